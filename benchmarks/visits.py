@@ -22,7 +22,7 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.schemas import create_silver, silver_schema
+from tidelake.runtime.schemas import create_silver, silver_schemas
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch reads one commit.
@@ -122,7 +122,7 @@ def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
         (F.col(field.name) if field.name in rows.columns else F.lit(defaults.get(field.name)))
         .cast(field.dataType)
         .alias(field.name)
-        for field in silver_schema(run.spark, run.plan)
+        for field in silver_schemas(run.spark, run.plan)["silver"]
     ]
     note = {**stamp, "batch": batch, **SilverNote().to_json()}
     append(rows.select(*columns), run.lake.silver(NAME), note)

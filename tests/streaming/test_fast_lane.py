@@ -22,7 +22,7 @@ from tests.worlds import TO_SILVER
 from tidelake.cli.flow import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.errors import UsageError
-from tidelake.runtime.fast_lane import Knowledge, Lane, reconcile
+from tidelake.runtime.fast_lane import Lane, reconcile
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -188,14 +188,14 @@ def test_two_streams_begin_apart_and_end_together(
     twins = Lane(context, detection, fast.model_copy(update=often))
     started: list[_Stream] = []
 
-    def start(_: Lane, knowledge: Knowledge, number: int) -> _Stream:
+    def start(_: Lane, number: int) -> _Stream:
         assert number == len(started)
         started.append(_Stream(context))
         return started[-1]
 
     monkeypatch.setattr(Lane, "_start_stream", start)
     with pytest.raises(KeyboardInterrupt):
-        twins._run_streams(Knowledge(context, detection, twins.folder))
+        twins._run_streams()
     first, second = started
     # Half of the second that a batch lasts.
     assert second.began - first.began >= 0.5

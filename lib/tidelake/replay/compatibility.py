@@ -18,9 +18,8 @@ from tidelake.runtime.schemas import (
     GOLD_FREEDOM,
     check_definition,
     known_targets,
-    late_schema,
     silver_freedom,
-    silver_schema,
+    silver_schemas,
     target_schema,
 )
 from tidelake.silver.fields import new_columns
@@ -103,10 +102,10 @@ def judge_tables(run: Run) -> list[TableVerdict]:
 
 def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
-    freedom = silver_freedom(pipeline)
+    freedom, schemas = silver_freedom(pipeline), silver_schemas(spark, run.plan)
     for table, wanted in (
-        (lake.silver(pipeline.name), silver_schema(spark, run.plan)),
-        (lake.late(pipeline.name), late_schema(spark, run.plan)),
+        (lake.silver(pipeline.name), schemas["silver"]),
+        (lake.late(pipeline.name), schemas["late"]),
     ):
         if not table.exists:
             yield TableVerdict(table.name, "not there yet")

@@ -54,12 +54,8 @@ _INDIRECT = {
 class AcceptedRows:
     """The accepted rows: silver and late as of the last closed batch.
 
-    Attributes:
-        batch: Late rows of this batch and later ones are ignored: an interrupted attempt at the
-            same batch wrote them.
-        known: Condition for the rows that count as accepted; None: all.
-        nothing_accepted: Whether no row was accepted before.
-        files: The tables' files, cached across batches; empty: Delta finds them.
+    Late rows of ``batch`` and later ones are ignored: an interrupted attempt at it wrote them. Only
+    ``known`` rows count, if given. Without cached ``files`` Delta finds those to read.
     """
 
     spark: SparkSession
@@ -72,18 +68,19 @@ class AcceptedRows:
 
     def read(self, scope: DedupScope | None = None) -> tuple[DataFrame, DataFrame]:
         """Read silver and late, at least the rows in scope."""
-        name = self.pipeline.name
         silver, late = (
-            self._read(table, scope) for table in (self.lake.silver(name), self.lake.late(name))
+            self.files[table.name].rows(self.spark, scope)
+            if scope is not None and self.files
+            else load(self.spark, table)
+            for table in self._tables
         )
         if self.known is not None:
             silver, late = silver.where(self.known), late.where(self.known)
         return silver, late.where(F.col("_batch") < self.batch)
 
-    def _read(self, table: Table, scope: DedupScope | None) -> DataFrame:
-        if scope is None or not self.files:
-            return load(self.spark, table)
-        return self.files[table.name].rows(self.spark, scope)
+    @property
+    def _tables(self) -> tuple[Table, Table]:
+        return self.lake.silver(self.pipeline.name), self.lake.late(self.pipeline.name)
 
     def within(self, scope: DedupScope) -> Accepted:
         """Return the rows of both tables in a scope."""
@@ -114,35 +111,27 @@ class AcceptedRows:
 
     def _known(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         """Look the hashes up in the driver's index; None if it does not cover both tables."""
-        name = self.pipeline.name
-        parts = []
-        for table, columns in (
-            (self.lake.silver(name), _OF_SILVER),
-            (self.lake.late(name), _OF_LATE),
-        ):
-            found = self.files[table.name].with_hashes(self.spark, scope, hashes, columns)
-            if found is None:
-                return None
-            is_late = columns is _OF_LATE
-            if is_late:
-                found = found.filter(pc.less(found["_batch"], self.batch))
-            else:
-                found = found.append_column("record_id", pa.nulls(found.num_rows, pa.string()))
-            late = pa.array(np.full(found.num_rows, is_late))
-            parts.append(found.append_column("_late", late).select(ACCEPTED.names))
-        searched = sum(files.count or 0 for files in self.files.values())
-        return AcceptedMatches(pa.concat_tables(parts), searched)
+        silver, late = (
+            self.files[table.name].with_hashes(self.spark, scope, hashes, columns)
+            for table, columns in zip(self._tables, (_OF_SILVER, _OF_LATE), strict=True)
+        )
+        if silver is None or late is None:
+            return None
+        late = late.filter(pc.less(late["_batch"], self.batch))
+        parts = [
+            silver.append_column("_late", pa.repeat(False, silver.num_rows)),
+            late.append_column("_late", pa.repeat(True, late.num_rows)),
+        ]
+        # Silver's record ids become null.
+        found = pa.concat_tables(parts, promote_options="default").select(ACCEPTED.names)
+        return AcceptedMatches(found, sum(files.count or 0 for files in self.files.values()))
 
 
 @dataclass
 class _InScope:
-    """The data files found for a scope.
+    """The data files found for a scope, with their row count, up to a table ``version``.
 
-    Attributes:
-        version: The newest table version that ``files`` covers.
-        rows: Row count of the files.
-        added: How many of the files were added since Delta was queried.
-        days: Event dates of the batches since then.
+    So many were ``added`` since Delta was queried, by batches with the event dates ``days``.
     """
 
     scope: DedupScope
@@ -168,11 +157,7 @@ class _Ids(NamedTuple):
 
 @dataclass
 class FilesInScope:
-    """The files of one table in scope, cached; only on a disk, where opening files is cheap.
-
-    Attributes:
-        table: An append-only table.
-    """
+    """The files in scope of an append-only table, cached; only on a disk, where opens are cheap."""
 
     table: Table
     _found: _InScope | None = field(default=None, init=False)
@@ -181,14 +166,15 @@ class FilesInScope:
 
     def prepare(self, spark: SparkSession) -> None:
         """Start a thread in which Delta reconstructs the table's state."""
-        if self._is_direct():
-            InheritableThread(self._prepare, args=(spark,), daemon=True).start()
 
-    def _prepare(self, spark: SparkSession) -> None:
-        # The batch that reads the table will raise the same error.
-        with suppress(Exception):
-            # Statistics exclude every file, so that no file is read.
-            load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
+        def reconstruct() -> None:
+            # The batch that reads the table will raise the same error.
+            with suppress(Exception):
+                # Statistics exclude every file, so that no file is read.
+                load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
+
+        if self._is_direct():
+            InheritableThread(reconstruct, daemon=True).start()
 
     def _is_direct(self) -> bool:
         return reads_local_paths() and self.table.reads_files_directly
@@ -207,9 +193,8 @@ class FilesInScope:
     ) -> pa.Table | None:
         """Read the rows of the files in scope whose id has one of some hashes, ascending.
 
-        Returns:
-            None if the driver cannot answer: the data files alone do not determine the rows, have
-            too many rows to index, have no hash column, or cannot be read (Spark then reports it).
+        None if the driver cannot answer: the data files alone do not determine the rows, have too
+        many rows to index, have no hash column, or cannot be read (Spark then reports it).
         """
         found = self._in_scope(spark, scope)
         if found is None or found.rows > tuning.INDEXED_IDS:
@@ -267,7 +252,7 @@ class FilesInScope:
         if not all(commit.only_appends() for commit in new):
             return False
         added = [add for commit in new for add in commit.added()]
-        paths = [self._path(add.path) for add in added]
+        paths = [str(self.table.path / unquote(add.path)) for add in added]
         if found.added + len(paths) > tuning.MOST_PATHS:
             return False
         found.files += paths
@@ -290,9 +275,6 @@ class FilesInScope:
             if not found.is_too_wide(scope):
                 return found
         return _look_up(rows, version, scope)
-
-    def _path(self, name: str) -> str:
-        return str(self.table.path / unquote(name))
 
 
 def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _InScope:

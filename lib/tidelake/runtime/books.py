@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import islice
-from typing import Any
+from itertools import islice, takewhile
+from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -44,10 +43,7 @@ _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
-    """Copy the metadata of the hops' commits since the last copy.
-
-    This process must hold the locks of the hops, so that no commit is copied twice.
-    """
+    """Copy the metadata of the hops' commits since the last copy, under the locks of the hops."""
     lake, name, books = run.lake, run.pipeline.name, run.lake.books()
     of_silver = (lake.requeue, lake.quarantine, lake.discarded, lake.late, lake.silver)
     of_hop: dict[Hop, list[Table]] = {
@@ -59,7 +55,7 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     notes = [commit.note["copied"] for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
-    for table in [table for hop in hops for table in of_hop[hop] if table.exists]:
+    for table in (table for hop in hops for table in of_hop[hop]):
         newest = max((int(note.get(table.name, -1)) for note in notes), default=-1)
         new = [commit for commit in commits(table) if commit.version > newest]
         if new:
@@ -68,8 +64,8 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     if not fresh:
         return
     stamp = {"pipeline": name, "hop": "books", "generation": FIRST_GENERATION}
-    made = {**stamp, "batch": CREATION, "copied": {}}
-    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), made)
+    created = {**stamp, "batch": CREATION, "copied": {}}
+    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), created)
     last = last_commit(books)
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
     known = last.note["copied"] if last else {}
@@ -118,8 +114,7 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
 _EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
 
 
-@dataclass(frozen=True)
-class Boundary:
+class Boundary(NamedTuple):
     """Consistent table versions of a pipeline, with gold's batch and silver's watermark (UTC)."""
 
     generation: str
@@ -129,10 +124,7 @@ class Boundary:
 
 
 def close_epoch(run: Run) -> None:
-    """Close an epoch if the tables are at a new boundary.
-
-    Reads only the logs; Spark is used only to write.
-    """
+    """Close an epoch if the tables are at a new boundary; only the writes need Spark."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs.
@@ -149,8 +141,7 @@ def close_epoch(run: Run) -> None:
         made = {**stamp, "batch": CREATION, "last": {}}
         ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
         # ``closed_at`` must increase, even if the clock went back.
-        then = from_json(last.note.get("closed_at")) if last else None
-        moment = datetime.now(UTC)
+        moment, then = datetime.now(UTC), from_json(last.note.get("closed_at")) if last else None
         if then is not None:
             moment = max(moment, then + timedelta(microseconds=1))
         closed_at, number = moment.isoformat(), before["epoch"] + 1
@@ -187,15 +178,10 @@ def close_epoch(run: Run) -> None:
 
 
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
-    """Find a pipeline's boundary at the newest batch that all gold tables hold.
+    """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
 
     None if the batch's position is inside a commit, or gold has not run. Safe during writes: each
     log is read up to a fixed version.
-
-    Args:
-        lake: The tables.
-        pipeline: The pipeline's name.
-        closing: Its gold tables.
     """
     newest = {table: newest_version(table) for table in closing}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
@@ -232,9 +218,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
 
 def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
     """Return the newest version, at most ``version``, whose commit satisfies ``holds``."""
-    for commit in commits(table, up_to=version):
-        if holds(commit):
-            break
+    for commit in takewhile(lambda commit: not holds(commit), commits(table, up_to=version)):
         version = commit.version - 1
     return version
 

@@ -6,61 +6,34 @@ import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
-from typing import Any
+from itertools import accumulate
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelake.bronze import (
-    BLOCK,
-    BRONZE_DDL,
-    NUMBER,
-    REQUEUE_DDL,
-    SIZE,
-    identify,
-    last_row,
-    numbered,
-    read_stream,
-    refuse_more,
-    to_bronze,
-)
+from tidelake import bronze
+from tidelake.bronze import BLOCK, NUMBER
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.store import FolderTable
-from tidelake.delta.tables import Table
 from tidelake.errors import LostError, SourceError, TidelakeError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import folder, place_of
 from tidelake.instants import now
+from tidelake.kafka import topic_offsets
 from tidelake.kafka.client import Contact, refuse_unreachable
-from tidelake.kafka.topic_offsets import (
-    begun_offsets,
-    behind,
-    between,
-    differs,
-    planned_offsets,
-    total,
-)
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
+from tidelake.runtime import landing
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.landing import (
-    LandedFile,
-    LandingGuard,
-    batch_files,
-    batch_paths,
-    check_bytes,
-    check_unchanged,
-    logged_files,
-    taken_files,
-)
+from tidelake.runtime.landing import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import reads_files_whole, slots_of
 from tidelake.spark.session import whole_file_session
@@ -79,21 +52,11 @@ class BronzeHop(HopQuery):
         self._topics: dict[str, str] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
-        self._landing: LandingGuard | None = None
+        self._landing: landing.LandingGuard | None = None
         if isinstance(source, FilesSource):
-            self._landing = LandingGuard(
-                source.path, run.lake.bronze(run.pipeline.name), self._taken_before
-            )
+            table = run.lake.bronze(run.pipeline.name)
+            self._landing = landing.LandingGuard(source.path, table, self._taken_before)
         super().__init__(run, creates=creates, fence=fence)
-
-    @property
-    def table(self) -> Table:
-        """The bronze table."""
-        return self.run.lake.bronze(self.run.pipeline.name)
-
-    def closing_tables(self) -> list[Table]:
-        """List bronze, whose commit closes a batch."""
-        return [self.table]
 
     @property
     def most(self) -> int | None:
@@ -105,10 +68,9 @@ class BronzeHop(HopQuery):
         """Return a batch's offsets and the backlog in offsets, the unit of Kafka's limit."""
         if not isinstance(self.run.pipeline.source, KafkaSource):
             return None
-        last = last_commit(self.table)
-        was, now = (commit.note if commit else {} for commit in (before, last))
-        took = between(was.get("offsets", {}), now.get("offsets", {}))
-        return took, total(now.get("behind", {}))
+        was, new = (commit.note if commit else {} for commit in (before, last_commit(self.table)))
+        took = topic_offsets.between(was.get("offsets", {}), new.get("offsets", {}))
+        return took, topic_offsets.total(new.get("behind", {}))
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Compare the checkpoint's offsets or source log with bronze's commits."""
@@ -117,18 +79,19 @@ class BronzeHop(HopQuery):
         if was != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
         if kind == "kafka":
-            return differs(planned_offsets(self.checkpoint, closed.batch), closed.note["offsets"])
+            planned = topic_offsets.planned_offsets(self.checkpoint, closed.batch)
+            return topic_offsets.differs(planned, closed.note["offsets"])
         if kind != "files":
             return ""
-        taken = taken_files(commits(self.table))
+        taken = landing.taken_files(commits(self.table))
         try:
-            logged = logged_files(self.checkpoint)
-            batch = set(batch_paths(self.checkpoint, closed.batch))
+            logged = landing.logged_files(self.checkpoint)
+            batch = set(landing.batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, KeyError):
             return "the list of files in its checkpoint (sources) cannot be read"
-        unknown = sorted(set(taken) - logged)
+        unknown = taken.keys() - logged
         if unknown:
-            return f"{unknown[0]} was ingested, but its checkpoint does not list it"
+            return f"{min(unknown)} was ingested, but its checkpoint does not list it"
         committed = {path for path, *_ in closed.note.get("files", [])}
         mismatch = "the newest files in its checkpoint are not those of bronze"
         return "" if batch == committed else mismatch
@@ -143,10 +106,9 @@ class BronzeHop(HopQuery):
             self._refuse_lost(source)
         if isinstance(source, DeltaSource) and not FolderTable("", folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is not a Delta table.")
-        spark = self.run.spark
-        requeue = self.run.lake.requeue(self.run.pipeline.name)
-        ensure_table(spark, self.table, from_ddl(spark, BRONZE_DDL), self.creation_note())
-        ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), self.creation_note())
+        spark, requeue = self.run.spark, self.run.lake.requeue(self.run.pipeline.name)
+        for table, ddl in ((self.table, bronze.BRONZE_DDL), (requeue, bronze.REQUEUE_DDL)):
+            ensure_table(spark, table, from_ddl(spark, ddl), self.creation_note())
 
     def stream(self) -> DataFrame:
         """Stream the source, with each file in one partition if the engine supports it."""
@@ -155,7 +117,7 @@ class BronzeHop(HopQuery):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
         session = whole_file_session(self.run.spark)
         self.run.progress.observer.attach(session)
-        return read_stream(session, source)
+        return bronze.read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
         """Check the source too: the broker's availability, or changes to ingested files."""
@@ -173,7 +135,7 @@ class BronzeHop(HopQuery):
             return
         source = self.run.pipeline.source
         cut = isinstance(source, FilesSource) and not reads_files_whole()
-        identified = identify(with_positions(rows) if cut else rows, source, batch)
+        identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)
         # ``ingested_at`` must not decrease, even if the clock went back.
@@ -181,14 +143,14 @@ class BronzeHop(HopQuery):
         if last_stamp:
             stamp = max(stamp, datetime.fromisoformat(last_stamp))
         if files and not cut:
-            identified = refuse_more(
-                identified, [(row["last"], row["last_length"]) for row in offered]
-            )
+            ends = [(row["last"], row["last_length"]) for row in offered]
+            identified = bronze.refuse_more(identified, ends)
         size = sum(file.size for file, _ in files)
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
-        records = in_order(to_bronze(identified, ingested_at=stamp), files, offered, int(parts))
+        records = bronze.to_bronze(identified, ingested_at=stamp)
+        records = in_order(records, files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         marks = (
             combined(Fingerprint.of(*row[name]) for row in offered)
@@ -211,7 +173,7 @@ class BronzeHop(HopQuery):
             # Report changed files; a missing file raises an OSError here, and the write's own
             # error names it.
             with suppress(OSError):
-                check_unchanged([file for file, _ in files])
+                landing.check_unchanged([file for file, _ in files])
             raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
@@ -234,7 +196,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
-        offsets = planned_offsets(self.checkpoint, batch)
+        offsets = topic_offsets.planned_offsets(self.checkpoint, batch)
         topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
         for name, topic in topics.items():
             # Spark compares offsets alone: it would continue in a recreated topic that has grown
@@ -245,12 +207,14 @@ class BronzeHop(HopQuery):
         for row in offered:
             read.setdefault(row["source"], {})[row["partition"]] = row["records"]
         return {
-            "from": begun_offsets(self.checkpoint, batch),
+            "from": topic_offsets.begun_offsets(self.checkpoint, batch),
             "offsets": offsets,
             "topics": self._topics,
             "bootstrap": source.bootstrap,
             "limit": self.limit,
-            "behind": behind(offsets, {name: topic.ends for name, topic in topics.items()}),
+            "behind": topic_offsets.behind(
+                offsets, {name: topic.ends for name, topic in topics.items()}
+            ),
             "looked_at": now().isoformat(),
             "read": read,
         }
@@ -276,9 +240,9 @@ class BronzeHop(HopQuery):
         if isinstance(self.run.pipeline.source, FilesSource):
             # The file's state when the batch was planned, and its last row.
             counted += [
-                F.max(SIZE).alias("size"),
+                F.max(bronze.SIZE).alias("size"),
                 F.max(F.unix_millis("source_timestamp")).alias("modified"),
-                *last_row(),
+                *bronze.last_row(),
             ]
         return counted
 
@@ -288,19 +252,21 @@ class BronzeHop(HopQuery):
             return []
         read = {place_of(row["source"]): row for row in offered}
         files = []
-        for file in batch_files(self.checkpoint, batch):
+        for file in landing.batch_files(self.checkpoint, batch):
             row = read.get(file.path)
             if row is None:
-                check_bytes(file, 0)
+                landing.check_bytes(file, 0)
+                files.append((file, 0))
             else:
                 planned = LandedFile(file.path, row["size"], row["modified"])
-                check_bytes(file, row["bytes"], planned)
-            files.append((file, 0 if row is None else row["records"]))
+                landing.check_bytes(file, row["bytes"], planned)
+                files.append((file, row["records"]))
         return files
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
         """Find ingested files whose commits are no longer in bronze's log."""
-        return taken_before(self.run, self.table, logged_files(self.checkpoint) & set(paths))
+        logged = landing.logged_files(self.checkpoint)
+        return taken_before(self.run, self.table, logged.intersection(paths))
 
 
 def in_order(
@@ -315,10 +281,12 @@ def in_order(
     if parts == 1 or len(files) < 2:
         return records.coalesce(parts)
     # A file's part depends on the total size of the files before it.
-    whole, before, part_of = max(1, sum(file.size for file, _ in files)), 0, {}
-    for file, _ in files:
-        part_of[file.path] = min(parts - 1, before * parts // whole)
-        before += file.size
+    whole = max(1, sum(file.size for file, _ in files))
+    before = accumulate((file.size for file, _ in files), initial=0)
+    part_of = {
+        file.path: min(parts - 1, size * parts // whole)
+        for (file, _), size in zip(files, before, strict=False)
+    }
     places = [
         {"source": row["source"], "_part": part_of[place_of(row["source"])]} for row in offered
     ]
@@ -329,8 +297,7 @@ def in_order(
     return together.repartitionById(parts, place).select(*records.columns)
 
 
-@dataclass(frozen=True)
-class Block:
+class Block(NamedTuple):
     """Rows of a file from byte ``start`` on, with their first and last row numbers and count."""
 
     source: str
@@ -348,21 +315,15 @@ def with_positions(rows: DataFrame) -> DataFrame:
     reads the micro-batch an extra time, and is valid only on the frame that the stream passed. A
     later read that finds more rows fails.
     """
-    counted = numbered(rows)
+    counted = bronze.numbered(rows)
     counts = F.min(NUMBER), F.count("*")
-    found = counted.groupBy("source", BLOCK).agg(*counts, *last_row()).collect()
+    found = counted.groupBy("source", BLOCK).agg(*counts, *bronze.last_row()).collect()
     moved = shifts([Block(name, at, first, last, n) for name, at, first, n, last, _ in found])
-    counted = refuse_more(counted, [(last, length) for *_, last, length in found])
-    if len(moved) < 2:
-        shift = F.lit(moved[0][2] if moved else 0)
-        return counted.withColumn("_position", (F.col(NUMBER) + shift).cast("string"))
-    records = [{"source": source, "_start": start, "_shift": by} for source, start, by in moved]
-    ddl = "source string, _start bigint, _shift bigint"
-    together = counted.withColumn("_start", F.col(BLOCK)).join(
-        F.broadcast(from_records(rows.sparkSession, records, ddl)),
-        on=["source", "_start"],
-        how="left",
-    )
+    counted = bronze.refuse_more(counted, [(last, length) for *_, last, length in found])
+    records = [{"source": source, BLOCK: start, "_shift": by} for source, start, by in moved]
+    ddl = f"source string, {BLOCK} bigint, _shift bigint"
+    found_shifts = F.broadcast(from_records(rows.sparkSession, records, ddl))
+    together = counted.join(found_shifts, on=["source", BLOCK], how="left")
     position = (F.col(NUMBER) + F.col("_shift")).cast("string")
     return together.withColumn("_position", position)
 
@@ -370,12 +331,11 @@ def with_positions(rows: DataFrame) -> DataFrame:
 def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
     """Return each block's file, first byte and offset from row number to index in the file.
 
-    Raises:
-        TidelakeError: Several tasks read one block.
+    A block that several tasks read is refused.
     """
     before: dict[str, int] = defaultdict(int)
     found = []
-    for block in sorted(blocks, key=lambda block: (block.source, block.start)):
+    for block in sorted(blocks):
         if block.last - block.first + 1 != block.records:
             raise TidelakeError(
                 f"{block.source}: several tasks read the rows from byte {block.start:,} on, so "

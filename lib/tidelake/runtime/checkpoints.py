@@ -63,49 +63,35 @@ class Fence:
         batch: int,
         until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Return the table's last commit if ``batch`` comes next; None if it holds the batch.
+        """Return the table's ``last`` commit if ``batch`` comes next; None if it holds the batch.
 
-        Args:
-            table: The table to write.
-            last: Its newest commit of a batch.
-            batch: The number of the batch.
-            until: The end of the batch in each of its inputs; None if no input is a table.
-
-        Raises:
-            GenerationError: The table is at another batch (another writer, or an old copy), or it
-                holds the batch with other rows.
+        ``until`` is the end of the batch in each input; None if no input is a table. A table that
+        is at another batch (another writer, or an old copy) or holds other rows is refused.
         """
+        name, mine = table.name, self.generation
         if last is None:
-            raise self.refusal(f"{table.name} has lost its commit metadata")
-        if last.generation != self.generation:
-            raise self.refusal(
-                f"{table.name} has generation {last.generation}, this writer has {self.generation}"
-            )
-        if last.batch == batch:
-            if until is not None and positions(last) != dict(until):
-                raise self.refusal(f"{table.name} holds batch {batch} with other rows")
-            return None
-        if last.batch == batch - 1:
+            raise self.refusal(f"{name} has lost its commit metadata")
+        if last.generation != mine:
+            raise self.refusal(f"{name} has generation {last.generation}, this writer has {mine}")
+        if last.batch not in (batch - 1, batch):
+            raise self.refusal(f"{name}: expected batch {last.batch + 1}, got {batch}")
+        if last.batch < batch:
             return last
-        raise self.refusal(f"{table.name}: expected batch {last.batch + 1}, got {batch}")
+        if until is not None and positions(last) != dict(until):
+            raise self.refusal(f"{name} holds batch {batch} with other rows")
+        return None
 
     def refusal(self, what: str) -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it."""
-        command = f"tidelake repair {self.pipeline} --hop {self.hop}"
-        return GenerationError(what, f"Repair it with: {command}")
+        remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}"
+        return GenerationError(what, remedy)
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
-    """Return the fence of a hop's current generation, after checking its checkpoint.
+    """Return the fence of a hop's current generation, unless its checkpoint has another history.
 
-    Args:
-        pipeline: The pipeline's name.
-        hop: The hop.
-        tables: The tables whose commits close a batch; none need exist yet.
-        checkpoints: The folder with one checkpoint per generation.
-
-    Raises:
-        GenerationError: The checkpoint is missing, older or of another history.
+    ``tables`` are those whose commits close a batch, of which none need exist yet; ``checkpoints``
+    is the folder with one checkpoint per generation.
     """
     last = {table.name: last_commit(table) for table in tables}
     notes = [commit for commit in last.values() if commit is not None]
@@ -122,23 +108,22 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
             continue
-        if not checkpoint.exists():
-            raise fence.refusal(f"{name} holds batch {batch}, but its checkpoint is gone")
-        if batch == CREATION and newest > CREATION:
-            raise fence.refusal(f"{name} is new, but other tables already hold batches")
-        raise fence.refusal(
-            f"{name} is at batch {batch}, its checkpoint at {committed}: "
-            "one of them is an older copy"
+        problem = (
+            f"is at batch {batch}, its checkpoint at {committed}: one of them is an older copy"
         )
+        if not checkpoint.exists():
+            problem = f"holds batch {batch}, but its checkpoint is gone"
+        elif batch == CREATION and newest > CREATION:
+            problem = "is new, but other tables already hold batches"
+        raise fence.refusal(f"{name} {problem}")
     return fence
 
 
 @dataclass(frozen=True)
 class CheckpointGuard:
-    """Compares a hop's checkpoint with the tables that it writes and the tables that it reads.
+    """Compares a hop's checkpoint with the tables that close its batches, and with its inputs.
 
-    ``closing`` are the tables whose commits close a batch, ``inputs`` those that it reads, in the
-    order of the stream's sources.
+    ``inputs`` are the tables that the hop reads, in the order of the stream's sources.
     """
 
     fence: Fence
@@ -160,11 +145,10 @@ class CheckpointGuard:
 
         Without this check, a mere compaction of an input would close an empty batch in every table.
         """
-        notes = [last_commit(table) for table in self.closing]
-        reached = positions(notes[0])
-        if not self.inputs or any(positions(note) != reached for note in notes):
+        reached, *others = (positions(last_commit(table)) for table in self.closing)
+        if not self.inputs or any(other != reached for other in others):
             return False
-        if not set(reached) >= set(self.inputs):
+        if not reached.keys() >= self.inputs.keys():
             return False
         for key, table in self.inputs.items():
             last = last_commit(table)
@@ -176,31 +160,28 @@ class CheckpointGuard:
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
         """Return the planned end of a batch in each input, from Spark's offset log.
 
-        Args:
-            batch: The number of the batch.
-            reached: The end of the last committed batch in each input; empty before the first.
-
-        Raises:
-            GenerationError: The end is before the last committed batch or after the input's newest
-                commit: rows would be read twice or never.
+        An end before ``reached``, the end of the last committed batch, or after the input's newest
+        commit is refused: rows would be read twice or never.
         """
-        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
-        if len(ends) != len(self.inputs):
+        until = self._ends(batch)
+        if len(until) != len(self.inputs):
             raise self.fence.refusal(f"offsets/{batch} of its checkpoint lacks an input")
-        until = dict(zip(self.inputs, ends, strict=True))
         for key, table in self.inputs.items():
-            if table.takes_whole_commits and until[key][1] >= 0:
+            start, end = reached.get(key), until[key]
+            if table.takes_whole_commits and end[1] >= 0:
                 raise self.fence.refusal(
                     f"its checkpoint ends batch {batch} inside a commit of {table.name}"
                 )
-        for key, start in reached.items():
-            followed, end = self.inputs.get(key), until.get(key)
-            if followed and end and not start <= end <= (newest_version(followed) + 1, -1):
+            if start and not start <= end <= (newest_version(table) + 1, -1):
                 raise self.fence.refusal(
-                    f"its checkpoint ends batch {batch} at version {end[0]} of {followed.name}, "
+                    f"its checkpoint ends batch {batch} at version {end[0]} of {table.name}, "
                     "which is before the last committed batch or after the newest version"
                 )
         return until
+
+    def _ends(self, batch: int) -> dict[str, Position]:
+        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
+        return dict(zip(self.inputs, ends, strict=False))
 
     def sizes(
         self, reached: Mapping[str, Position], until: Mapping[str, Position]
@@ -218,11 +199,12 @@ class CheckpointGuard:
         """
         if not self.inputs:
             return None
-        was = positions(before)
-        ends = planned_positions(self.checkpoint, batch, len(self.inputs))
-        inputs = list(zip(self.inputs.items(), ends, strict=True))
-        sizes = [bytes_between(table, was.get(key, BEGINNING), end) for (key, table), end in inputs]
-        return max(sizes), max(bytes_between(table, end) for (_, table), end in inputs)
+        was, ends = positions(before), self._ends(batch)
+        read = [
+            bytes_between(table, was.get(key, BEGINNING), ends[key])
+            for key, table in self.inputs.items()
+        ]
+        return max(read), max(bytes_between(self.inputs[key], end) for key, end in ends.items())
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
@@ -296,14 +278,12 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     from the batch before ``closed``, the last one in the hop's table.
     """
     wanted = [checkpoint / "metadata"]
-    for log in ("offsets", "commits"):
-        last = _newest(checkpoint / log)
-        first = min(max(closed - 1, 0), last)
-        wanted += [checkpoint / log / str(n) for n in range(first, last + 1) if n >= 0]
-    wanted.append(checkpoint / "offsets" / str(closed))
-    for file in wanted:
-        problem = _corruption(file)
-        if problem:
+    for log in (checkpoint / "offsets", checkpoint / "commits"):
+        last = _newest(log)
+        wanted += [log / str(n) for n in range(max(min(closed - 1, last), 0), last + 1)]
+    for file in (*wanted, checkpoint / "offsets" / str(closed)):
+        if not (file.exists() and _is_readable(file)):
+            problem = "cannot be read" if file.exists() else "is missing"
             return f"{file.parent.name}/{file.name} of its checkpoint {problem}"
     return ""
 
@@ -314,35 +294,30 @@ def _newest(folder: Folder) -> int:
     return max(numbers, default=CREATION)
 
 
-def _corruption(file: Folder) -> str:
-    """Return what is wrong with a checkpoint file: JSON lines, in a log after a version line."""
-    if not file.exists():
-        return "is missing"
+def _is_readable(file: Folder) -> bool:
+    """Return whether a checkpoint file consists of JSON lines, in a log after a version line."""
     try:
         lines = file.read_text(encoding="utf-8").splitlines()
-        is_log = file.name != "metadata"
-        objects = lines[1:] if is_log else lines
-        whole = bool(objects) and (not is_log or lines[0] == _VERSION)
-        # Later lines have the format of each source: an object, or a number.
-        first, *_ = [json.loads(line) for line in objects if line != _NO_DATA] or [None]
+        if file.name != "metadata":
+            version, *lines = lines or [""]
+            if version != _VERSION:
+                return False
+        objects = [json.loads(line) for line in lines if line != _NO_DATA]
     except ValueError:
-        return "cannot be read"
-    return "" if whole and isinstance(first, dict) else "cannot be read"
+        return False
+    # Later lines have the format of each source: an object, or a number.
+    return bool(objects) and isinstance(objects[0], dict)
 
 
 def prepare(
     folder: Folder, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint from which a query resumes after a given batch.
+    """Write a checkpoint from which a query resumes after a batch, which is at least 1.
 
-    The metadata is written last, since a checkpoint without it is refused. No table names the
-    generation until the checkpoint is complete, so an interrupted repair has no effect.
-
-    Args:
-        folder: The generation's checkpoint; remains of an interrupted repair are replaced.
-        batch: The last closed batch, at least 1; -1 leaves the checkpoint to the query.
-        offsets: One line per source, in the stream's order.
-        files: Entries of the source log, for a file source.
+    With batch -1 the checkpoint is left to the query. ``offsets`` has a line per source, ``files``
+    the entries of a file source's log. The metadata is written last, since a checkpoint without it
+    is refused. No table names the generation until the checkpoint is complete, so an interrupted
+    repair has no effect; its remains are replaced.
     """
     remove_tree(folder)
     folder.mkdir(parents=True)
@@ -353,12 +328,13 @@ def prepare(
     # At its start a query requests the last batch from its sources again, from the end of the one
     # before. Both get the same end, so that no row is read again, and both get a commit, so that
     # the query treats them as done.
-    written = {
-        **{f"offsets/{number}": [_VERSION, state, *offsets] for number in (batch - 1, batch)},
-        **{f"commits/{number}": [_VERSION, done] for number in (batch - 1, batch)},
-        **({"sources/0/0": [_VERSION, *files]} if files else {}),
-        "metadata": [json.dumps({"id": str(uuid.uuid4())})],
-    }
+    written: dict[str, list[str]] = {}
+    for number in (batch - 1, batch):
+        written[f"offsets/{number}"] = [_VERSION, state, *offsets]
+        written[f"commits/{number}"] = [_VERSION, done]
+    if files:
+        written["sources/0/0"] = [_VERSION, *files]
+    written["metadata"] = [json.dumps({"id": str(uuid.uuid4())})]
     for name, lines in written.items():
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -367,16 +343,8 @@ def prepare(
 
 def delta_offset(table_id: str, position: Position) -> str:
     """Format a position in a Delta table as an offset of Delta's streaming source."""
-    version, index = position
-    return json.dumps(
-        {
-            "sourceVersion": 1,
-            "reservoirId": table_id,
-            "reservoirVersion": version,
-            "index": index,
-            "isStartingVersion": False,
-        }
-    )
+    offset = {"sourceVersion": 1, "reservoirId": table_id, "reservoirVersion": position[0]}
+    return json.dumps({**offset, "index": position[1], "isStartingVersion": False})
 
 
 def file_entry(uri: str, file: LandedFile) -> str:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from tidelake.delta.tables import Hop
 from tidelake.errors import (
     LostError,
     MachineError,
@@ -81,70 +80,46 @@ def naming(run: Run, step: str) -> Iterator[None]:
 def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     """Convert an error into a TidelakeError, with a specific class for known failures.
 
-    Args:
-        error: What stopped the step.
-        place: Pipeline and step, which begin the message.
-        gone: What a missing file means; empty: a file of the source changed.
+    ``place``, pipeline and step, begins the message. ``gone`` says what a missing file means;
+    empty: a file of the source changed.
     """
     text = error_text(error)
-    reason = _REASON.search(text)
-    if reason is not None:
+    reason, lost, away, store = (
+        pattern.search(text) for pattern in (_REASON, _LOST, _AWAY, _STORE)
+    )
+    found: TidelakeError
+    if reason:
         file = _FILE.search(text)
         what = f"{visible(file[1])} ({reason[0]})" if file else reason[0]
         remedy = f"{_REMEDIES[reason[0]]}, then run again. {_RETRY}"
-        return TidelakeError(f"{place} stopped: {what}\n{remedy}")
-    records = _LOST.search(text)
-    if records is not None:
-        return LostError(f"{place}: records of a topic are gone. {visible(records[1])}")
-    away = _out_of_reach(text, place)
-    if away is not None:
-        return away
-    if "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
-        file = _GONE.search(text)
-        what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
-        if gone:
-            return RefusedError(f"{place}: {gone}\n{what}")
-        return SourceChangedError([f"{place}: {what}"], taken=False)
-    log = kept_log(error)
-    return TidelakeError(
-        f"{place} stopped: {kind_of(error)}\n{_RETRY} The full message, which may contain values: "
-        f"{log}"
-    )
-
-
-def _out_of_reach(text: str, place: str) -> TidelakeError | None:
-    """Return the error for an unreachable broker or object store; None for other failures."""
-    broker = _AWAY.search(text)
-    if broker is not None:
-        return SourceError(
-            f"{place} stopped: the Kafka broker does not answer: "
-            f"{visible(broker[1] or broker[2])}\n"
+        found = TidelakeError(f"{place} stopped: {what}\n{remedy}")
+    elif lost:
+        found = LostError(f"{place}: records of a topic are gone. {visible(lost[1])}")
+    elif away:
+        found = SourceError(
+            f"{place} stopped: the Kafka broker does not answer: {visible(away[1] or away[2])}\n"
             f"Check it, then run again. {_RETRY}"
         )
-    store = _STORE.search(text)
-    if store is not None:
-        return MachineError(
+    elif store:
+        found = MachineError(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
             f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {_RETRY}"
         )
-    return None
+    elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
+        file = _GONE.search(text)
+        what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
+        found = SourceChangedError([f"{place}: {what}"], taken=False)
+        if gone:
+            found = RefusedError(f"{place}: {gone}\n{what}")
+    else:
+        found = TidelakeError(
+            f"{place} stopped: {kind_of(error)}\n{_RETRY} "
+            f"The full message, which may contain values: {kept_log(error)}"
+        )
+    return found
 
 
 def error_text(error: BaseException) -> str:
     """Return the text of an error and of the errors that caused it."""
-    found: BaseException | None = error
-    texts = []
-    while found is not None:
-        texts.append(stack_trace(found))
-        found = found.__cause__
-    return "\n".join(texts)
-
-
-def vacuum_refusal(pipeline: str, hop: Hop) -> str:
-    """Return the message for a missing file of a hop's input table, with the remedy."""
-    start = " --from silver" if hop == "gold" else ""
-    return (
-        "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
-        f"Rebuild the tables with: tidelake backfill run {pipeline}{start}, then: "
-        f"tidelake backfill promote {pipeline}"
-    )
+    cause = f"\n{error_text(error.__cause__)}" if error.__cause__ else ""
+    return f"{stack_trace(error)}{cause}"

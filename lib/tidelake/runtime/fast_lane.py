@@ -7,15 +7,11 @@ key's features.
 from __future__ import annotations
 
 import inspect
-import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
-from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
@@ -31,7 +27,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Table
-from tidelake.errors import NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
 from tidelake.gold.kinds import OWN
@@ -48,25 +44,46 @@ from tidelake.visible import kind_of
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
+_FEATURES = "known"
 _POLL_SECONDS = 1
-# Maximum delay between the starts of two streams: longer than planning a batch takes.
-_MAX_DELAY = timedelta(seconds=30)
+# Maximum seconds between the starts of two streams: longer than planning a batch takes.
+_MAX_DELAY = 30.0
 
 
 @dataclass(frozen=True)
-class Knowledge:
-    """A copy of each key's features, in a Delta table at ``path``.
+class Lane:
+    """Streams that read the source directly and send alerts, independent of the hops.
 
-    A stream reads a new version of a Delta table with its next batch. The copy has one row per key,
-    since the stream pauses while it is read and broadcast.
+    They join a copy of each key's features, a Delta table of which a stream reads a new version
+    with its next batch. The copy has one row per key, since the stream pauses while it is read and
+    broadcast.
     """
 
     run: Run
     detection: Detection
-    path: Folder
+    fast: FastLane
 
-    def refresh(self) -> None:
-        """Overwrite the copy from the current tables."""
+    @property
+    def folder(self) -> Folder:
+        """The lane's folder: checkpoints, the copy of the features and alerts in files."""
+        return self.run.lake.fast(self.detection.name)
+
+    def go(self) -> None:
+        """Run until the user asks to stop, which raises a KeyboardInterrupt."""
+        self._refuse()
+        try:
+            self._copy_features()
+            self._run_streams()
+        except FOREIGN as error:
+            if self.run.stop.is_set():
+                raise KeyboardInterrupt from None
+            raise named(error, f"{self.run.pipeline.name}, fast lane,") from error
+        finally:
+            # The next run writes its own copy, and no data of a key is left behind.
+            remove_tree(self.folder / _FEATURES)
+
+    def _copy_features(self) -> None:
+        """Overwrite the copy of the features from the current tables."""
         spark, lake, detection = self.run.spark, self.run.lake, self.detection
         silver = lake.silver(self.run.pipeline.name)
         hours = load(spark, lake.gold(detection.features))
@@ -82,77 +99,18 @@ class Knowledge:
             detection,
             now=now,
         )
-        rows.coalesce(1).write.format("delta").mode("overwrite").save(str(self.path))
+        writer = rows.coalesce(1).write.format("delta").mode("overwrite")
+        writer.save(str(self.folder / _FEATURES))
 
-    def read(self) -> DataFrame:
-        """Read the copy; in a stream, each batch reads the newest version."""
-        return self.run.spark.read.format("delta").load(str(self.path))
-
-    @contextmanager
-    def kept_fresh(self, every: timedelta) -> Iterator[None]:
-        """Refresh at an interval in a thread while the block runs; a failure keeps the old copy."""
-        ended = threading.Event()
-
-        def work() -> None:
-            while not ended.wait(every.total_seconds()):
-                try:
-                    self.refresh()
-                except FOREIGN as error:
-                    if not ended.is_set():
-                        self.run.progress.say(
-                            f"refreshing the features failed, the old copy stays: {kind_of(error)}"
-                        )
-
-        thread = threading.Thread(target=work, daemon=True, name="knowledge")
-        thread.start()
+    def _refresh_features(self) -> None:
+        """Overwrite the copy while streams run; a failure keeps the old one."""
         try:
-            yield
-        finally:
-            ended.set()
-            thread.join(timeout=every.total_seconds())
-
-
-@dataclass(frozen=True)
-class Lane:
-    """Streams that read the source directly and send alerts, independent of the hops."""
-
-    run: Run
-    detection: Detection
-    fast: FastLane
-
-    @property
-    def folder(self) -> Folder:
-        """The lane's folder: checkpoints, the copy of the features and alerts in files."""
-        return self.run.lake.fast(self.detection.name)
-
-    @property
-    def target(self) -> str:
-        """The sink of the alerts, for messages."""
-        source = self.run.pipeline.source
-        if isinstance(source, KafkaSource):
-            return f"topic {self.fast.topic} at {source.bootstrap}"
-        return f"files under {self.folder / 'alerts'}"
-
-    def go(self) -> None:
-        """Run until the user asks to stop.
-
-        Raises:
-            KeyboardInterrupt: The run was asked to stop.
-            TidelakeError: The lane cannot start, or failed.
-        """
-        self._refuse()
-        knowledge = Knowledge(self.run, self.detection, self.folder / "known")
-        try:
-            knowledge.refresh()
-            with knowledge.kept_fresh(self.fast.refresh / 2):
-                self._run_streams(knowledge)
+            self._copy_features()
         except FOREIGN as error:
-            if self.run.stop.is_set():
-                raise KeyboardInterrupt from None
-            raise self._named(error) from error
-        finally:
-            # The next run writes its own copy, and no data of a key is left behind.
-            remove_tree(knowledge.path)
+            if not self.run.stop.is_set():
+                self.run.progress.say(
+                    f"refreshing the features failed, the old copy stays: {kind_of(error)}"
+                )
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
@@ -178,12 +136,13 @@ class Lane:
                 f"Fill it with: tidelake run {pipeline.name}"
             )
 
-    def _start_stream(self, knowledge: Knowledge, number: int) -> StreamingQuery:
-        alerts = to_fast_alerts(self._events(), knowledge.read(), self.detection)
-        seconds = round(self.fast.refresh.total_seconds())
-        trigger: dict[str, Any] = {"realTime": f"{seconds} seconds"}
-        if self.why_not():
-            trigger = {"processingTime": "0 seconds"}
+    def _start_stream(self, number: int) -> StreamingQuery:
+        # Each batch reads the newest version.
+        features = self.run.spark.read.format("delta").load(str(self.folder / _FEATURES))
+        alerts = to_fast_alerts(self._events(), features, self.detection)
+        trigger: dict[str, Any] = {"processingTime": "0 seconds"}
+        if not self.why_not():
+            trigger = {"realTime": f"{round(self.fast.refresh.total_seconds())} seconds"}
         return (
             self._writer(alerts)
             .queryName(f"{self.run.pipeline.name}-fast-{number}")
@@ -228,30 +187,35 @@ class Lane:
         rows = alerts.select(message.alias("value"))
         return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
 
-    def _run_streams(self, knowledge: Knowledge) -> None:
-        """Start the streams, staggered, then report their batches until asked to stop.
+    def _run_streams(self) -> None:
+        """Start the streams, staggered; report their batches and refresh the features until asked.
 
         A stream pauses between two batches, while it plans the next one. So two streams run, whose
         batches start at different times.
         """
-        say, why_not = self.run.progress.say, self.why_not()
+        say, why_not, source = self.run.progress.say, self.why_not(), self.run.pipeline.source
+        target = f"files under {self.folder / 'alerts'}"
+        if isinstance(source, KafkaSource):
+            target = f"topic {self.fast.topic} at {source.bootstrap}"
         if why_not:
             say(f"{why_not}: short micro-batches instead")
         streams = 1 if why_not else self.fast.streams
-        delay = min(self.fast.refresh / 2, _MAX_DELAY).total_seconds()
-        queries, reported = [self._start_stream(knowledge, 0)], [-1] * streams
-        due = time.monotonic() + delay
-        say(f"Fast lane of {self.detection.name}: alerts go to {self.target}")
+        interval = self.fast.refresh.total_seconds() / 2
+        delay = min(interval, _MAX_DELAY)
+        queries, reported = [self._start_stream(0)], [-1] * streams
+        began = refreshed = time.monotonic()
+        say(f"Fast lane of {self.detection.name}: alerts go to {target}")
         try:
             while not self.run.stop.is_set():
-                if len(queries) < streams and time.monotonic() >= due:
-                    queries.append(self._start_stream(knowledge, len(queries)))
+                if len(queries) < streams and time.monotonic() - began >= delay:
+                    queries.append(self._start_stream(len(queries)))
                 for number, query in enumerate(queries):
                     query.awaitTermination(_POLL_SECONDS)
                     reported[number] = self._report(query, reported[number])
+                if time.monotonic() - refreshed >= interval:
+                    self._refresh_features()
+                    refreshed = time.monotonic()
             raise KeyboardInterrupt
-        except StreamingQueryException as error:
-            raise self._named(error) from error
         finally:
             for query in queries:
                 query.stop()
@@ -269,12 +233,8 @@ class Lane:
             )
         return int(progress["batchId"])
 
-    def _named(self, error: Exception) -> TidelakeError:
-        return named(error, f"{self.run.pipeline.name}, fast lane,")
 
-
-@dataclass(frozen=True)
-class Reconciled:
+class Reconciled(NamedTuple):
     """The reconciled table, with one row per alert, and its counts by rule and verdict."""
 
     table: str
@@ -302,9 +262,8 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
     counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
     counts: dict[str, dict[str, int]] = {}
-    for row in sorted(counted):
-        found = counts.setdefault(row[RULE], dict.fromkeys(VERDICTS, 0))
-        found[row["verdict"]] = row["count"]
+    for rule, verdict, count in sorted(counted):
+        counts.setdefault(rule, dict.fromkeys(VERDICTS, 0))[verdict] = count
     return Reconciled(reconciled.name, counts)
 
 
@@ -317,17 +276,13 @@ def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> Data
             f"silver.{fast.pipeline} has no column {', '.join(missing)}: name it under "
             f"event.select of the pipeline {fast.pipeline}"
         )
-    alert = F.struct(_ALERTED, "record_id", "event_time", EVIDENCE, _SENT, *detection.keys)
-    first = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(F.min(alert).alias("_first"))
-    return first.select(
-        "event_id",
-        RULE,
-        F.col("_first.event_time").alias("_sent_time"),
-        *[F.col(f"_first.{key}").alias(f"_sent_{key}") for key in detection.keys],
-        F.col(f"_first.{EVIDENCE}").alias("fast_evidence"),
-        F.col(f"_first.{_SENT}").alias(_SENT),
-        F.col(f"_first.{_ALERTED}").alias(_ALERTED),
-    )
+    # The order of the fields decides which alert is the first.
+    names = {"event_time": "_sent_time", EVIDENCE: "fast_evidence", _SENT: _SENT}
+    names |= {key: f"_sent_{key}" for key in detection.keys}
+    alert = [F.col(name).alias(alias) for name, alias in names.items()]
+    first = F.min(F.struct(_ALERTED, "record_id", *alert)).alias("_first")
+    alerts = sent.groupBy(F.col(_EVENT).alias("event_id"), RULE).agg(first)
+    return alerts.select("event_id", RULE, "_first.*")
 
 
 def _decided(run: Run, exact: Table) -> DataFrame:
@@ -346,15 +301,15 @@ def _decided(run: Run, exact: Table) -> DataFrame:
 def _with_verdicts(
     sent: DataFrame, exact: DataFrame, decided: DataFrame, detection: Detection
 ) -> DataFrame:
-    known = exact.select(
-        "event_id", RULE, "event_time", *detection.keys, EVIDENCE, F.lit(True).alias("_exact")
+    stored = exact.select("event_id", RULE, "event_time", *detection.keys, EVIDENCE)
+    both = sent.withColumn("_fast", F.lit(True)).join(
+        stored.withColumn("_exact", F.lit(True)), on=["event_id", RULE], how="full"
     )
-    both = sent.withColumn("_fast", F.lit(True)).join(known, on=["event_id", RULE], how="full")
     both = both.join(decided, on="event_id", how="left")
     verdict = (
-        F.when(F.col("_exact").isNotNull() & F.col("_fast").isNotNull(), "confirmed")
-        .when(F.col("_exact").isNotNull(), "missed")
-        .when(F.col("_decided").isNotNull(), "retracted")
+        F.when(F.col("_exact") & F.col("_fast"), "confirmed")
+        .when(F.col("_exact"), "missed")
+        .when(F.col("_decided"), "retracted")
         .otherwise("open")
     )
     return both.select(

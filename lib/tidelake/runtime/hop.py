@@ -16,7 +16,6 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
 from functools import cached_property, partial
 from itertools import takewhile
 from typing import Any, ClassVar
@@ -34,8 +33,9 @@ from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
+from tidelake.instants import from_json
 from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation
-from tidelake.runtime.failures import FOREIGN, error_text, named, vacuum_refusal
+from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
@@ -58,8 +58,6 @@ class Run:
     """Session, definition, tables and settings of one run.
 
     Attributes:
-        environment: Settings that differ by environment.
-        progress: Receives each closed batch.
         stop: Set to end the run: the open batch is abandoned, and the next run retries it.
         replays: Whether old rows are processed again, none of which counts as late.
         locks: Locks of a command that changes several tables; receives each step.
@@ -90,23 +88,16 @@ class HopQuery(ABC):
     pace: Pace | None = None
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
-        """Open the current generation and create missing tables.
+        """Open the current generation and, if it ``creates``, missing tables.
 
-        Args:
-            run: The run.
-            creates: Whether to create tables; without it nothing is written.
-            fence: The fence of a hop that another process opened: skips all checks and creation.
-
-        Raises:
-            GenerationError: The tables and the checkpoint do not match.
-            SchemaChangedError: The definition does not fit the stored tables.
+        With the ``fence`` of a hop that another process opened, nothing is checked or created.
+        Otherwise a GenerationError says that tables and checkpoint do not match, and a
+        SchemaChangedError that the definition does not fit the stored tables.
         """
         self.run = run
-        closing = self.closing_tables()
-        checkpoints = run.lake.checkpoints(run.pipeline.name, self.hop)
-        self.fence: Fence = fence or open_generation(
-            run.pipeline.name, self.hop, closing, checkpoints
-        )
+        name, closing = run.pipeline.name, self.closing_tables()
+        checkpoints = run.lake.checkpoints(name, self.hop)
+        self.fence: Fence = fence or open_generation(name, self.hop, closing, checkpoints)
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
@@ -122,9 +113,14 @@ class HopQuery(ABC):
         if creates:
             self.create_tables()
 
-    @abstractmethod
+    @property
+    def table(self) -> Table:
+        """The table of bronze or silver that the hop fills."""
+        return self.run.lake.table(f"{self.hop}.{self.run.pipeline.name}")
+
     def closing_tables(self) -> list[Table]:
         """List the tables whose commits close a batch."""
+        return [self.table]
 
     def compacted(self, spark: SparkSession) -> list[Table]:
         """List the tables that are compacted from time to time."""
@@ -140,9 +136,9 @@ class HopQuery(ABC):
         return self.guard.offset_mismatch(closed)
 
     @property
+    @abstractmethod
     def most(self) -> int | None:
         """The configured limit of a batch; None for no limit."""
-        return None
 
     @property
     def limit(self) -> int | None:
@@ -192,11 +188,11 @@ class HopQuery(ABC):
             build = partial(_rebuild_hop, type(self), self.fence, description(self.run))
             on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing_tables()[-1], self.run.progress)
-        name = f"{self.run.pipeline.name}-{self.hop}"
+        # Query names are unique in a session, and a backfill may run along with the live hop.
+        suffix = "-backfill" if self.run.replays else ""
         writer = (
             self.stream()
-            # Query names are unique in a session, and a backfill may run along with the live hop.
-            .writeStream.queryName(f"{name}-backfill" if self.run.replays else name)
+            .writeStream.queryName(f"{self.run.pipeline.name}-{self.hop}{suffix}")
             .option("checkpointLocation", str(self.checkpoint))
             .foreachBatch(on_batch)
             .trigger(**trigger)
@@ -215,8 +211,7 @@ class HopQuery(ABC):
         if is_due(batch):
             for table in self.compacted(rows.sparkSession):
                 compact(rows.sparkSession, table)
-        taken = None if self.pace is None else self.taken(heads[0], batch)
-        if self.pace is None or taken is None:
+        if self.pace is None or (taken := self.taken(heads[0], batch)) is None:
             return
         ended = time.monotonic()
         changed = self.pace.closed(Load(taken[0], ended - began, taken[1], ended))
@@ -246,13 +241,9 @@ class HopQuery(ABC):
             self._ran_batch = True
 
     def check(self, query: StreamingQuery) -> None:
-        """Raise the error that ended the query, if any.
+        """Raise what ended the query, if anything: a TidelakeError, or a request to stop.
 
-        Raises:
-            KeyboardInterrupt: The run was asked to stop.
-            InputGrewError: The input has new columns; restart the hop.
-            LimitChangedError: The batch limit changed; restart the hop.
-            TidelakeError: Anything else that stopped the query.
+        After an InputGrewError or a LimitChangedError the hop must be restarted.
         """
         if self.run.stop.is_set():
             raise KeyboardInterrupt
@@ -287,8 +278,13 @@ class HopQuery(ABC):
         place, text = f"{self.run.pipeline.name}, hop {self.hop}", error_text(error)
         if "ChecksumException" in text and str(self.checkpoint) in text:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
-        gone = vacuum_refusal(self.run.pipeline.name, self.hop) if self.inputs else ""
-        return named(error, place, gone=gone)
+        start = " --from silver" if self.hop == "gold" else ""
+        gone = (
+            "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
+            f"Rebuild the tables with: tidelake backfill run {self.run.pipeline.name}{start}, "
+            f"then: tidelake backfill promote {self.run.pipeline.name}"
+        )
+        return named(error, place, gone=gone if self.inputs else "")
 
     def finish(self, query: StreamingQuery) -> None:
         """Wait until a query terminates; stop it on an error or interrupt."""
@@ -324,8 +320,7 @@ class Closings:
             rows = int(note.get("records", note.get("rows", 0)))
             if "counts" in note:
                 rows = sum(int(count[3]) for count in note["counts"])
-            mark = note.get("watermark")
-            watermark = None if mark is None else datetime.fromisoformat(mark)
+            watermark = from_json(note.get("watermark"))
             self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=watermark)
             self._reported, self._since = commit.batch, time.monotonic()
 
@@ -336,22 +331,21 @@ def description(run: Run) -> Callable[[SparkSession], Run]:
     Session, printer and the request to stop stay in this process. The other process caches a
     catalog's histories for the following batches.
     """
+    made = partial(Run, pipeline=run.pipeline, environment=run.environment, replays=run.replays)
     lake, current = replace(run.lake, catalog=None), run.lake.catalog
     catalog = None if current is None else partial(Catalog, current.name, histories={})
-    return partial(_rebuild_run, run.pipeline, lake, catalog, run.environment, run.replays)
+    return partial(_rebuild_run, made, lake, catalog)
 
 
 def _rebuild_run(
-    pipeline: Pipeline,
+    made: Callable[..., Run],
     lake: Lake,
     catalog: Callable[..., Catalog] | None,
-    environment: Environment,
-    replays: bool,
     spark: SparkSession,
 ) -> Run:
     if catalog is not None:
         lake = replace(lake, catalog=catalog(session=lambda: spark))
-    return Run(spark, pipeline, lake, environment, Progress(lambda _: None), replays=replays)
+    return made(spark=spark, lake=lake, progress=Progress(lambda _: None))
 
 
 def _rebuild_hop(

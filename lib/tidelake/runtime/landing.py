@@ -10,7 +10,7 @@ import json
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -42,21 +42,22 @@ class LandedFile:
     size: int
     modified: int
 
-    def __str__(self) -> str:
-        """Name the file and its size."""
-        return f"{self.path} ({self.size:,} bytes)"
-
 
 def list_files(source: str) -> dict[str, LandedFile]:
-    """List a source's files by path, without hidden ones.
-
-    Raises:
-        SourceError: The folder is missing, unreadable or empty.
-    """
+    """List a source's files by path, without hidden ones; a SourceError if there are none."""
     # Links are not resolved: Spark names files by the path that it was given.
     root = folder(source)
-    if not isinstance(root, Path):
-        return _list_store(root)
+    found = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+    if not found:
+        missing = "" if isinstance(root, Path) else ", or does not exist"
+        raise SourceError(
+            f"the source {source} holds no file{missing}. Put JSON-lines files into it "
+            "(names that begin with . or _ are ignored), then run again."
+        )
+    return found
+
+
+def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
     if not root.exists():
         raise SourceError(
             f"the source {source} does not exist. Create it and put JSON-lines files into it, "
@@ -75,22 +76,13 @@ def list_files(source: str) -> dict[str, LandedFile]:
                 f"the source holds {name}, and Spark cannot read a file with a colon in its name. "
                 "Rename it, then run again."
             )
-    if not found:
-        raise SourceError(
-            f"the source {source} holds no file. Put JSON-lines files into it "
-            "(names that begin with . or _ are ignored), then run again."
-        )
     return found
 
 
 def _walk(folder: Path) -> Iterable[Path]:
     for entry in sorted(folder.iterdir()):
-        if entry.name.startswith((".", "_")):
-            continue
-        if entry.is_dir():
-            yield from _walk(entry)
-        else:
-            yield entry
+        if not entry.name.startswith((".", "_")):
+            yield from _walk(entry) if entry.is_dir() else (entry,)
 
 
 def _list_store(root: UPath) -> dict[str, LandedFile]:
@@ -104,11 +96,6 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
         is_object = entry["type"] == "file" and (below[-1] or path == str(root))
         if is_object and not any(part.startswith((".", "_")) for part in below):
             found[path] = LandedFile(path, *state_of(entry))
-    if not found:
-        raise SourceError(
-            f"the source {root} holds no file, or does not exist. Put JSON-lines files into it "
-            "(names that begin with . or _ are ignored), then run again."
-        )
     return found
 
 
@@ -129,24 +116,30 @@ def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
     }
 
 
-def refuse_changed(offered: Mapping[str, LandedFile], taken: Mapping[str, LandedFile]) -> None:
-    """Raise a SourceChangedError that lists ingested files whose size or time changed."""
+def refuse_changed(
+    offered: Mapping[str, LandedFile],
+    taken: Mapping[str, LandedFile],
+    *,
+    when: str = "read",
+    ingested: bool = True,
+) -> None:
+    """Raise a SourceChangedError that lists the files whose size or time changed.
+
+    ``taken`` has the files as they were ``when`` read, planned or counted; ``ingested``: whether
+    bronze has that content.
+    """
     changes = [
-        f"{path}: {before.size:,} bytes when read, {offered[path].size:,} bytes now, modified since"
+        f"{path}: {before.size:,} bytes when {when}, {offered[path].size:,} bytes now, "
+        "modified since"
         for path, before in taken.items()
         if path in offered and offered[path] != before
     ]
     if changes:
-        raise SourceChangedError(changes)
+        raise SourceChangedError(changes, taken=ingested)
 
 
 def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
-    """Compare the files of a source, a folder or prefix, with those that bronze ingested.
-
-    Raises:
-        SourceError: The source cannot be read or is empty.
-        SourceChangedError: A file changed.
-    """
+    """Compare a source's files with those that bronze ingested; see :func:`refuse_changed`."""
     refuse_changed(list_files(source), taken)
 
 
@@ -224,39 +217,26 @@ def logged_files(checkpoint: Folder) -> set[str]:
 
 
 def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) -> None:
-    """Compare a file's state after a read with its planned state and the bytes read.
+    """Raise a SourceChangedError if a file was being written while a batch read it.
 
-    Args:
-        file: The file after the read.
-        read: Bytes of the rows read, with a line feed for each.
-        planned: The file's state when the batch was planned; None if it had no rows.
-
-    Raises:
-        SourceChangedError: They differ: the file was being written.
+    Compares ``file``, its state after the read, with its state when the batch was ``planned`` (None
+    if it had no rows), and with the bytes of the rows read, with a line feed for each.
     """
-    if planned is not None and not (
-        planned.size == file.size
-        and (planned.modified == file.modified or not has_one_time(file.path))
-    ):
-        change = f"{planned.size:,} bytes when the batch was planned, {file.size:,} bytes now"
-        raise SourceChangedError([f"{file.path}: {change}, modified since"], taken=False)
-    if Path(file.path).suffix in _COMPRESSED or read - file.size in _HARMLESS:
-        return
-    change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
-    raise SourceChangedError([change], taken=False)
+    if planned is not None:
+        if not has_one_time(file.path):
+            planned = replace(planned, modified=file.modified)
+        before = {file.path: planned}
+        refuse_changed({file.path: file}, before, when="the batch was planned", ingested=False)
+    if Path(file.path).suffix not in _COMPRESSED and read - file.size not in _HARMLESS:
+        change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
+        raise SourceChangedError([change], taken=False)
 
 
 def check_unchanged(files: Collection[LandedFile]) -> None:
     """Raise a SourceChangedError that lists the files that changed before they were ingested."""
-    now = _stat([file.path for file in files])
-    changes = [
-        f"{before.path}: {before.size:,} bytes when counted, {after.size:,} bytes now, "
-        "modified since"
-        for before, after in zip(files, now, strict=True)
-        if before != after
-    ]
-    if changes:
-        raise SourceChangedError(changes, taken=False)
+    counted = {file.path: file for file in files}
+    now = {file.path: file for file in _stat(list(counted))}
+    refuse_changed(now, counted, when="counted", ingested=False)
 
 
 def _entries(file: Folder) -> list[tuple[str, int]]:

@@ -25,9 +25,9 @@ from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
-from tidelake.runtime.hop import Run
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.driver_dedup import DUPLICATE
 from tidelake.silver.lenient_parse import lenient_parse
@@ -37,6 +37,7 @@ from tidelake.spark.engine import REFUSED, runs_batches_here
 from tidelake.spark.tuning import STATE_SETTINGS
 
 _KEY = "_prefilter_key"
+_COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
 def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
@@ -45,20 +46,12 @@ def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
     Equal payloads must have equal ids: with a prefilter, no expression may use a bronze column.
     """
     delay = f"{ttl // timedelta(milliseconds=1)} milliseconds"
-    return (
-        rows.withColumn(_KEY, F.xxhash64("payload"))
-        .withWatermark("ingested_at", delay)
-        .dropDuplicatesWithinWatermark([_KEY])
-        .drop(_KEY)
-    )
+    keyed = rows.withColumn(_KEY, F.xxhash64("payload")).withWatermark("ingested_at", delay)
+    return keyed.dropDuplicatesWithinWatermark([_KEY]).drop(_KEY)
 
 
 def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
-    """Return the batch's rows that the operator dropped.
-
-    Returns:
-        Rows of ``taken`` plus ``_payload_hash``.
-    """
+    """Return the rows of ``taken`` that the operator dropped, plus ``_payload_hash``."""
     missing = taken.join(survivors.select("record_id"), on="record_id", how="left_anti")
     return missing.withColumn(PAYLOAD_HASH, F.xxhash64("payload"))
 
@@ -86,10 +79,7 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
 def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
     """Raise a GenerationError if ``dedup.prefilter`` changed since the checkpoint's batches."""
     last = last_commit(table)
-    if last is None or last.batch < 0:
-        return
-    had = SilverNote.of(last).prefiltered is not None
-    if had == wanted:
+    if last is None or last.batch < 0 or wanted == (SilverNote.of(last).prefiltered is not None):
         return
     if wanted:
         raise GenerationError(
@@ -118,13 +108,10 @@ def prepare_state(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class PrefilteredBatch:
-    """A batch after the prefilter.
+    """Rows for exact deduplication: the operator's survivors, and rows that are no sure copies.
 
-    Attributes:
-        rows: Rows for exact deduplication: survivors, and dropped rows that are no sure copies.
-        copies: Counts of the sure copies, in the shape of a count by fate.
-        held_back: How many rows the operator dropped; None without a prefilter.
-        judged: Whether the rows come from :func:`tidelake.silver.classify.classify`.
+    ``copies`` counts the sure copies, in the shape of a count by fate; ``held_back`` all rows that
+    the operator dropped, None without a prefilter. ``judged`` rows are classified already.
     """
 
     rows: DataFrame
@@ -134,9 +121,8 @@ class PrefilteredBatch:
 
 
 def recover(
-    run: Run,
     survivors: DataFrame,
-    accepted: DataFrame,
+    accepted: AcceptedRows,
     between: tuple[Position, Position],
     frames: CheckpointedFrames,
 ) -> PrefilteredBatch:
@@ -145,33 +131,27 @@ def recover(
     ``survivors`` is the stream's batch, checkpointed because it must not be computed twice;
     ``between`` are the batch's start and end in bronze.
     """
-    pipeline = run.pipeline
-    bronze = run.lake.bronze(pipeline.name)
+    pipeline = accepted.pipeline
+    bronze = accepted.lake.bronze(pipeline.name)
     taken = read_between(survivors.sparkSession, bronze, *between)
     if taken is None:
         return PrefilteredBatch(survivors, [], 0)
     missing = frames.checkpoint(held_back(taken, survivors.where(F.col("requeued_at").isNull())))
-    reach = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
-    first = from_micros(reach[1])
+    count, earliest = missing.agg(F.count("*"), F.min(F.unix_micros("ingested_at"))).collect()[0]
+    first = from_micros(earliest)
     if first is None:
         return PrefilteredBatch(survivors, [], 0)
+    silver, late = (table.select(*_COPY_COLUMNS) for table in accepted.read())
     since = F.lit(first - pipeline.dedup.ttl)
-    known = accepted.where(F.col("ingested_at") >= since)
-    known = known.select("event_id", PAYLOAD_HASH, "ingested_at")
+    known = silver.unionByName(late).where(F.col("ingested_at") >= since)
     copies = frames.checkpoint(copies_of(missing, known, pipeline))
-    groups = (
-        copies.groupBy(partition_of(pipeline.source).alias("partition"))
-        .agg(
-            F.count("*").alias("rows"),
-            fingerprint().alias("fingerprint"),
-            F.max(F.unix_micros("ingested_at")).alias("last"),
-        )
-        .collect()
+    groups = copies.groupBy(partition_of(pipeline.source).alias("partition")).agg(
+        F.count("*").alias("rows"),
+        fingerprint().alias("fingerprint"),
+        F.max(F.unix_micros("ingested_at")).alias("last"),
     )
-    counted = [
-        {**row.asDict(), FATE: DUPLICATE, STAGE: None, ORIGIN: FRESH, "newest": None}
-        for row in groups
-    ]
+    fate = {FATE: DUPLICATE, STAGE: None, ORIGIN: FRESH, "newest": None}
+    counted = [{**row.asDict(), **fate} for row in groups.collect()]
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
     ordinary = as_never_requeued(back.select(*taken.columns))
-    return PrefilteredBatch(survivors.unionByName(ordinary), counted, int(reach[0]))
+    return PrefilteredBatch(survivors.unionByName(ordinary), counted, int(count))

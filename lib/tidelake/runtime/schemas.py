@@ -1,12 +1,9 @@
 """Derive each table's schema from the definition, by letting Spark analyse it on empty frames.
 
-Silver and its side tables are created with these schemas or evolved to them. Dimension lookups and
-the Avro schemas that Spark can read are part of a definition's schema.
-
-Writer schemas are read from a table, or fetched from the registry. The registry's answers change
-over time, but a row's fate must not: answers are stored before any row is decided by them. An
-accepted schema stays accepted. A refusal holds for the rows that had arrived by then; for later
-rows the registry is asked again.
+Silver and its side tables are created with these schemas or evolved to them. Avro's writer schemas
+come from a table, or from the registry, whose answers change over time, but a row's fate must not:
+answers are stored before any row is decided by them. An accepted schema stays accepted; a refusal
+holds for the rows that had arrived by then, and for later rows the registry is asked again.
 """
 
 from __future__ import annotations
@@ -14,8 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
@@ -35,24 +31,17 @@ from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.gold.kinds import OWN, Inputs
-from tidelake.instants import from_micros, to_json
+from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, inputs_of, targets_of
 from tidelake.runtime.hop import Run
+from tidelake.silver import payloads
 from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.classify import SELECTED, payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
-from tidelake.silver.payloads import (
-    Refusal,
-    WriterSchemas,
-    arrival,
-    not_registered,
-    read_payloads,
-    schema_id,
-    trial,
-)
+from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
@@ -78,17 +67,8 @@ def from_records(spark: SparkSession, records: Sequence[Mapping[str, Any]], ddl:
     return spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{ddl}>>")))
 
 
-def silver_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
-    """Return silver's schema."""
-    return _schemas(spark, plan)["silver"]
-
-
-def late_schema(spark: SparkSession, plan: SilverPlan) -> StructType:
-    """Return the late table's schema."""
-    return _schemas(spark, plan)["late"]
-
-
-def _schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
+def silver_schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
+    """Return the schemas of ``silver`` and of ``late``."""
     if not plan.schemas:
         judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
         allowed = plan.pipeline.watermark.allowed_lateness
@@ -104,11 +84,11 @@ def _schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
 def create_silver(run: Run, note: dict[str, Any]) -> None:
     """Create silver and its side tables, or evolve existing ones to the definition."""
     spark, pipeline, lake = run.spark, run.pipeline, run.lake
-    free = silver_freedom(pipeline)
+    schemas, free = silver_schemas(spark, run.plan), silver_freedom(pipeline)
     wanted: list[tuple[Table, StructType, Freedom]] = [
-        (lake.late(pipeline.name), late_schema(spark, run.plan), free),
+        (lake.late(pipeline.name), schemas["late"], free),
         (lake.quarantine(pipeline.name), from_ddl(spark, QUARANTINE_DDL), "none"),
-        (lake.silver(pipeline.name), silver_schema(spark, run.plan), free),
+        (lake.silver(pipeline.name), schemas["silver"], free),
     ]
     for table, schema, freedom in wanted:
         meaning = meaning_of(pipeline, table.name)
@@ -132,7 +112,8 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
     empty = {}
     for key, table in inputs_of(run.lake, run.pipeline).items():
         if key == OWN:
-            empty[key] = run.spark.createDataFrame([], silver_schema(run.spark, run.plan))
+            schema = silver_schemas(run.spark, run.plan)["silver"]
+            empty[key] = run.spark.createDataFrame([], schema)
         elif table.exists:
             empty[key] = load(run.spark, table).limit(0)
     return empty
@@ -148,18 +129,16 @@ def known_targets(run: Run, inputs: Mapping[str, DataFrame] | None = None) -> li
 def check_definition(run: Run) -> None:
     """Analyse every expression on empty frames; a ConfigError lists all that Spark refuses."""
     spark, pipeline = run.spark, run.pipeline
-    if pipeline.avro_schema is not None:
-        problem = reading_problem(spark, pipeline.avro_schema)
-        if problem:
-            raise ConfigError(pipeline.file, [Violation("source.schema", problem)])
-    scope = payload_scope(read_payloads(spark.createDataFrame([], REQUEUE_DDL), pipeline), pipeline)
-    violations = _refused(scope, _event_expressions(pipeline))
+    schema = pipeline.avro_schema
+    if schema is not None and (problem := reading_problem(spark, schema)):
+        raise ConfigError(pipeline.file, [Violation("source.schema", problem)])
+    read = payloads.read_payloads(spark.createDataFrame([], REQUEUE_DDL), pipeline)
+    violations = _refused(payload_scope(read, pipeline), _event_expressions(pipeline))
     if not violations:
         inputs = _empty_inputs(run)
         for target in known_targets(run, inputs):
             for path, expression in target.kind.expressions().items():
-                place = f"{target.kind.place}.{path}"
-                column = F.expr(expression.sql)
+                place, column = f"{target.kind.place}.{path}", F.expr(expression.sql)
                 wanted = F.count_if(column) if expression.is_condition else column
                 violations += _refused(inputs[expression.key], {place: wanted})
     if violations:
@@ -193,11 +172,10 @@ def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation
 
 def reading_problem(spark: SparkSession, schema: str) -> str:
     """Return why records of an Avro schema cannot be read; empty if they can."""
-    problem = problem_of(schema)
-    if problem:
+    if problem := problem_of(schema):
         return problem
     try:
-        spark.range(0).select(trial(schema))
+        spark.range(0).select(payloads.trial(schema))
     except FOREIGN as error:
         text = " ".join(str(error).split())
         return f"cannot be read by Spark: {_PY4J_PREFIX.sub('', text)[:_SHOWN]}"
@@ -219,8 +197,7 @@ def refuse_unlimited(spark: SparkSession) -> None:
         )
 
 
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(NamedTuple):
     """One enrichment of a batch, pinned to a version of the dimension's table.
 
     The version is -1 if the table does not exist yet; then no row matches.
@@ -235,8 +212,7 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
     """Pin every dimension that a pipeline's silver joins to its newest version."""
     found = []
     for enrich in pipeline.enrich:
-        suffix = "__history" if enrich.as_of else ""
-        table = lake.table(f"dim.{enrich.dimension}{suffix}")
+        table = lake.table(f"dim.{enrich.dimension}{'__history' if enrich.as_of else ''}")
         found.append(Lookup(enrich, table, newest_version(table)))
     return found
 
@@ -244,28 +220,26 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
 def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
     """Add the columns of every dimension to each row; all null for a dimension without a version.
 
-    ``rows`` come from :func:`tidelake.silver.route.decide`, ``pinned`` from :func:`lookups`; empty
-    ``pinned`` treats every dimension so.
+    ``pinned`` come from :func:`lookups`; without them all are null, in the types of the definition.
     """
     spark = rows.sparkSession
     for number, enrich in enumerate(plan.pipeline.enrich):
-        lookup = pinned[number] if pinned else None
-        if lookup is None or lookup.version < 0:
+        if pinned and pinned[number].version >= 0:
+            entries = load(spark, pinned[number].table, version=pinned[number].version)
+            rows = look_up(rows, entries, enrich, number)
+        else:
             kind = _entry_type(plan, enrich.dimension, spark)
             chosen = StructType([kind[name] for name in enrich.columns])
             rows = without_entry(rows, chosen, number)
-        else:
-            entries = load(spark, lookup.table, version=lookup.version)
-            rows = look_up(rows, entries, enrich, number)
     return rows
 
 
 def _entry_type(plan: SilverPlan, dimension: str, spark: SparkSession) -> StructType:
     """Return the types of a dimension's columns, from its definition."""
     if dimension not in plan.entry_types:
-        of_dimension = SilverPlan(plan.pipeline.dimensions[dimension])
-        rows = of_dimension.judge(spark.createDataFrame([], REQUEUE_DDL))
-        selected = rows.schema[SELECTED].dataType
+        rows = spark.createDataFrame([], REQUEUE_DDL)
+        judged = SilverPlan(plan.pipeline.dimensions[dimension]).judge(rows)
+        selected = judged.schema[SELECTED].dataType
         assert isinstance(selected, StructType)
         plan.entry_types[dimension] = selected
     return plan.entry_types[dimension]
@@ -276,13 +250,13 @@ SCHEMAS_DDL = (
 )
 
 
-class _Line(NamedTuple):
+class _Answer(NamedTuple):
     """A row of the schemas table: a schema, or why and up to which arrival (epoch us) refused."""
 
     schema_id: int
     schema: str | None
-    refusal: str | None = None
-    refused_through: int | None = None
+    refusal: str | None
+    refused_through: int | None
 
 
 def stored_schemas(run: Run, *, still_refused: Column | None = None) -> WriterSchemas | None:
@@ -294,14 +268,13 @@ def stored_schemas(run: Run, *, still_refused: Column | None = None) -> WriterSc
     registry = run.pipeline.registry
     if registry is None:
         return None
-    empty = WriterSchemas(registry.subject, {}, still_refused=still_refused)
+    known = WriterSchemas(registry.subject, {}, still_refused=still_refused)
     table = run.lake.schemas(run.pipeline.name)
     if not table.exists:
-        return empty
-    stored = load(run.spark, table)
+        return known
     through = F.unix_micros("refused_through").alias("refused_through")
-    rows = stored.select("schema_id", "schema", "refusal", through).collect()
-    return _with_lines(empty, [_Line(*row) for row in rows])
+    rows = load(run.spark, table).select("schema_id", "schema", "refusal", through).collect()
+    return _with_answers(known, [_Answer(*row) for row in rows])
 
 
 def schemas_for(
@@ -309,73 +282,61 @@ def schemas_for(
 ) -> WriterSchemas | None:
     """Return the writer schemas of rows, from the table or the registry; None without a registry.
 
-    Args:
-        run: The run.
-        rows: Bronze's columns plus ``requeued_at``.
-        redecides: Whether the rows are decided regardless of their earlier fates: a schema that was
-            refused once and is accepted now applies to all of them.
-        keeps: Whether to store the registry's answers.
+    If a command ``redecides`` the rows, which have bronze's columns plus ``requeued_at``, a schema
+    that was refused once and is accepted now applies to all of them. Unless it ``keeps`` the
+    registry's answers, nothing is written.
     """
     registry = run.pipeline.registry
     known = stored_schemas(run, still_refused=F.lit(False) if redecides else None)
     if known is None or registry is None:
         return None
-    reached = _reached(rows)
-    through: dict[int, int] = {}
-    for refusal in known.refusals:
-        key = refusal.schema_id
-        through[key] = max(refusal.through, through.get(key, refusal.through))
-    asked = {
-        key: last
-        for key, last in reached.items()
-        if key not in known.accepted and (redecides or last > through.get(key, -1))
+    number, arrived = (
+        payloads.schema_id().alias("id"),
+        F.unix_micros(payloads.arrival()).alias("at"),
+    )
+    found = rows.select(number, arrived).where(F.col("id").isNotNull()).groupBy("id").max("at")
+    reached = {int(key): int(last) for key, last in found.collect()}
+    through = {
+        refusal.schema_id: refusal.through
+        for refusal in sorted(known.refusals, key=lambda refusal: refusal.through)
     }
-    if asked:
-        answers = _answers(run.spark, registry, asked)
-        new = [
-            line if line.refusal is None else line._replace(refused_through=asked[line.schema_id])
-            for line in answers
-            if line.refusal is None or asked[line.schema_id] > through.get(line.schema_id, -1)
-        ]
+    later = {key for key, last in reached.items() if last > through.get(key, -1)}
+    wanted = (reached.keys() if redecides else later) - known.accepted.keys()
+    if wanted:
+        answers = _answers(run.spark, registry, {key: reached[key] for key in wanted})
+        new = [one for one in answers if one.refusal is None or one.schema_id in later]
         if keeps and new:
             _store(run, new)
-        known = _with_lines(known, new)
+        known = _with_answers(known, new)
     return known.of(reached)
 
 
-def _with_lines(known: WriterSchemas, lines: Iterable[_Line]) -> WriterSchemas:
-    accepted = dict(known.accepted)
-    refusals = list(known.refusals)
-    for line in lines:
-        if line.refusal is None and line.schema is not None:
-            accepted[line.schema_id] = line.schema
-        elif line.refusal is not None and line.refused_through is not None:
-            refusals.append(Refusal(line.schema_id, line.refusal, line.refused_through))
+def _with_answers(known: WriterSchemas, answers: Iterable[_Answer]) -> WriterSchemas:
+    accepted, refusals = dict(known.accepted), list(known.refusals)
+    for key, schema, refusal, through in answers:
+        if refusal is None and schema is not None:
+            accepted[key] = schema
+        elif refusal is not None and through is not None:
+            refusals.append(payloads.Refusal(key, refusal, through))
     return replace(known, accepted=accepted, refusals=tuple(refusals))
 
 
-def _reached(rows: DataFrame) -> dict[int, int]:
-    """Return the rows' schema ids, each with its last arrival (epoch microseconds)."""
-    named = rows.select(schema_id().alias("id"), F.unix_micros(arrival()).alias("at"))
-    found = named.where(F.col("id").isNotNull()).groupBy("id").agg(F.max("at").alias("at"))
-    return {int(row["id"]): int(row["at"]) for row in found.collect()}
-
-
-def _answers(spark: SparkSession, registry: Registry, ids: Iterable[int]) -> Iterator[_Line]:
-    """Look ids up in the registry; yield a line for each, without ``refused_through``."""
+def _answers(
+    spark: SparkSession, registry: Registry, asked: Mapping[int, int]
+) -> Iterator[_Answer]:
+    """Look ids up in the registry, each with its last arrival."""
     versions = versions_of(registry)
-    places: dict[int, int] = {}
-    for place, version in enumerate(versions):
-        places.setdefault(version.schema_id, place)
-    for key in sorted(ids):
-        if key not in places:
-            yield _Line(key, None, not_registered(key, registry.subject))
+    # With the version before; of several versions with one id, the first counts.
+    pairs = reversed(list(zip(versions, [None, *versions], strict=False)))
+    found = {version.schema_id: (version, before) for version, before in pairs}
+    for key, last in sorted(asked.items()):
+        if key not in found:
+            yield _Answer(key, None, payloads.not_registered(key, registry.subject), last)
             continue
-        place = places[key]
-        before = versions[place - 1] if place else None
-        problem = _problem(spark, registry, versions[place], before)
+        version, before = found[key]
+        problem = _problem(spark, registry, version, before)
         refusal = f"payload: schema {key} {problem}" if problem else None
-        yield _Line(key, versions[place].schema, refusal)
+        yield _Answer(key, version.schema, refusal, last if problem else None)
 
 
 def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version | None) -> str:
@@ -392,20 +353,20 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
     return f"is not {rule} compatible with schema {old.schema_id}: {broken}" if broken else ""
 
 
-def _store(run: Run, lines: Iterable[_Line]) -> None:
+def _store(run: Run, answers: Iterable[_Answer]) -> None:
     spark, table = run.spark, run.lake.schemas(run.pipeline.name)
     stamp = {"pipeline": run.pipeline.name, "hop": "schemas", "generation": FIRST_GENERATION}
     ensure_table(spark, table, from_ddl(spark, SCHEMAS_DDL), {**stamp, "batch": CREATION})
     last = last_commit(table)
     batch = last.batch + 1 if last else 0
-    found_at = to_json(datetime.now(UTC))
+    found_at = to_json(now())
     records = [
         {
-            **line._asdict(),
-            "refused_through": to_json(from_micros(line.refused_through)),
+            **answer._asdict(),
+            "refused_through": to_json(from_micros(answer.refused_through)),
             "found_at": found_at,
         }
-        for line in lines
+        for answer in answers
     ]
     append(from_records(spark, records, SCHEMAS_DDL), table, {**stamp, "batch": batch})
     if is_due(batch):

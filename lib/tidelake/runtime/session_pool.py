@@ -23,17 +23,13 @@ T = TypeVar("T")
 
 
 class SessionPool:
-    """Clones of a query's session, with its settings, for concurrent work.
-
-    Attributes:
-        sessions: The clones; empty if all work runs in the batch's own session.
-    """
+    """Clones of a query's session, with its settings, for concurrent work."""
 
     def __init__(self, session: SparkSession, pieces: int) -> None:
         """Open one session per slot or per piece of work, whichever are fewer.
 
         Opens none if only one piece can run at a time, or through Spark Connect, where sessions
-        cannot be cloned.
+        cannot be cloned: all work then runs in the batch's own session.
         """
         possible = clones_sessions() and pieces > 1
         count = min(pieces, slots_of(session)) if possible else 0

@@ -15,63 +15,28 @@ from pyspark.sql import functions as F
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
+from tidelake.delta import notes
 from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
 from tidelake.delta.log import REBUILT, last_commit
-from tidelake.delta.notes import (
-    DimensionUse,
-    FateCount,
-    SilverNote,
-    changed_parts,
-    decision_note,
-    is_decided_by,
-    positions,
-    silver_note,
-)
+from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.runtime import prefilter, schemas
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.prefilter import (
-    PrefilteredBatch,
-    hold_back_copies,
-    prepare_state,
-    recover,
-    refuse_other_prefilter,
-)
-from tidelake.runtime.schemas import (
-    Lookup,
-    create_silver,
-    enriched,
-    from_ddl,
-    lookups,
-    refuse_unlimited,
-    schemas_for,
-)
+from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.session_pool import run_concurrently
-from tidelake.silver.classify import PAYLOAD_HASH
+from tidelake.silver import route
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.route import (
-    LATE,
-    QUARANTINED,
-    SILVER,
-    decide,
-    fate_unless_repeat,
-    marked,
-    to_late,
-    to_quarantine,
-    to_silver,
-)
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import advance
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
-
-_COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
 class SilverHop(HopQuery):
@@ -84,11 +49,6 @@ class SilverHop(HopQuery):
         name = self.run.pipeline.name
         tables = (self.run.lake.silver(name), self.run.lake.late(name))
         return {table.name: FilesInScope(table) for table in tables}
-
-    @property
-    def table(self) -> Table:
-        """The silver table."""
-        return self.run.lake.silver(self.run.pipeline.name)
 
     @property
     def _prefilters(self) -> bool:
@@ -104,10 +64,6 @@ class SilverHop(HopQuery):
         """The environment's ``silver_bytes`` limit."""
         return bytes_of(self.run.environment.limits.silver_bytes)
 
-    def closing_tables(self) -> list[Table]:
-        """List silver, whose commit closes a batch."""
-        return [self.table]
-
     @property
     def inputs(self) -> dict[str, Table]:
         """The tables that silver reads: bronze and the requeue."""
@@ -120,21 +76,21 @@ class SilverHop(HopQuery):
             raise UsageError(
                 f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
             )
-        refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
+        prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
         if self.run.pipeline.reads_avro:
-            refuse_unlimited(self.run.spark)
-        changed = changed_parts(last_commit(self.table), self.run.pipeline).identity
+            schemas.refuse_unlimited(self.run.spark)
+        changed = notes.changed_parts(last_commit(self.table), self.run.pipeline).identity
         if changed:
             raise self.fence.refusal(
                 f"{self.table.name} was filled under another {' and '.join(changed)}"
             )
-        for lookup in lookups(self.run.lake, self.run.pipeline):
+        for lookup in schemas.lookups(self.run.lake, self.run.pipeline):
             if lookup.version < 0:
                 self.run.progress.say(
                     f"{lookup.table.name} does not exist yet: its columns stay null. "
                     f"Fill it with: tidelake run {lookup.enrich.dimension}"
                 )
-        create_silver(self.run, self.creation_note())
+        schemas.create_silver(self.run, self.creation_note())
 
     def stream(self) -> DataFrame:
         """Stream bronze and the requeue from their first commit, in commit order."""
@@ -142,8 +98,8 @@ class SilverHop(HopQuery):
             files.prepare(self.run.spark)
         bronze = self._follow("bronze")
         if self._prefilters:
-            prepare_state(self.run.spark)
-            bronze = hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
+            prefilter.prepare_state(self.run.spark)
+            bronze = prefilter.hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
         rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
         # Part of the streaming plan, so that this, most of the planning, is not done per batch.
         return self.run.plan.judge(rows) if self._judges_in_stream else rows
@@ -157,7 +113,7 @@ class SilverHop(HopQuery):
         values = {"payload": F.lit("{}")}
         columns = [
             values.get(field.name, F.lit(None)).cast(field.dataType).alias(field.name)
-            for field in from_ddl(session, REQUEUE_DDL)
+            for field in schemas.from_ddl(session, REQUEUE_DDL)
         ]
         with fitted(session, 1):
             SilverPlan(self.run.pipeline).judge(session.range(1).select(*columns)).collect()
@@ -169,7 +125,7 @@ class SilverHop(HopQuery):
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Decide the fates of a batch's rows and write them."""
         began = time.monotonic()
-        until = self.guard.planned(batch, positions(heads[0]))
+        until = self.guard.planned(batch, notes.positions(heads[0]))
         last = self.fence.admits(self.table, heads[0], batch, until)
         if last is None:
             if self._prefilters:
@@ -181,10 +137,9 @@ class SilverHop(HopQuery):
         taken = {key: count for key, (count, _) in sizes.items()}
         count = sum(taken.values())
         small = is_small(count, sum(size for _, size in sizes.values()))
-        touched = count + before.searched // SEARCHED_PER_ROW
         known = None if self._prefilters else count
         with (
-            fitted(rows.sparkSession, touched),
+            fitted(rows.sparkSession, count + before.searched // SEARCHED_PER_ROW),
             CheckpointedFrames(small=small, rows=known) as frames,
         ):
             context = BatchContext(
@@ -201,37 +156,29 @@ class SilverHop(HopQuery):
             )
             note = silver_batch(self._recovered(rows, context), context)
         counts = note.total()
-        fates = [f"{fate} {n:,}" for fate, n in counts.items() if n]
-        unmatched = [
+        detail = [f"{fate} {n:,}" for fate, n in counts.items() if n]
+        detail += [
             f"not in {use.table} {use.unmatched:,}" for use in note.dimensions if use.unmatched
         ]
+        total, mark = sum(counts.values()), note.watermark
         self.run.progress.closed(
-            self.hop,
-            batch,
-            sum(counts.values()),
-            began,
-            watermark=note.watermark,
-            detail=" ".join([*fates, *unmatched]),
+            self.hop, batch, total, began, watermark=mark, detail=" ".join(detail)
         )
 
     def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
         """Return the batch plus the rows that the prefilter dropped and that are no sure copies."""
         if not self._prefilters:
             return PrefilteredBatch(rows, [], None, judged=self._judges_in_stream)
-        silver, late = context.accepted(rows.sparkSession).read()
-        accepted = silver.select(*_COPY_COLUMNS).unionByName(late.select(*_COPY_COLUMNS))
+        accepted = context.accepted(rows.sparkSession)
         span = context.before.until.get("bronze", BEGINNING), context.until["bronze"]
-        return recover(self.run, context.frames.checkpoint(rows), accepted, span, context.frames)
+        return prefilter.recover(context.frames.checkpoint(rows), accepted, span, context.frames)
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(NamedTuple):
     """Rows with their fates, from :func:`tidelake.silver.route.decide`.
 
-    Attributes:
-        summary: Counts of the rows; None unless requested.
-        searched: How many accepted ids deduplication searched.
-        seconds: Duration of deduplication.
+    ``summary`` has their counts, None unless requested; deduplication ``searched`` so many accepted
+    ids in so many ``seconds``.
     """
 
     rows: DataFrame
@@ -251,13 +198,8 @@ def decide_fates(
 ) -> Decision:
     """Deduplicate classified rows and decide the fate of each.
 
-    Args:
-        judged: From :func:`tidelake.silver.classify.classify`; must be enriched if ``counts``.
-        plan: The definition's silver plan.
-        accepted: Previously accepted rows, to find duplicates.
-        watermark: Before these rows (UTC); None before the first batch.
-        frames: Checkpoints frames that are read more than once.
-        counts: Whether to count the rows.
+    ``watermark`` is the one before these rows (UTC), None before the first batch. Rows that are
+    counted, with ``counts``, must be enriched.
     """
     kept = frames.checkpoint_batch(judged)
     began = time.monotonic()
@@ -265,12 +207,12 @@ def decide_fates(
     also = []
     if counts and kept.numbered:
         # The driver counts these rows, since it collects them for deduplication anyway.
-        also = [*plan.counting.row, fate_unless_repeat(watermark, allowed)]
+        also = [*plan.counting.row, route.fate_unless_repeat(watermark, allowed)]
     repeats = find_repeats(
         kept, accepted, plan.comparison, checkpoint=frames.checkpoint_now, also=also
     )
     seconds = time.monotonic() - began
-    decided = decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
+    decided = route.decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
     summary = None
     if counts and repeats.batch is not None:
         summary = summarize_in_driver(repeats.batch, repeats.numbers, plan.counting)
@@ -296,11 +238,8 @@ class BatchContext:
         before: The summary in the previous batch's commit.
         until: The position in each input at which the batch ends.
         taken: Rows of each input, by Delta's statistics.
-        frames: Checkpoints frames that are read more than once.
-        rebuilds: Whether the batch replaces all of silver: no row was accepted before it, and its
-            rows replace those of the tables.
-        stored: Rows that a rebuild copies from the tables; they are included in the counts of the
-            recovered batch.
+        rebuilds: Whether the batch replaces all of silver, so that no row was accepted before it.
+        stored: Rows that a rebuild copies from the tables; the recovered batch counts them.
         files: Files of silver and late, cached across batches.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
     """
@@ -322,39 +261,37 @@ class BatchContext:
         """The columns that identify the batch's rows: generation and batch number."""
         return {"generation": self.generation, "batch": self.number}
 
+    @property
     def note(self) -> dict[str, Any]:
-        """Return the metadata that all commits of the batch share."""
-        note = {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp}
-        return {**note, REBUILT: True} if self.rebuilds else note
+        """The metadata that all commits of the batch share."""
+        rebuilt = {REBUILT: True} if self.rebuilds else {}
+        return {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp, **rebuilt}
 
     def accepted(self, spark: SparkSession) -> AcceptedRows:
         """Return the previously accepted rows, to find duplicates."""
         if self.stored:
             return self.stored.accepted
-        run = self.run
+        pipeline, lake = self.run.pipeline, self.run.lake
         return AcceptedRows(
-            spark,
-            run.pipeline,
-            run.lake,
-            self.number,
-            nothing_accepted=self.rebuilds,
-            files=self.files,
+            spark, pipeline, lake, self.number, nothing_accepted=self.rebuilds, files=self.files
         )
 
 
 def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNote:
     """Decide the fates of a batch's rows and write them; return silver's commit summary.
 
-    Args:
-        recovered: The rows, and counts of those that are already decided.
-        context: State and settings of the batch.
+    ``recovered`` has the rows, and counts of those that are already decided.
     """
     run, plan, lake = context.run, context.run.plan, context.run.lake
-    pipeline = plan.pipeline
-    before, name = context.before, pipeline.name
-    watermark = None if run.replays else before.watermark
-    pinned = lookups(lake, pipeline)
-    judged = enriched(_judged(recovered, context), plan, pinned)
+    pipeline, name, stored = plan.pipeline, plan.pipeline.name, context.stored
+    watermark = None if run.replays else context.before.watermark
+    pinned = schemas.lookups(lake, pipeline)
+    judged = recovered.rows
+    if not recovered.judged:
+        # Stored before any row is decided, so that a retry reads the same schemas.
+        writers = schemas.schemas_for(run, judged, redecides=context.rebuilds)
+        judged = plan.judge(judged, writers)
+    judged = schemas.enriched(judged, plan, pinned)
     accepted = context.accepted(judged.sparkSession)
     decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
     decided = decision.rows
@@ -364,59 +301,49 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()
     # Side tables first: silver's commit asserts that they are complete.
-    by = decision_note(pipeline, {use.table: use.version for use in note.dimensions})
+    by = notes.decision_note(pipeline, {use.table: use.version for use in note.dimensions})
 
     def quarantined() -> DataFrame:
-        failed = to_quarantine(decided, **context.stamp)
-        if context.stored is None:
+        failed = route.to_quarantine(decided, **context.stamp)
+        if stored is None:
             return failed
-        return failed.unionByName(stamped(context.stored.quarantine, **context.stamp))
+        return failed.unionByName(stamped(stored.quarantine, **context.stamp))
 
     def late() -> DataFrame:
-        mark = marked(watermark)
-        return to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
+        mark = route.marked(watermark)
+        return route.to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
 
     sides = [
-        _Side(lake.quarantine(name), quarantined, total[QUARANTINED]),
-        _Side(lake.late(name), late, total[LATE], adds_columns=bool(filled)),
+        _Side(lake.quarantine(name), quarantined, total[route.QUARANTINED]),
+        _Side(lake.late(name), late, total[route.LATE], adds_columns=bool(filled)),
     ]
     _write_sides(sides, context, by)
-    rows = to_silver(decided, plan.routing, extra=filled, **context.stamp)
-    if context.stored:
-        kept = stamped(context.stored.silver, **context.stamp)
+    rows = route.to_silver(decided, plan.routing, extra=filled, **context.stamp)
+    if stored:
+        kept = stamped(stored.silver, **context.stamp)
         rows = kept.unionByName(rows, allowMissingColumns=True)
     run.locks.step(f"write {lake.silver(name).name}")
     append(
         rows,
         lake.silver(name),
-        {**context.note(), **note.to_json(), **silver_note(pipeline)},
-        surely_filled=total[SILVER] > 0,
+        {**context.note, **note.to_json(), **notes.silver_note(pipeline)},
+        surely_filled=total[route.SILVER] > 0,
         may_add_columns=bool(new),
         replaces=context.rebuilds,
     )
     return note
 
 
-def _judged(recovered: PrefilteredBatch, context: BatchContext) -> DataFrame:
-    if recovered.judged:
-        return recovered.rows
-    # Stored before any row is decided, so that a retry reads the same schemas.
-    schemas = schemas_for(context.run, recovered.rows, redecides=context.rebuilds)
-    return context.run.plan.judge(recovered.rows, schemas)
-
-
 def _unknown_columns(
     summary: Summary, decided: DataFrame, context: BatchContext
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return silver's new columns for unknown fields, and all columns that such fields fill."""
-    pipeline = context.run.pipeline
-    if pipeline.event.evolution != "additive" or not summary.has_unknown():
-        return (), ()
-    found = unknown_fields(decided)
+    pipeline, lake = context.run.pipeline, context.run.lake
+    is_additive = pipeline.event.evolution == "additive"
+    found = unknown_fields(decided) if is_additive and summary.has_unknown() else None
     if not found:
         return (), ()
-    table = context.run.lake.silver(pipeline.name)
-    stored = types_of(load(context.run.spark, table).schema)
+    stored = types_of(load(context.run.spark, lake.silver(pipeline.name)).schema)
     defined = pipeline.defined_columns
     new = new_columns(found, defined=defined, stored=stored)
     return new, (*extra_columns(stored, defined), *new)
@@ -426,27 +353,23 @@ def _note(
     summary: Summary,
     decision: Decision,
     context: BatchContext,
-    pinned: list[Lookup],
+    pinned: list[schemas.Lookup],
     columns: tuple[str, ...],
     held_back: int | None,
 ) -> SilverNote:
-    """Build the batch's summary for silver's commit metadata."""
-    pipeline, before = context.run.pipeline, context.before
-    rules, partitions = pipeline.watermark, summary.partitions(context.before.partitions)
-    watermark = advance(
-        before.watermark, partitions, delay=rules.delay, idle_after=rules.idle_after
-    )
-    rows = summary.rows()
+    pipeline, before, rules = context.run.pipeline, context.before, context.run.pipeline.watermark
+    partitions, idle_after = summary.partitions(before.partitions), rules.idle_after
+    watermark = advance(before.watermark, partitions, delay=rules.delay, idle_after=idle_after)
+    counts = [
+        notes.FateCount.of((fate, stage, origin), rows, summary.marks[origin, fate, stage])
+        for (origin, fate, stage), rows in summary.rows().items()
+    ]
     return SilverNote(
         watermark_in=None if context.run.replays else before.watermark,
         watermark=watermark,
         settled=None if watermark is None else watermark - rules.allowed_lateness,
         partitions=partitions,
-        counts=tuple(
-            FateCount.of((fate, stage, origin), rows[origin, fate, stage], summary.marks[key])
-            for key in sorted(rows, key=lambda item: repr((item[1], item[2], item[0])))
-            for origin, fate, stage in [key]
-        ),
+        counts=tuple(sorted(counts, key=lambda count: repr(count[:3]))),
         taken=context.taken,
         until=context.until,
         warnings=summary.warnings(pipeline),
@@ -455,7 +378,7 @@ def _note(
         prefiltered=held_back,
         columns=columns,
         dimensions=tuple(
-            DimensionUse(lookup.table.name, lookup.version, unmatched)
+            notes.DimensionUse(lookup.table.name, lookup.version, unmatched)
             for lookup, unmatched in zip(pinned, summary.unmatched(pipeline), strict=True)
         ),
     )
@@ -481,29 +404,26 @@ def _write_sides(
     """
     # Safe in SQL: a generation's name comes from our batch_rows commits, a letter and digits.
     batch_rows = f"_generation = '{context.generation}' AND _batch = {context.number}"
-    writes, names = [], []
+    writes: dict[str, Callable[[], None]] = {}
     for side in sides:
         is_filled = side.size > 0 or context.rebuilds
         if not is_filled and not context.may_be_retry:
             continue
         last = last_commit(side.table)
-        batch_id = (context.generation, context.number)
-        has_batch = last is not None and (last.generation, last.batch) == batch_id
-        if last is not None and has_batch and is_decided_by(last, decided_by):
+        if last and (last.generation, last.batch) != (context.generation, context.number):
+            last = None
+        if last and notes.is_decided_by(last, decided_by):
             continue
-        if is_filled or has_batch:
-            names.append(side.table.name)
-            writes.append(
-                partial(
-                    append,
-                    side.rows(),
-                    side.table,
-                    {**context.note(), **decided_by},
-                    may_add_columns=side.adds_columns,
-                    replaces=context.rebuilds,
-                    replaces_where=batch_rows if has_batch else "",
-                )
+        if is_filled or last:
+            writes[side.table.name] = partial(
+                append,
+                side.rows(),
+                side.table,
+                {**context.note, **decided_by},
+                may_add_columns=side.adds_columns,
+                replaces=context.rebuilds,
+                replaces_where=batch_rows if last else "",
             )
     if writes:
-        context.run.locks.step(f"write {' and '.join(names)}")
-        run_concurrently(context.run.spark, writes)
+        context.run.locks.step(f"write {' and '.join(writes)}")
+        run_concurrently(context.run.spark, list(writes.values()))

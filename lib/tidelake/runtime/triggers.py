@@ -28,12 +28,10 @@ _INTERVAL = re.compile(INTERVAL)
 
 @dataclass(frozen=True)
 class Trigger:
-    """When micro-batches start.
+    """When micro-batches start, as ``options`` of Spark's ``trigger``.
 
-    Attributes:
-        ends: Whether the run ends when its source is exhausted.
-        options: Arguments of Spark's ``trigger``.
-        seconds: How long a batch may take; None for no limit.
+    With one that ``ends``, a run ends when its source is exhausted. A batch may take so many
+    ``seconds``; None for no limit.
     """
 
     ends: bool
@@ -45,18 +43,14 @@ def parse_trigger(text: str) -> Trigger:
     """Parse ``available-now``, ``continuous`` or an interval such as ``10 seconds``."""
     if text == AVAILABLE_NOW:
         return Trigger(ends=True, options={"availableNow": True})
-    if text == CONTINUOUS:
-        options = {"processingTime": "0 seconds"}
-        return Trigger(ends=False, options=options, seconds=_LONGEST_SECONDS)
-    if _INTERVAL.fullmatch(text):
-        seconds = parse_duration(text).total_seconds()
-        # An interval of 0 means continuous.
-        options = {"processingTime": text}
-        return Trigger(ends=False, options=options, seconds=seconds or _LONGEST_SECONDS)
-    raise UsageError(
-        f"{text!r} is not a trigger: write available-now, continuous or an interval like "
-        "'10 seconds'."
-    )
+    interval = "0 seconds" if text == CONTINUOUS else text
+    if not _INTERVAL.fullmatch(interval):
+        raise UsageError(
+            f"{text!r} is not a trigger: write available-now, continuous or an interval like "
+            "'10 seconds'."
+        )
+    seconds = parse_duration(interval).total_seconds() or _LONGEST_SECONDS
+    return Trigger(ends=False, options={"processingTime": interval}, seconds=seconds)
 
 
 # Consecutive batches that must agree before the limit changes: a single slow batch may be due to a
@@ -101,11 +95,7 @@ class Load:
 class Pace:
     """The adaptive batch limit of a hop, kept across the successive queries of one run.
 
-    Attributes:
-        target: How many seconds a batch may take.
-        most: The configured limit; None for none.
-        unit: The limit's unit, for messages.
-        limit: The current limit; None for none.
+    A batch may take ``target`` seconds. ``most`` is the configured limit, None for none.
     """
 
     target: float
@@ -160,13 +150,9 @@ def next_limit(
 ) -> int | None:
     """Return the limit for the next batches; the current one if a change is not worthwhile.
 
-    Args:
-        batches: Recent batches under the current limit, oldest first.
-        earlier: Some batches under previous limits. Without them the sizes would be too equal to
-            estimate the fixed cost.
-        limit: The current limit; None for no limit.
-        most: The configured limit, never exceeded; None for no limit.
-        target: Seconds that a batch may take.
+    ``batches`` are recent ones under the current limit, oldest first; ``earlier`` are some under
+    previous limits, since equal sizes do not tell the fixed cost. A limit of None is none; ``most``
+    is never exceeded, and a batch may take ``target`` seconds.
     """
     recent = batches[-PATIENCE:]
     size = max((batch.size for batch in recent), default=0)
