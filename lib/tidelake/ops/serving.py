@@ -40,7 +40,8 @@ from tidelake.spark.internals import (
     jvm_of,
     start_thrift_server,
 )
-from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
+from tidelake.spark.jars import ensure_jars, jars_for
+from tidelake.spark.session import build_session, kept_log, spark_log
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
 # other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
@@ -454,7 +455,7 @@ def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
         "spark.hadoop.hive.server2.transport.mode": "binary",
         # Threads of clients see only the jars on the JVM's initial class path.
         "spark.driver.extraClassPath": os.pathsep.join(
-            str(jar) for jar in session_jars(environment)
+            str(jar) for jar in ensure_jars(jars_for(environment.root))
         ),
         "spark.hadoop.hive.server2.thrift.bind.host": host,
         "spark.hadoop.hive.server2.thrift.port": str(port),

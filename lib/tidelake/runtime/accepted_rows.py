@@ -34,7 +34,7 @@ from tidelake.silver.driver_dedup import ACCEPTED, spread
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
-from tidelake.spark.engine import reads_local_paths
+from tidelake.spark.engine import runs_in_process
 
 _OF_SILVER = pa.schema([column for column in ACCEPTED if column.name not in ("record_id", "_late")])
 # Late rows also have a record id and a batch.
@@ -191,7 +191,7 @@ class FilesInScope:
             load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
 
     def _is_direct(self) -> bool:
-        return reads_local_paths() and self.table.store.reads_files_directly
+        return runs_in_process() and self.table.store.reads_files_directly
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""
