@@ -15,7 +15,9 @@ from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
-from tidelake.config.names import (
+from tidelake.config.source import KafkaSource, Registry, Source
+from tidelake.config.standard import STANDARD
+from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
     SEQUENCE,
@@ -23,8 +25,6 @@ from tidelake.config.names import (
     ColumnName,
     TableName,
 )
-from tidelake.config.source import KafkaSource, Registry, Source
-from tidelake.config.standard import STANDARD
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _MAX_PRECISION = 38

@@ -11,8 +11,8 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
-from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan
+from tidelake.names import IS_DELETE, SEQUENCE
 
 CHANGE, CHANGED_AT = "_change", "_changed_at"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"

@@ -29,9 +29,10 @@ from sqlglot import transpile
 from tidelake.config import Environment
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
-from tidelake.delta.tables import LAYERS, Lake, Table
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
+from tidelake.names import LAYERS
 from tidelake.spark.internals import (
     BridgeError,
     JavaError,

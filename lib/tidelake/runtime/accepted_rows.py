@@ -25,10 +25,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, properties
 from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
+from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, spread
 from tidelake.silver.row_sets import Numbers, may_have_hash
