@@ -24,6 +24,7 @@ from tidelake.names import (
     SILVER_RESERVED,
     ColumnName,
     TableName,
+    quoted,
 )
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
@@ -307,9 +308,7 @@ def selected_columns(event: Event) -> dict[str, str]:
     """Return an event's columns, name to SQL: ``select``, or all fields without a reserved name."""
     if event.select is not None:
         return dict(event.select)
-    return {
-        f.name: types.quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED
-    }
+    return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
