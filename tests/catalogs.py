@@ -12,7 +12,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from tidelake.config import Environment
-from tidelake.delta.tables import LAYERS
+from tidelake.names import LAYERS
 
 # An audit hook stays until the process ends; these are what it watches now.
 _forbidden: set[str] = set()

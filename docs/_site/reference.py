@@ -13,14 +13,14 @@ from tidelake import errors
 from tidelake.cli import app
 from tidelake.config import Environment, Pipeline
 from tidelake.config.expectations import ROW_EXPECTATIONS, TABLE_EXPECTATIONS, Suite
-from tidelake.config.names import (
+from tidelake.errors import TidelakeError
+from tidelake.names import (
     BRONZE_COLUMNS,
     DETECTION_RESERVED,
     DIMENSION_RESERVED,
     GOLD_RESERVED,
     SILVER_RESERVED,
 )
-from tidelake.errors import TidelakeError
 
 _CODES = {
     0: "done",

@@ -14,9 +14,9 @@ from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
-from tidelake.config.types import quoted
 from tidelake.folders import absolute
 from tidelake.kafka.topic_source import read_topics
+from tidelake.names import quoted
 from tidelake.spark.tuning import FILES_A_BATCH
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")

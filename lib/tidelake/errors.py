@@ -39,12 +39,9 @@ class UsageError(TidelakeError):
 
 @dataclass(frozen=True)
 class Violation:
-    """One error in a file.
+    """One error in a file: the path of keys (``gold[1].window.size``), and its line if known.
 
-    Attributes:
-        path: The path of keys: ``gold[1].window.size``.
-        message: What is wrong and, where it helps, what to write instead.
-        line: The line in the file, counted from 1; None if unknown.
+    ``message`` says what is wrong and, where it helps, what to write instead.
     """
 
     path: str
@@ -143,16 +140,11 @@ class LeaseLostError(LockedError):
     ) -> None:
         """List the completed steps, and name the command that resumes the work.
 
-        Args:
-            what: What is written under the lock.
-            place: The path of the lock.
-            done: The completed steps.
-            interrupted: A step that may or may not be done; empty for none.
-            not_begun: The next step; empty if unknown.
-            command: The command that resumes; empty for the same command.
+        ``what`` is written under the lock at the path ``place``. The ``interrupted`` step may or
+        may not be done, ``not_begun`` is the next one; both may be unknown. An empty ``command``
+        stands for the same command.
         """
-        self.what, self.place = what, place
-        self.done = tuple(done)
+        self.what, self.place, self.done = what, place, tuple(done)
         sentences = [
             f"{what} the lock at {place} was lost: the store was unreachable, or this process was "
             "paused, for too long. Another process may hold it now."

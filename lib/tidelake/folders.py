@@ -55,8 +55,7 @@ def folder(text: str) -> Folder:
     """
     if not _SCHEMED.match(text):
         return Path(os.path.abspath(Path(text).expanduser()))
-    problem = problem_of(text)
-    if problem:
+    if problem := problem_of(text):
         raise UsageError(f"{text} {problem}")
     return stored(text.rstrip("/"))
 
@@ -162,8 +161,7 @@ def remove_tree(folder: Folder) -> None:
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
         return
-    found = folder.fs.find(folder.path)
-    if found:
+    if found := folder.fs.find(folder.path):
         folder.fs.rm(found)
 
 

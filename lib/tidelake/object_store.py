@@ -170,16 +170,11 @@ def _answer(response: Any, what: str) -> TidelakeError:
 
 
 def _no_answer(error: Exception, what: str) -> TidelakeError:
-    from botocore.exceptions import (  # noqa: PLC0415
-        NoCredentialsError,
-        PartialCredentialsError,
-        ProfileNotFound,
-        TokenRetrievalError,
-    )
+    from botocore import exceptions as of  # noqa: PLC0415
 
-    if isinstance(error, NoCredentialsError | PartialCredentialsError | ProfileNotFound):
+    if isinstance(error, of.NoCredentialsError | of.PartialCredentialsError | of.ProfileNotFound):
         return MachineError(f"{what}: no credentials for the object store. {_KEYS}.")
-    if isinstance(error, TokenRetrievalError):
+    if isinstance(error, of.TokenRetrievalError):
         return MachineError(f"{what}: the login to the object store has expired. Log in again.")
     where = endpoint() or f"Amazon S3 in {region()}"
     return MachineError(

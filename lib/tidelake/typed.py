@@ -25,19 +25,13 @@ class Typed:
     def __call__(self, command: str, pipeline: str = "", options: str = "") -> str:
         """Return a command that can be run in the current folder.
 
-        Args:
-            command: ``tidelake …``, complete or up to the pipeline.
-            pipeline: The pipeline's name; ``called`` replaces it.
-            options: The options after the pipeline.
+        ``command`` is ``tidelake …``, complete or up to the pipeline, whose name ``called``
+        replaces; ``options`` come after it.
         """
-        name = shlex.quote(self.called or pipeline) if pipeline else ""
-        words = [command, name, options]
-        words += [
-            f"{option} {shlex.quote(value)}"
-            for option, value in (("--root", self.root), ("--env", self.env))
-            if value
-        ]
-        return " ".join(word for word in words if word)
+        words = [command, shlex.quote(self.called or pipeline) if pipeline else "", options]
+        for option, value in (("--root", self.root), ("--env", self.env)):
+            words += [option, shlex.quote(value)] if value else []
+        return " ".join(filter(None, words))
 
 
 # Adds no root and no environment.

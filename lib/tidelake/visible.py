@@ -23,7 +23,6 @@ _DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
 _HIDDEN = f"\x7f-\x9f{_DIRECTIONS}\u2028\u2029\ufeff\ud800-\udfff"
 _UNSEEN = re.compile(f"[\\0-\x1f{_HIDDEN}]")
 _UNSEEN_IN_LINES = re.compile(f"[\\0-\x09\x0b-\x1f{_HIDDEN}]")
-_SHORT = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 # The start of a message: a payload may contain the same text, but only after it.
 HEAD = (
@@ -46,19 +45,13 @@ def visible(text: str, *, lines: bool = False) -> str:
 
     With ``lines``, line breaks are kept; else they are escaped too.
     """
-    return (_UNSEEN_IN_LINES if lines else _UNSEEN).sub(_escaped, text)
+    unseen = _UNSEEN_IN_LINES if lines else _UNSEEN
+    return unseen.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
 def visible_json(document: str) -> str:
     """Escape control characters that are raw in the strings of a JSON document."""
     return _UNSEEN_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    char = found[0]
-    if char in _SHORT:
-        return _SHORT[char]
-    return f"\\x{ord(char):02x}" if char < "\u0100" else f"\\u{ord(char):04x}"
 
 
 def kind_of(error: BaseException) -> str:
@@ -81,8 +74,7 @@ def first_line(error: BaseException) -> str:
 def kind_of_text(text: str) -> str:
     """Describe an error by its text: the first line, or the conditions of a Spark error."""
     lines = text.strip().splitlines()
-    found = _ANY_CONDITION.findall(text)
-    if found:
+    if found := _ANY_CONDITION.findall(text):
         return ", ".join(dict.fromkeys(f"[{condition}]" for condition in found[:3]))
     if not lines or "py4j" in text or "Exception" in text:
         return ", caused by ".join(name.rsplit(".", 1)[-1] for name in _KIND.findall(text)[:3])
@@ -121,5 +113,4 @@ def _of_spark(error: Any) -> Iterator[str]:
     details = f" ({', '.join(safe)})" if safe else ""
     shown = "".join(f" [{name}]" for name in conditions[:3])
     yield f"{type(error).__name__}{shown}{details}"
-    for name in _KIND.findall(text)[:_MOST_CAUSES]:
-        yield name.rsplit(".", 1)[-1]
+    yield from (name.rsplit(".", 1)[-1] for name in _KIND.findall(text)[:_MOST_CAUSES])

@@ -99,9 +99,5 @@ class Workbench:
 
 
 def _compared(found: Mapping[str, TableComparison]) -> pd.DataFrame:
-    return pd.DataFrame(
-        [
-            {"table": name, "equal": diff.equal, "rows": diff.rows, "differing": diff.differing}
-            for name, diff in found.items()
-        ]
-    )
+    rows = [(name, diff.equal, diff.rows, diff.differing) for name, diff in found.items()]
+    return pd.DataFrame(rows, columns=["table", "equal", "rows", "differing"])

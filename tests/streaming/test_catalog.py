@@ -27,11 +27,12 @@ from tidelake.delta.positions import (
     version_at,
 )
 from tidelake.delta.store import FolderTable
-from tidelake.delta.tables import LAYERS, Table
+from tidelake.delta.tables import Table
 from tidelake.ledger.history import history
 from tidelake.ledger.query import ask, ask_at_epoch, ask_for_user
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
+from tidelake.names import LAYERS
 from tidelake.ops.doctor import examine_lake
 from tidelake.ops.status import read_status
 from tidelake.replay.compatibility import payload_drift

@@ -11,8 +11,8 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.config.names import ID_HASH
 from tidelake.delta.tables import Lake, Table
+from tidelake.names import ID_HASH
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import FilesInScope
 from tidelake.silver.classify import hash_of_id

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
-from tidelake.config.names import ID_HASH
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import (
     ORIGIN,
     PAYLOAD_HASH,

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
-from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 from tidelake.silver.dedup import (
     IDENTITY,

@@ -15,10 +15,10 @@ from pyspark.sql import SparkSession
 from tests.unit.judged import expect, without_codegen
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.expectations import TABLE_EXPECTATIONS, Expectation, Suite, load_suite
-from tidelake.config.names import SILVER_RESERVED
 from tidelake.config.places import conf_dir
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
+from tidelake.names import SILVER_RESERVED
 from tidelake.ops.gate import GateReport, judge_tables
 
 NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tests.collisions import colliding
 from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
-from tidelake.config.names import ID_HASH
+from tidelake.names import ID_HASH
 from tidelake.runtime.prefilter import copies_of, held_back
 from tidelake.silver.classify import hash_of_id
 from tidelake.silver.dedup import (

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tidelake.runtime.triggers import PATIENCE, Load, Pace, next_limit
@@ -135,6 +135,10 @@ _costs = st.tuples(
 
 @settings(max_examples=200, deadline=None)
 @given(_costs)
+# Noise of batches that never fit moved the limit to and fro.
+@example((2.0, 0.001, 0.0, 2.0, 22_098_432, 107))
+@example((3.0, 0.001, 0.0, 2.0, 35_981_548, 790))
+@example((0.5, 1e-05, 0.2693044150371287, 2.0, 45_879_037, 799))
 def test_a_backlog_is_taken_in_batches_under_the_interval_and_the_limit_comes_to_rest(
     drawn: tuple[float, float, float, float, int | None, int],
 ) -> None:

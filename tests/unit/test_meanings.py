@@ -9,10 +9,10 @@ import pytest
 from tests.pipelines import shop
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.meanings import meaning_of, standard_meaning
-from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.config.standard import OPS_TABLES
 from tidelake.delta.notes import definition_note, silver_note
 from tidelake.errors import ConfigError
+from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.schemas import SCHEMAS_DDL
 
 _COUNTED = {

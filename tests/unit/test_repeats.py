@@ -25,8 +25,8 @@ from tests.unit.test_dedup import (
     New,
     classified,
 )
-from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
+from tidelake.names import ID_HASH
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver import dedup, driver_dedup
 from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id

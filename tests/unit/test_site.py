@@ -13,8 +13,8 @@ import pytest
 
 from tidelake.cli import app
 from tidelake.config import Environment, Pipeline
-from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
 from tidelake.config.standard import TABLES
+from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
 PROJECT = Path(__file__).parents[2]
 

@@ -18,7 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
 from tidelake.config.arguments import argument_findings, as_bound, is_parameter
 from tidelake.config.document import Finding, KeyPath, findings_of, read_document
 from tidelake.config.model import Model, Text, suggestion, unknown
-from tidelake.config.names import TableName
+from tidelake.names import TableName
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from tidelake.config.model import (
     matching,
     suggestion,
 )
-from tidelake.config.names import ColumnName, TableName
+from tidelake.names import ColumnName, TableName
 
 Aggregate = Literal[
     "count",

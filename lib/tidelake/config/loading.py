@@ -27,14 +27,6 @@ from tidelake.config.gold_definitions import (
     SessionWindow,
 )
 from tidelake.config.model import Documented, unknown
-from tidelake.config.names import (
-    BRONZE_COLUMNS,
-    DETECTION_RESERVED,
-    DIMENSION_RESERVED,
-    GOLD_RESERVED,
-    SILVER_RESERVED,
-    is_column_name,
-)
 from tidelake.config.pipeline import (
     DimensionSpec,
     Enrich,
@@ -48,6 +40,14 @@ from tidelake.config.places import SUFFIXES, conf_dir, find_file
 from tidelake.config.source import address_of, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
+from tidelake.names import (
+    BRONZE_COLUMNS,
+    DETECTION_RESERVED,
+    DIMENSION_RESERVED,
+    GOLD_RESERVED,
+    SILVER_RESERVED,
+    is_column_name,
+)
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PAYLOAD_KEYS = ("format", "registry", "schema")

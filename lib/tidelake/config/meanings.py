@@ -21,9 +21,9 @@ from tidelake.config.gold_definitions import (
     TumblingWindow,
 )
 from tidelake.config.model import Documented, written
-from tidelake.config.names import BRONZE_COLUMNS, SILVER_RESERVED
 from tidelake.config.pipeline import Pipeline, gold_types, silver_types
 from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
+from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."

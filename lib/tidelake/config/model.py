@@ -10,7 +10,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
-from tidelake.config.names import ColumnName
+from tidelake.names import ColumnName
 
 _DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
 # Event times are in the years 1000 to 9999. With bounded durations, the sum of an event time and a

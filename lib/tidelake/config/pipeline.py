@@ -15,16 +15,17 @@ from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
-from tidelake.config.names import (
+from tidelake.config.source import KafkaSource, Registry, Source
+from tidelake.config.standard import STANDARD
+from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
     SEQUENCE,
     SILVER_RESERVED,
     ColumnName,
     TableName,
+    quoted,
 )
-from tidelake.config.source import KafkaSource, Registry, Source
-from tidelake.config.standard import STANDARD
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _MAX_PRECISION = 38
@@ -307,9 +308,7 @@ def selected_columns(event: Event) -> dict[str, str]:
     """Return an event's columns, name to SQL: ``select``, or all fields without a reserved name."""
     if event.select is not None:
         return dict(event.select)
-    return {
-        f.name: types.quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED
-    }
+    return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:

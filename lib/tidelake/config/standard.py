@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from tidelake.config.names import IS_DELETE, SEQUENCE
+from tidelake.names import IS_DELETE, SEQUENCE
 
 
 def _columns(ddl: str) -> dict[str, str]:

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import Literal, get_args
 
 from tidelake.config.model import Problems, suggestion
+from tidelake.names import quoted
 
 Kind = Literal[
     "string",
@@ -42,11 +43,6 @@ SYNONYMS: dict[str, Kind] = {
     "timestamp_ltz": "timestamp",
 }
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
-
-
-def quoted(name: str) -> str:
-    """Quote a name with backquotes."""
-    return "`" + name.replace("`", "``") + "`"
 
 
 @dataclass(frozen=True)

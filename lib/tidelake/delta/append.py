@@ -23,13 +23,12 @@ from pyspark.sql.types import (
 )
 
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.config.names import ID_HASH
-from tidelake.config.types import quoted
 from tidelake.delta.access import load
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
+from tidelake.names import ID_HASH, quoted
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
 
 _SEARCHED_BY: dict[str, tuple[str, ...]] = {

@@ -27,11 +27,11 @@ from delta.exceptions import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.config.types import quoted
 from tidelake.delta.access import detail
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
 from tidelake.gold.kinds import GONE, MergePlan
+from tidelake.names import quoted
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
 

@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal, TypeVar
 
-from tidelake.config.types import quoted
 from tidelake.delta.log import USER_METADATA, Entry, HistoryEntry, Info, created_id, files_of
 from tidelake.folders import Folder, is_stored
 from tidelake.instants import from_micros
+from tidelake.names import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession

@@ -1,14 +1,12 @@
-"""Names and paths of all tables and checkpoints; no other module builds identifiers.
+"""Tables and checkpoints of a lake by name, and their paths.
 
 Under a root, a table is a folder (``gold.sales`` is ``gold/sales``). In a catalog it is a name, and
-checkpoints and other files are on a volume. Names are validated here, so nothing from a config file
-reaches a path or a statement unchecked.
+checkpoints and other files are on a volume. Names are validated by :mod:`tidelake.names`.
 """
 
 from __future__ import annotations
 
 import functools
-import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -17,15 +15,11 @@ from tidelake.config import Environment
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
+from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, split_name
 from tidelake.spark.session import build_session
 
 Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
-
-LAYERS = ("bronze", "silver", "gold", "dim", "ops")
-_LOGICAL = re.compile(rf"({'|'.join(LAYERS)})\.[a-z][a-z0-9_]*")
-# In a catalog, separates a table's name from the pipeline whose backfill fills its copy.
-BACKFILL_INFIX = "__green_"
 
 
 Table = FolderTable | CatalogTable
@@ -66,12 +60,7 @@ class Lake:
 
     def table(self, name: str) -> Table:
         """Resolve a logical name such as ``gold.user_sessions``."""
-        if not _LOGICAL.fullmatch(name):
-            raise UsageError(
-                f"{name!r} is no table name: write layer.table in lower case; "
-                "layer is one of bronze, silver, gold, dim, ops."
-            )
-        layer, _, bare = name.partition(".")
+        layer, bare = split_name(name)
         if self.catalog is not None:
             return CatalogTable(name, self.catalog, layer, f"{bare}{self.suffix}")
         return FolderTable(name, self.root / layer / bare, self.needs_locks, self.newest)
@@ -130,7 +119,7 @@ class Lake:
             self.table(f"{layer}.{name}")
             for layer in LAYERS
             for name in self._names_in(layer)
-            if _LOGICAL.fullmatch(f"{layer}.{name}")
+            if is_logical_name(f"{layer}.{name}")
         ]
         # A catalog lists only existing tables.
         return [table for table in found if self.catalog is not None or table.exists]

@@ -7,8 +7,9 @@ within the hour comes from the events.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import cached_property, reduce
+from functools import reduce
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
@@ -63,10 +64,7 @@ class Detected(GoldKind):
         self.definition = detection.model_copy(update={"fast": None})
         # Length of the burst window.
         self._within = detection.burst.within if detection.burst else timedelta(0)
-
-    @cached_property
-    def _hours(self) -> GoldPlan:
-        return GoldPlan(self.detection.hours)
+        self._hours = GoldPlan(detection.hours)
 
     def expressions(self) -> dict[str, Expression]:
         """Return the keys, the alert columns and the inputs of the rules."""
@@ -82,7 +80,7 @@ class Detected(GoldKind):
 
     def eligible(self) -> Column:
         """Return which events have all keys."""
-        return reduce(and_, [F.col(key).isNotNull() for key in self.detection.keys])
+        return _has_keys(self.detection)
 
     def failed(self, key: str, events: DataFrame) -> Column:
         """Return the events on which an alert column or a rule input fails."""
@@ -91,23 +89,40 @@ class Detected(GoldKind):
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the alerts of all of silver."""
-        events = keyed(inputs.whole(OWN), self.detection)
-        before = history_by_hour(to_partials(events, self._hours), self.detection)
-        found = judged(rule_inputs(events, self.detection, self._hours), before, self.detection)
-        return to_alerts(found, self.detection)
+        return self._alerts(keyed(inputs.whole(OWN), self.detection))
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
         """Recompute the alerts that the batch may change, and replace those that differ."""
-        events = keyed(batch.events, self.detection)
+        events, on = keyed(batch.events, self.detection), list(self.detection.keys)
         bounds = span(events, "event_time", "event_time")
         if bounds is None:
             return None
         first = bounds[0]
-        keys = batch.frames.checkpoint(self._keys(events))
-        found = batch.frames.checkpoint(self._found(batch, keys, first))
-        changed = batch.frames.checkpoint(
-            self._with_gone(batch.stored(self.name), found, keys, first)
+        starts = events.groupBy(*on).agg(F.min("event_time").alias(_FROM))
+        starts = starts.withColumn(_SINCE, hour_of(F.col(_FROM) - F.lit(self._within)))
+        keys = batch.frames.checkpoint(starts)
+
+        def from_first(alerts: DataFrame) -> DataFrame:
+            """Select the alerts of each key from its first event in the batch on."""
+            joined = alerts.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
+            return joined.where(F.col("event_time") >= F.col(_FROM)).drop(_FROM)
+
+        since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
+        recent = batch.inputs.whole(OWN).where(F.col("event_time") >= instant(since))
+        recent = recent.join(F.broadcast(keys), on=on, how="inner")
+        earliest = instant(back(since, self.detection.lookback))
+        earlier = batch.stored(self.features).where(F.col("window_start") >= earliest)
+        earlier = earlier.join(F.broadcast(keys), on=on, how="inner")
+        found = self._alerts(
+            recent.where(F.col("event_time") >= F.col(_SINCE)),
+            earlier.where(F.col("window_start") < F.col(_SINCE)),
         )
+        found = batch.frames.checkpoint(from_first(found).select(*found.columns))
+        stored = from_first(
+            batch.stored(self.name).where(F.col("event_time") >= instant(first))
+        ).join(found, on=[RECORD, RULE], how="left_anti")
+        gone = stored.select(*found.columns, F.lit(True).alias(GONE))
+        changed = batch.frames.checkpoint(found.withColumn(GONE, F.lit(False)).unionByName(gone))
         if changed.isEmpty():
             return None
         return MergePlan(
@@ -119,55 +134,23 @@ class Detected(GoldKind):
             changed=f"t.{EVIDENCE} <> s.{EVIDENCE}",
         )
 
-    def _keys(self, events: DataFrame) -> DataFrame:
-        """Return each key of a batch with the start times ``_from`` and ``_since``."""
-        return (
-            events.groupBy(*self.detection.keys)
-            .agg(F.min("event_time").alias(_FROM))
-            .withColumn(_SINCE, hour_of(F.col(_FROM) - F.lit(self._within)))
-        )
-
-    def _found(self, batch: GoldBatch, keys: DataFrame, first: datetime) -> DataFrame:
-        """Compute the keys' alerts from their first event in the batch on."""
-        detection, on = self.detection, list(self.detection.keys)
-        since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
-        recent = batch.inputs.whole(OWN).where(F.col("event_time") >= instant(since))
-        recent = recent.join(F.broadcast(keys), on=on, how="inner")
-        recent = recent.where(F.col("event_time") >= F.col(_SINCE))
-        hours = to_partials(recent, self._hours)
-        lookback = instant(back(since, detection.lookback))
-        earlier = (
-            batch.stored(self.features)
-            .where(F.col("window_start") >= lookback)
-            .join(F.broadcast(keys), on=on, how="inner")
-            .where(F.col("window_start") < F.col(_SINCE))
-            .select(*hours.columns)
-        )
-        before = history_by_hour(earlier.unionByName(hours), detection)
-        found = judged(rule_inputs(recent, detection, self._hours), before, detection)
-        open_events = found.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
-        return to_alerts(open_events.where(F.col("event_time") >= F.col(_FROM)), detection)
-
-    def _with_gone(
-        self, stored: DataFrame, found: DataFrame, keys: DataFrame, first: datetime
-    ) -> DataFrame:
-        """Add the stored alerts that are no longer found, with ``_gone`` set."""
-        on = list(self.detection.keys)
-        gone = (
-            stored.where(F.col("event_time") >= instant(first))
-            .join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
-            .where(F.col("event_time") >= F.col(_FROM))
-            .join(found, on=[RECORD, RULE], how="left_anti")
-            .select(*found.columns, F.lit(True).alias(GONE))
-        )
-        return found.withColumn(GONE, F.lit(False)).unionByName(gone)
+    def _alerts(self, events: DataFrame, earlier: DataFrame | None = None) -> DataFrame:
+        """Compute the alerts of events with all keys, and of stored features before them."""
+        hours = to_partials(events, self._hours)
+        if earlier is not None:
+            hours = earlier.select(*hours.columns).unionByName(hours)
+        before = history_by_hour(hours, self.detection)
+        inputs = rule_inputs(events, self.detection, self._hours)
+        return to_alerts(judged(inputs, before, self.detection), self.detection)
 
 
 def keyed(events: DataFrame, detection: Detection) -> DataFrame:
     """Filter out events with a null key."""
-    for key in detection.keys:
-        events = events.where(F.col(key).isNotNull())
-    return events
+    return events.where(_has_keys(detection))
+
+
+def _has_keys(detection: Detection) -> Column:
+    return reduce(and_, [F.col(key).isNotNull() for key in detection.keys])
 
 
 def rule_inputs(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
@@ -177,17 +160,11 @@ def rule_inputs(events: DataFrame, detection: Detection, hours: GoldPlan, *more:
         ``_record`` (unique in silver), ``event_id``, ``event_time``, the keys, the alert columns,
         ``_hour`` (start of the hour), and ``_value`` and ``_place``, null without such a rule.
     """
-    typed = hours.typed(events).table
-    measured = {
-        measure.name: value_of(measure)
-        for measure in typed.measures
-        if measure.aggregate != "count"
-    }
+    measures = hours.typed(events).table.measures
+    measured = {one.name: value_of(one) for one in measures if one.aggregate != "count"}
     return events.select(
         F.col("record_id").alias(RECORD),
-        "event_id",
-        "event_time",
-        *detection.keys,
+        *("event_id", "event_time", *detection.keys),
         *[try_eval(sql).getField(_VALUE).alias(name) for name, sql in detection.columns.items()],
         hour_of(F.col("event_time")).alias(HOUR_OF),
         measured.get(TOTAL, F.lit(None)).alias(VALUE),
@@ -225,11 +202,9 @@ def history_by_hour(hours: DataFrame, detection: Detection) -> DataFrame:
 def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFrame:
     """Find the rules that each event breaks.
 
-    Args:
-        events: From :func:`rule_inputs`: all events of each key since the start of some hour,
-            including the earlier hours that a burst window covers.
-        before: From :func:`history_by_hour`, for all hours of ``events``.
-        detection: The definition.
+    ``events`` are from :func:`rule_inputs`: all events of each key since the start of some hour,
+    including the earlier hours that a burst window covers; ``before`` is from
+    :func:`history_by_hour`, for all their hours.
 
     Returns:
         ``events`` plus ``_found``: an array of ``rule`` and ``evidence`` (a JSON object), empty for
@@ -237,39 +212,53 @@ def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFr
     """
     keys = list(detection.keys)
     known = events.join(before, on=[*keys, HOUR_OF], how="left")
-    findings = []
-    if detection.unusual_amount:
-        findings.append(_unusual(detection.unusual_amount))
-    if detection.burst:
-        findings.append(_burst(detection.burst, keys))
     if detection.impossible_travel:
         order = Window.partitionBy(*keys, HOUR_OF).orderBy("event_time", "event_id")
         earlier = F.max(PLACE).over(order.rowsBetween(Window.unboundedPreceding, -1))
         known = known.withColumn(_BEFORE, F.coalesce(earlier, F.col(_BEFORE)))
-        findings.append(impossible(detection.impossible_travel, F.col(_BEFORE), F.col(PLACE)))
-    return known.withColumn(FOUND, F.array_compact(F.array(*findings)))
+
+    def burst(rule: Burst) -> tuple[Column, Column]:
+        by_time = Window.partitionBy(*keys).orderBy(F.unix_micros("event_time"))
+        recent = by_time.rangeBetween(1 - int(rule.within / timedelta(microseconds=1)), 0)
+        return F.count("*").over(recent), F.min("event_time").over(recent)
+
+    return known.withColumn(
+        FOUND, _broken(detection, F.col(_COUNT), F.col(_SUM), burst, F.col(_BEFORE))
+    )
+
+
+def _broken(
+    detection: Detection,
+    count: Column,
+    total: Column,
+    burst: Callable[[Burst], tuple[Column, Column]],
+    origin: Column,
+) -> Column:
+    """Return the findings of the rules that an event breaks.
+
+    ``count`` and ``total`` are of the values in the history, ``burst`` returns the number of events
+    in a burst window and the time of the first, ``origin`` is the last place before the event.
+    """
+    found = []
+    if detection.unusual_amount:
+        found.append(exceeds(detection.unusual_amount, F.col(VALUE), count, total))
+    if detection.burst:
+        events, since = burst(detection.burst)
+        too_many = events >= detection.burst.events
+        found.append(finding("burst", too_many, events=events, since=since))
+    if detection.impossible_travel:
+        found.append(impossible(detection.impossible_travel, origin, F.col(PLACE)))
+    return F.array_compact(F.array(*found))
 
 
 def to_alerts(judged_events: DataFrame, detection: Detection, also: str = RECORD) -> DataFrame:
-    """Return one row per event and broken rule.
-
-    Returns:
-        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and the
-        column ``also``.
-    """
-    found = F.col("_one")
-    return (
-        judged_events.where(F.size(FOUND) > 0)
-        .select("*", F.explode(FOUND).alias("_one"))
-        .select(
-            found.getField(RULE).alias(RULE),
-            "event_id",
-            "event_time",
-            *detection.keys,
-            *detection.columns,
-            found.getField(EVIDENCE).alias(EVIDENCE),
-            also,
-        )
+    """Return one row per event and broken rule, with the columns below and ``also``."""
+    found = judged_events.where(F.size(FOUND) > 0).select("*", F.explode(FOUND).alias("_one"))
+    return found.select(
+        F.col("_one").getField(RULE).alias(RULE),
+        *("event_id", "event_time", *detection.keys, *detection.columns),
+        F.col("_one").getField(EVIDENCE).alias(EVIDENCE),
+        also,
     )
 
 
@@ -282,14 +271,13 @@ def finding(rule: str, broken: Column, **evidence: Column) -> Column:
 def exceeds(rule: UnusualAmount, value: Column, count: Column, total: Column) -> Column:
     """Test for a value far above the mean of ``count`` values with sum ``total``."""
     many = count.cast("int")
-    enough = many >= rule.at_least
     # Compare products, as a mean would be rounded; use doubles if the products overflow.
     times = F.lit(rule.times)
     exact = F.try_multiply(value, many) > F.try_multiply(total, times)
     above = F.coalesce(exact, value.cast("double") * many > total.cast("double") * times)
     return finding(
         "unusual_amount",
-        enough & above,
+        (many >= rule.at_least) & above,
         value=value,
         mean=F.round(F.try_divide(total, many), 2),
         values=many,
@@ -314,23 +302,6 @@ def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
     )
 
 
-def frequent(rule: Burst, count: Column, since: Column) -> Column:
-    """Test for an event that completes too many within a short time."""
-    return finding("burst", count >= rule.events, events=count, since=since)
-
-
-def _unusual(rule: UnusualAmount) -> Column:
-    return exceeds(rule, F.col(VALUE), F.col(_COUNT), F.col(_SUM))
-
-
-def _burst(rule: Burst, keys: list[str]) -> Column:
-    within = int(rule.within / timedelta(microseconds=1))
-    recent = (
-        Window.partitionBy(*keys).orderBy(F.unix_micros("event_time")).rangeBetween(1 - within, 0)
-    )
-    return frequent(rule, F.count("*").over(recent), F.min("event_time").over(recent))
-
-
 def _is_somewhere(place: Column) -> Column:
     degrees = place.getField("latitude") + place.getField("longitude")
     return ~F.isnan(degrees - degrees)
@@ -351,72 +322,49 @@ def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: dat
     The fast lane applies the same rules to an older state of the tables. Later events are missing
     from it, so a fast alert may be wrong or missing; the alerts table is authoritative.
 
-    Args:
-        hours: Rows of the features table within :attr:`Detection.lookback`.
-        recent: The newest events, at least those of the burst window.
-        detection: The definition.
-        now: The newest hour of the features (UTC).
+    ``hours`` are rows of the features table within :attr:`Detection.lookback`, ``recent`` the
+    newest events, at least those of the burst window, and ``now`` the newest hour (UTC).
     """
     keys = list(detection.keys)
     columns = [instant(now).alias(_NOW)]
     if detection.unusual_amount:
         in_history = F.col("window_start") >= instant(back(now, detection.unusual_amount.history))
-        for name, of in ((VALUES, (_COUNT, _COUNT_NOW)), (TOTAL, (_SUM, _SUM_NOW))):
-            before = in_history & (F.col("window_start") < instant(now))
-            columns.append(F.sum(F.when(before, F.col(name))).alias(of[0]))
-            within = F.col("window_start") == instant(now)
-            columns.append(F.sum(F.when(within, F.col(name))).alias(of[1]))
+        before = in_history & (F.col("window_start") < instant(now))
+        within = F.col("window_start") == instant(now)
+        for name, in_earlier, in_newest in ((VALUES, _COUNT, _COUNT_NOW), (TOTAL, _SUM, _SUM_NOW)):
+            columns.append(F.sum(F.when(before, F.col(name))).alias(in_earlier))
+            columns.append(F.sum(F.when(within, F.col(name))).alias(in_newest))
     if detection.impossible_travel:
         columns.append(F.max(LAST_PLACE).alias(_LAST))
     summed = keyed(hours, detection).groupBy(*keys).agg(*columns)
     if not detection.burst:
         return summed
-    times = (
-        keyed(recent, detection)
-        .groupBy(*keys)
-        .agg(F.sort_array(F.collect_list("event_time")).alias(_RECENT))
-    )
-    return summed.join(times, on=keys, how="left")
+    times = F.sort_array(F.collect_list("event_time")).alias(_RECENT)
+    return summed.join(keyed(recent, detection).groupBy(*keys).agg(times), on=keys, how="left")
 
 
 def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detection) -> DataFrame:
     """Detect alerts immediately, without waiting for the tables.
 
-    Args:
-        events: Events with silver's columns, plus ``sent_at``, when the source received each.
-        known_keys: From :func:`known`; broadcast.
-        detection: The definition.
-
-    Returns:
-        ``rule``, ``event_id``, ``event_time``, the keys, the alert columns, ``evidence`` and
-        ``sent_at``.
+    ``events`` have silver's columns, plus ``sent_at``, when the source received each;
+    ``known_keys`` are from :func:`known`, and broadcast. Returns the columns of :func:`to_alerts`.
     """
     inputs = rule_inputs(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
     joined = inputs.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
-    broken = F.array_compact(F.array(*_fast_findings(detection)))
-    return to_alerts(joined.withColumn(FOUND, broken), detection, "sent_at")
+    # For an event after the newest known hour, that whole hour is history.
+    later = F.col(HOUR_OF) > F.col(_NOW)
+    count, total = (
+        F.coalesce(F.col(before), F.lit(0)) + F.when(later, F.coalesce(now, F.lit(0))).otherwise(0)
+        for before, now in ((_COUNT, _COUNT_NOW), (_SUM, _SUM_NOW))
+    )
 
-
-def _fast_findings(detection: Detection) -> list[Column]:
-    findings = []
-    if detection.unusual_amount:
-        # For an event after the newest known hour, that whole hour is history.
-        later = F.col(HOUR_OF) > F.col(_NOW)
-        counts, sums = (
-            F.coalesce(F.col(before), F.lit(0))
-            + F.when(later, F.coalesce(now, F.lit(0))).otherwise(0)
-            for before, now in ((_COUNT, _COUNT_NOW), (_SUM, _SUM_NOW))
+    def burst(rule: Burst) -> tuple[Column, Column]:
+        event_time = F.col("event_time")
+        recent = F.filter(
+            F.coalesce(_RECENT, F.array().cast("array<timestamp>")),
+            lambda time: (time > event_time - F.lit(rule.within)) & (time <= event_time),
         )
-        findings.append(exceeds(detection.unusual_amount, F.col(VALUE), counts, sums))
-    if detection.burst:
-        within = detection.burst.within
+        return F.size(recent) + 1, F.least(event_time, F.array_min(recent))
 
-        def counts_in(time: Column) -> Column:
-            return (time > F.col("event_time") - F.lit(within)) & (time <= F.col("event_time"))
-
-        recent = F.filter(F.coalesce(_RECENT, F.array().cast("array<timestamp>")), counts_in)
-        since = F.least(F.col("event_time"), F.array_min(recent))
-        findings.append(frequent(detection.burst, F.size(recent) + 1, since))
-    if detection.impossible_travel:
-        findings.append(impossible(detection.impossible_travel, F.col(_LAST), F.col(PLACE)))
-    return findings
+    broken = _broken(detection, count, total, burst, F.col(_LAST))
+    return to_alerts(joined.withColumn(FOUND, broken), detection, "sent_at")

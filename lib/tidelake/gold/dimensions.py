@@ -7,14 +7,12 @@ was superseded before its event time is never valid.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
-from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan
+from tidelake.names import IS_DELETE, SEQUENCE
 
 CHANGE, CHANGED_AT = "_change", "_changed_at"
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
@@ -63,51 +61,31 @@ class Dimension(GoldKind):
         )
 
     def _rows(self, changes: DataFrame) -> DataFrame:
-        """Compute the dimension's rows with ``_gone`` from changes."""
-        replay = versions if self.history else latest
-        return replay(changes, self.spec.key, self.columns)
+        """Compute the dimension's rows from all changes of their keys.
 
-
-def latest(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Return each key's last change in sequence, from all changes of the keys.
-
-    Returns:
-        Keys, columns, ``_changed_at``, ``_change`` (the change's record id) and ``_gone``, true if
-        the last change is a delete.
-    """
-    rows = _in_order(changes, keys).where(F.col("_overtaken_at").isNull())
-    return rows.select(
-        *keys,
-        *columns,
-        F.col("event_time").alias(CHANGED_AT),
-        F.col("record_id").alias(CHANGE),
-        F.col(IS_DELETE).alias(GONE),
-    )
-
-
-def versions(changes: DataFrame, keys: Sequence[str], columns: Sequence[str]) -> DataFrame:
-    """Return each key's versions, from all changes of the keys.
-
-    Returns:
-        Keys, columns, ``valid_from`` (inclusive), ``valid_to`` (exclusive; null if current),
-        ``is_current``, ``_change`` and ``_gone``, true for deletes and for changes that were never
-        valid.
-    """
-    ended = F.col("_overtaken_at")
-    rows = _in_order(changes, keys)
-    return rows.select(
-        *keys,
-        *columns,
-        F.col("event_time").alias(VALID_FROM),
-        ended.alias(VALID_TO),
-        ended.isNull().alias(IS_CURRENT),
-        F.col("record_id").alias(CHANGE),
-        (F.col(IS_DELETE) | F.coalesce(ended <= F.col("event_time"), F.lit(False))).alias(GONE),
-    )
-
-
-def _in_order(changes: DataFrame, keys: Sequence[str]) -> DataFrame:
-    """Add ``_overtaken_at``: when a change is superseded by one later in sequence, or null."""
-    by_sequence = Window.partitionBy(*keys).orderBy(SEQUENCE, "event_time", "event_id", "record_id")
-    after = by_sequence.rowsBetween(1, Window.unboundedFollowing)
-    return changes.withColumn("_overtaken_at", F.min("event_time").over(after))
+        Returns:
+            Keys, columns, ``_change`` (the change's record id) and ``_gone``, true for deletes.
+            For the latest state also ``_changed_at``. For versions ``valid_from`` (inclusive),
+            ``valid_to`` (exclusive; null if current) and ``is_current``; ``_gone`` is also true for
+            changes that were never valid.
+        """
+        order = (SEQUENCE, "event_time", "event_id", "record_id")
+        by_sequence = Window.partitionBy(*self.spec.key).orderBy(*order)
+        after = by_sequence.rowsBetween(1, Window.unboundedFollowing)
+        # When a change is superseded by one later in sequence, or null.
+        rows = changes.withColumn("_overtaken_at", F.min("event_time").over(after))
+        ended, began, deletes = F.col("_overtaken_at"), F.col("event_time"), F.col(IS_DELETE)
+        columns = [F.col(name) for name in (*self.spec.key, *self.columns)]
+        change = F.col("record_id").alias(CHANGE)
+        if not self.history:
+            return rows.where(ended.isNull()).select(
+                *columns, began.alias(CHANGED_AT), change, deletes.alias(GONE)
+            )
+        return rows.select(
+            *columns,
+            began.alias(VALID_FROM),
+            ended.alias(VALID_TO),
+            ended.isNull().alias(IS_CURRENT),
+            change,
+            (deletes | F.coalesce(ended <= began, F.lit(False))).alias(GONE),
+        )

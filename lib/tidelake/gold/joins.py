@@ -6,7 +6,7 @@ may affect, and their rows are recomputed from all of silver up to the batch.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 
@@ -41,10 +41,8 @@ class Joined(GoldKind):
     def expressions(self) -> dict[str, Expression]:
         """Return both sides' conditions, columns and keys."""
         named: dict[str, Expression] = {}
-        for name, key, side in (
-            ("left", OWN, self.join.left),
-            ("right", self._right, self.join.right),
-        ):
+        sides = (("left", OWN, self.join.left), ("right", self._right, self.join.right))
+        for name, key, side in sides:
             if side.where:
                 named[f"{name}.where"] = Expression(key, side.where, is_condition=True)
             for column, sql in side.columns.items():
@@ -59,8 +57,12 @@ class Joined(GoldKind):
 
     def failed(self, key: str, events: DataFrame) -> Column:
         """Return the events on which a side's ``where`` or one of its columns fails."""
-        sides = ((OWN, self.join.left), (self._right, self.join.right))
-        return reduce(or_, [_failed(side) for of, side in sides if of == key])
+        failures = []
+        for of, side in ((OWN, self.join.left), (self._right, self.join.right)):
+            if of == key:
+                broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
+                failures.append(failed_within(side.where, broken))
+        return reduce(or_, failures)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Join all of silver."""
@@ -97,12 +99,7 @@ def left_side(events: DataFrame, join: Join) -> DataFrame:
         ``_left`` (the event's record id, unique in silver), ``_left_time``, the keys as
         ``_on_<name>`` and the selected columns.
     """
-    return _within(events, join.left).select(
-        F.col("record_id").alias(LEFT),
-        F.col("event_time").alias(LEFT_TIME),
-        *_keys(join.on),
-        *_values(join.left),
-    )
+    return _side(events, join, join.left, {"record_id": LEFT, "event_time": LEFT_TIME})
 
 
 def right_side(events: DataFrame, join: Join) -> DataFrame:
@@ -111,19 +108,20 @@ def right_side(events: DataFrame, join: Join) -> DataFrame:
     Returns:
         ``_right``, ``_right_time``, ``_right_id``, the keys and the selected columns.
     """
-    return _within(events, join.right).select(
-        F.col("record_id").alias(RIGHT),
-        F.col("event_time").alias(RIGHT_TIME),
-        F.col("event_id").alias(_RIGHT_ID),
-        *_keys(join.on),
-        *_values(join.right),
+    names = {"record_id": RIGHT, "event_time": RIGHT_TIME, "event_id": _RIGHT_ID}
+    return _side(events, join, join.right, names)
+
+
+def _side(
+    events: DataFrame, join: Join, side: LeftSide | RightSide, names: Mapping[str, str]
+) -> DataFrame:
+    rows = events.where(holds(side.where)) if side.where else events
+    return rows.select(
+        *[F.col(column).alias(name) for column, name in names.items()],
+        *[F.col(name).alias(_on(name)) for name in join.on],
+        # Null if the expression fails.
+        *[try_eval(sql).getField(VALUE).alias(name) for name, sql in side.columns.items()],
     )
-
-
-def _failed(side: LeftSide | RightSide) -> Column:
-    """Return the events on which a side's ``where`` or one of its columns fails."""
-    broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
-    return failed_within(side.where, broken)
 
 
 def changed_by(
@@ -162,21 +160,8 @@ def matched(left: DataFrame, right: DataFrame, join: Join) -> DataFrame:
     )
 
 
-def _keys(names: Sequence[str]) -> list[Column]:
-    return [F.col(name).alias(_on(name)) for name in names]
-
-
 def _on(name: str) -> str:
     return f"_on_{name}"
-
-
-def _within(events: DataFrame, side: LeftSide | RightSide) -> DataFrame:
-    return events.where(holds(side.where)) if side.where else events
-
-
-def _values(side: LeftSide | RightSide) -> list[Column]:
-    """Return a side's columns, null if the expression fails."""
-    return [try_eval(sql).getField(VALUE).alias(name) for name, sql in side.columns.items()]
 
 
 def _matching(join: Join, left: DataFrame, right: DataFrame) -> Column:
@@ -185,8 +170,8 @@ def _matching(join: Join, left: DataFrame, right: DataFrame) -> Column:
     condition = F.col(f"r.{RIGHT_TIME}").between(
         F.col(f"l.{LEFT_TIME}"), F.col(f"l.{LEFT_TIME}") + F.lit(join.within)
     )
-    for name in join.on:
-        left_type, right_type = left_schema[_on(name)].dataType, right_schema[_on(name)].dataType
-        same = equal(F.col(f"l.{_on(name)}"), left_type, F.col(f"r.{_on(name)}"), right_type)
+    for name in map(_on, join.on):
+        left_type, right_type = left_schema[name].dataType, right_schema[name].dataType
+        same = equal(F.col(f"l.{name}"), left_type, F.col(f"r.{name}"), right_type)
         condition = same & condition
     return condition

@@ -8,8 +8,8 @@ combined from several stored states, and merged from one stored and one new stat
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property, reduce
 from operator import or_
 
@@ -33,7 +33,20 @@ _CLOSE = (
 )
 # Three times the sketches' nominal error at Spark's default sizes.
 _DISTINCT_ERROR, _RANK_ERROR = 0.05, 0.04
-_SKETCHED = ("approx_count_distinct", "approx_percentile")
+# Of each sketch: build one, combine many, merge two.
+_SKETCHES = {
+    # HLL does not accept decimals or timestamps; cast to string, equal values stay equal.
+    "approx_count_distinct": (
+        "hll_sketch_agg(CAST({0} AS STRING))",
+        "hll_union_agg({0})",
+        "hll_union(t.{0}, s.{0})",
+    ),
+    "approx_percentile": (
+        "kll_sketch_agg_double(CAST({0} AS DOUBLE))",
+        "kll_merge_agg_double({0})",
+        "kll_sketch_merge_double(t.{0}, s.{0})",
+    ),
+}
 _INEXACT = ("double", "float")
 
 
@@ -41,11 +54,8 @@ _INEXACT = ("double", "float")
 class MeasureState:
     """A stored column of a measure, as Spark SQL.
 
-    Attributes:
-        name: The column.
-        partial: Aggregate over events.
-        combine: Aggregate over states.
-        merge: Scalar expression over ``t`` (stored) and ``s`` (new).
+    ``partial`` aggregates events, ``combine`` states; ``merge`` is a scalar expression over ``t``
+    (stored) and ``s`` (new).
     """
 
     name: str
@@ -58,11 +68,8 @@ class MeasureState:
 class Shown:
     """A result column computed from states.
 
-    Attributes:
-        name: The column.
-        formula: SQL over state columns, each written ``{name}``.
-        like: Equivalent aggregate over events, which also determines the column's type.
-        states: The state columns that it reads.
+    ``formula`` is SQL over the columns ``states``, each written ``{name}``; ``like`` is the
+    equivalent aggregate over events, which also determines the column's type.
     """
 
     name: str
@@ -75,32 +82,40 @@ class Shown:
         return self.formula.format(**states)
 
 
+@dataclass
 class TypedTable:
     """A gold table with the types of its measures' expressions; its columns are built once."""
 
-    def __init__(self, table: GoldTable) -> None:
-        """Store the table; nothing is built yet."""
-        self.table = table
-        self.steps: tuple[list[Column], list[Column], list[Column]] | None = None
+    table: GoldTable
+    steps: tuple[list[Column], list[Column], list[Column]] | None = None
 
     @cached_property
     def values(self) -> tuple[Column | None, list[Column]]:
         """The ``where`` filter (None without one) and the columns selected from events."""
-        return _value_columns(self.table)
+        table = self.table
+        names = {name.lower(): name for name in ("event_time", "event_id", *table.keys)}
+        valued = [measure for measure in table.measures if not _counts_rows(measure)]
+        values = [value_of(measure).alias(_value(measure)) for measure in valued]
+        within = None if table.where is None else holds(table.where)
+        return within, [*[F.col(name) for name in names.values()], *values]
 
     @cached_property
     def failed(self) -> Column:
         """Whether at least one expression fails on an event."""
-        return _failed(self.table)
+        tried = [
+            _tried(measure).isNull()
+            for measure in self.table.measures
+            if not (_counts_rows(measure) or _is_safe(measure))
+        ]
+        return failed_within(self.table.where, reduce(or_, tried, F.lit(False)))
 
 
+@dataclass
 class GoldPlan:
     """A gold table's columns, kept for all batches of a query."""
 
-    def __init__(self, table: GoldTable) -> None:
-        """Store the table; nothing is built yet."""
-        self.table = table
-        self._typed: dict[str, TypedTable] = {}
+    table: GoldTable
+    _typed: dict[str, TypedTable] = field(default_factory=dict, init=False)
 
     def typed(self, events: DataFrame) -> TypedTable:
         """Return the table typed for the schema of ``events``, cached by schema."""
@@ -110,10 +125,8 @@ class GoldPlan:
             kind = events.schema.simpleString()
         if kind not in self._typed:
             if kind:
-                values = events.select(
-                    *[F.expr(measure.expression).alias(measure.name) for measure in valued]
-                )
-                types = {field.name: field.dataType.simpleString() for field in values.schema}
+                values = [F.expr(measure.expression).alias(measure.name) for measure in valued]
+                types = dict(events.select(*values).dtypes)
                 measures = tuple(
                     measure.typed(types[measure.name]) if measure.name in types else measure
                     for measure in table.measures
@@ -134,26 +147,6 @@ def to_values(events: DataFrame, table: TypedTable) -> DataFrame:
     return (events if within is None else events.where(within)).select(*columns)
 
 
-def _value_columns(table: GoldTable) -> tuple[Column | None, list[Column]]:
-    within = None if table.where is None else holds(table.where)
-    names = {name.lower(): name for name in ("event_time", "event_id", *table.keys)}
-    values = [
-        value_of(measure).alias(_value(measure))
-        for measure in table.measures
-        if not _counts_rows(measure)
-    ]
-    return within, [*[F.col(name) for name in names.values()], *values]
-
-
-def _failed(table: GoldTable) -> Column:
-    tried = [
-        _tried(measure).isNull()
-        for measure in table.measures
-        if not (_counts_rows(measure) or _is_safe(measure))
-    ]
-    return failed_within(table.where, reduce(or_, tried, F.lit(False)))
-
-
 def _counts_rows(measure: Measure) -> bool:
     return measure.aggregate == "count" and measure.expression.strip() == "*"
 
@@ -167,13 +160,12 @@ def value_of(measure: Measure) -> Column:
     return _tried(measure).getField(VALUE)
 
 
+def _is_safe(measure: Measure) -> bool:
+    return is_plain_name(measure.expression) and _cast_of(measure) is None
+
+
 def _tried(measure: Measure) -> Column:
     return try_eval(measure.expression, _cast_of(measure))
-
-
-def _is_safe(measure: Measure) -> bool:
-    """Return whether the expression cannot fail on any row."""
-    return is_plain_name(measure.expression) and _cast_of(measure) is None
 
 
 def _cast_of(measure: Measure) -> str | None:
@@ -183,10 +175,7 @@ def _cast_of(measure: Measure) -> str | None:
     for it: integers are summed as decimals, and a term of more than 28 digits fails.
     """
     kind = measure.value_type or ""
-    if measure.aggregate == "count_if":
-        return "boolean" if kind != "boolean" else None
-    if measure.aggregate == "approx_percentile":
-        return "double" if kind != "double" else None
+    wanted = {"count_if": "boolean", "approx_percentile": "double"}.get(measure.aggregate)
     if measure.aggregate in ("sum", "avg"):
         if kind == "string":
             return "double"
@@ -195,7 +184,7 @@ def _cast_of(measure: Measure) -> str | None:
         found = _DECIMAL.fullmatch(kind)
         if found and int(found[1]) > _SUMMED_DIGITS >= int(found[2]):
             return f"decimal({_SUMMED_DIGITS},{found[2]})"
-    return None
+    return None if kind == wanted else wanted
 
 
 def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
@@ -214,11 +203,7 @@ def aggregates_of(table: GoldTable) -> dict[str, str]:
 
 def shown_of(table: GoldTable) -> tuple[Shown, ...]:
     """Return the result columns that are computed from states."""
-    return tuple(
-        _SHOWN[measure.aggregate](measure)
-        for measure in table.measures
-        if measure.aggregate in _SHOWN
-    )
+    return tuple(_shown(measure) for measure in table.measures if measure.aggregate in _FORMULAS)
 
 
 def columns_of(table: GoldTable) -> list[str]:
@@ -227,25 +212,35 @@ def columns_of(table: GoldTable) -> list[str]:
     return shown + [state.name for state in states_of(table) if state.name not in shown]
 
 
-def _states(measure: Measure, sql: str) -> Sequence[MeasureState]:
-    name = measure.name
-    if _counts_rows(measure):
-        return [_count(name, "count(*)")]
-    least = f"least(t.{name}, s.{name})"
-    greatest = f"greatest(t.{name}, s.{name})"
-    known: dict[str, Callable[[], Sequence[MeasureState]]] = {
-        "count": lambda: [_count(name, f"count({sql})")],
-        "count_if": lambda: [_count(name, f"count_if({sql})")],
-        "sum": lambda: [_sum(name, sql)],
-        "min": lambda: [MeasureState(name, f"min({sql})", f"min({name})", least)],
-        "max": lambda: [MeasureState(name, f"max({sql})", f"max({name})", greatest)],
-        "avg": lambda: [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")],
-        "first": lambda: _edge(name, sql, pick="min", pick_by="min_by", scalar="least", wins="<"),
-        "last": lambda: _edge(name, sql, pick="max", pick_by="max_by", scalar="greatest", wins=">"),
-        "approx_count_distinct": lambda: [_sketch(name, _DISTINCT, sql)],
-        "approx_percentile": lambda: [_sketch(name, _QUANTILES, sql)],
-    }
-    return known[measure.aggregate]()
+def _states(measure: Measure, sql: str) -> list[MeasureState]:
+    """Return a measure's states; ``sql`` is its value."""
+    name, sketch = measure.name, _sketch_of(measure)
+    match measure.aggregate:
+        case "count" | "count_if":
+            counted = "*" if _counts_rows(measure) else sql
+            return [_count(name, f"{measure.aggregate}({counted})")]
+        case "sum":
+            return [_sum(name, sql)]
+        case "avg":
+            return [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")]
+        case "min" | "max":
+            return [_extreme(name, sql, measure.aggregate)]
+        case "first" | "last":
+            pick, wins, at = "min", "<", f"_{name}_at"
+            if measure.aggregate == "last":
+                pick, wins = "max", ">"
+            # Ties are broken by event id.
+            partial, combine = f"{pick}_by({sql}, {_INSTANT})", f"{pick}_by({name}, {at})"
+            merge = f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} ELSE t.{name} END"
+            return [MeasureState(name, partial, combine, merge), _extreme(at, _INSTANT, pick)]
+        case "approx_count_distinct" | "approx_percentile":
+            partial, combine, merge = _SKETCHES[measure.aggregate]
+            merge = merge.format(sketch)
+            return [MeasureState(sketch, partial.format(sql), combine.format(sketch), merge)]
+
+
+def _sketch_of(measure: Measure) -> str:
+    return f"_{measure.name}_sketch"
 
 
 def _count(name: str, partial: str) -> MeasureState:
@@ -261,106 +256,44 @@ def _sum(name: str, sql: str) -> MeasureState:
     return MeasureState(name, f"try_sum({sql})", f"try_sum({name})", merged)
 
 
-def _edge(
-    name: str, sql: str, *, pick: str, pick_by: str, scalar: str, wins: str
-) -> Sequence[MeasureState]:
-    """Return the first or last value and its event time; ties are broken by event id."""
-    at = f"_{name}_at"
-    return [
-        MeasureState(
-            name,
-            f"{pick_by}({sql}, {_INSTANT})",
-            f"{pick_by}({name}, {at})",
-            f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} ELSE t.{name} END",
-        ),
-        MeasureState(at, f"{pick}({_INSTANT})", f"{pick}({at})", f"{scalar}(t.{at}, s.{at})"),
-    ]
+def _extreme(name: str, sql: str, pick: str) -> MeasureState:
+    scalar = "least" if pick == "min" else "greatest"
+    return MeasureState(name, f"{pick}({sql})", f"{pick}({name})", f"{scalar}(t.{name}, s.{name})")
 
 
-@dataclass(frozen=True)
-class _Kind:
-    """SQL templates of a sketch: build one, combine many, merge two."""
-
-    build: str
-    combine: str
-    merge: str
-
-
-# HLL does not accept decimals or timestamps; cast to string, equal values stay equal.
-_DISTINCT = _Kind(
-    "hll_sketch_agg(CAST({0} AS STRING))", "hll_union_agg({0})", "hll_union({0}, {1})"
-)
-_QUANTILES = _Kind(
-    "kll_sketch_agg_double(CAST({0} AS DOUBLE))",
-    "kll_merge_agg_double({0})",
-    "kll_sketch_merge_double({0}, {1})",
-)
-
-
-def _sketch(name: str, kind: _Kind, sql: str) -> MeasureState:
-    column = f"_{name}_sketch"
-    merged = kind.merge.format(f"t.{column}", f"s.{column}")
-    return MeasureState(column, kind.build.format(sql), kind.combine.format(column), merged)
-
-
-def _mean(measure: Measure) -> Shown:
-    name = measure.name
-    # The mean of integers is a double; dividing their decimal sum would give a decimal.
-    value = _value(measure)
-    formula, like = f"try_divide({{_{name}_sum}}, {{_{name}_count}})", f"avg({value})"
-    if measure.value_type == "bigint":
-        formula = f"try_divide(CAST({{_{name}_sum}} AS DOUBLE), {{_{name}_count}})"
-        like = f"try_divide(CAST(try_sum({value}) AS DOUBLE), count({value}))"
-    return Shown(name=name, formula=formula, like=like, states=(f"_{name}_sum", f"_{name}_count"))
-
-
-def _distinct(measure: Measure) -> Shown:
-    column = f"_{measure.name}_sketch"
-    built = _DISTINCT.build.format(_value(measure))
-    return Shown(
-        name=measure.name,
-        formula=f"hll_sketch_estimate({{{column}}})",
-        like=f"hll_sketch_estimate({built})",
-        states=(column,),
-    )
-
-
-def _percentile(measure: Measure) -> Shown:
-    column = f"_{measure.name}_sketch"
+# The results that are computed from states, with the states as positions.
+_FORMULAS = {
+    "avg": "try_divide({0}, {1})",
+    "approx_count_distinct": "hll_sketch_estimate({0})",
     # Spark raises an error for a quantile of an empty sketch.
-    formula = (
+    "approx_percentile": (
         "CASE WHEN kll_sketch_get_n_double({0}) > 0 "
-        f"THEN kll_sketch_get_quantile_double({{0}}, {measure.p}D) END"
-    )
-    return Shown(
-        name=measure.name,
-        formula=formula.format(f"{{{column}}}"),
-        like=formula.format(_QUANTILES.build.format(_value(measure))),
-        states=(column,),
-    )
-
-
-_SHOWN: dict[str, Callable[[Measure], Shown]] = {
-    "avg": _mean,
-    "approx_count_distinct": _distinct,
-    "approx_percentile": _percentile,
+        "THEN kll_sketch_get_quantile_double({0}, {p}D) END"
+    ),
 }
+
+
+def _shown(measure: Measure) -> Shown:
+    formula, states = _FORMULAS[measure.aggregate], _states(measure, _value(measure))
+    # The mean of integers is a double; dividing their decimal sum would give a decimal.
+    if measure.aggregate == "avg" and measure.value_type == "bigint":
+        formula = "try_divide(CAST({0} AS DOUBLE), {1})"
+    like = formula.format(*[state.partial for state in states], p=measure.p)
+    if measure.aggregate == "avg" and measure.value_type != "bigint":
+        like = f"avg({_value(measure)})"
+    formula = formula.format(*[f"{{{state.name}}}" for state in states], p=measure.p)
+    return Shown(measure.name, formula, like, tuple(state.name for state in states))
 
 
 def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:
     """Add a sum of absolute values for each sum of doubles, which :func:`tolerances` reads."""
-    amounts = [
-        measure.model_copy(
-            update={
-                "name": _terms(measure),
-                "aggregate": "sum",
-                "expression": f"abs(CAST({measure.expression} AS DOUBLE))",
-            }
-        )
-        for measure in table.measures
-        if _summed_in(measure, types) is not None
-    ]
-    return table.model_copy(update={"measures": (*table.measures, *amounts)})
+    measures = list(table.measures)
+    for measure in table.measures:
+        if _summed_in(measure, types) is not None:
+            absolute = f"abs(CAST({measure.expression} AS DOUBLE))"
+            terms = {"name": _terms(measure), "aggregate": "sum", "expression": absolute}
+            measures.append(measure.model_copy(update=terms))
+    return table.model_copy(update={"measures": tuple(measures)})
 
 
 def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
@@ -381,10 +314,8 @@ def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
     found = {}
     for measure in table.measures:
         name = measure.name
-        if measure.aggregate == "approx_count_distinct":
-            found[name] = _distinct_tolerance(shown[name])
-        elif measure.aggregate == "approx_percentile":
-            found[name] = _percentile_tolerance(shown[name], measure)
+        if measure.aggregate in _SKETCHES:
+            found[name] = _sketch_tolerance(shown[name], measure)
         else:
             terms = f"{{e.{_terms(measure)}}}" if _terms(measure) in names else "1D"
             total = _summed_in(measure, types)
@@ -407,26 +338,20 @@ def _terms(measure: Measure) -> str:
 
 def unhashed_of(table: GoldTable) -> frozenset[str]:
     """Return the columns read only by :func:`tolerances`: sketches and sums of absolute values."""
-    sketched = {measure.name for measure in table.measures if measure.aggregate in _SKETCHED}
     names = {measure.name for measure in table.measures}
-    return frozenset(
-        state for shown in shown_of(table) if shown.name in sketched for state in shown.states
-    ) | {_terms(measure) for measure in table.measures if _terms(measure) in names}
+    sketches = {_sketch_of(one) for one in table.measures if one.aggregate in _SKETCHES}
+    return frozenset(sketches | (names & {_terms(measure) for measure in table.measures}))
 
 
-def _distinct_tolerance(shown: Shown) -> str:
-    name = shown.name
-    computed = shown.over({state: f"{{s.{state}}}" for state in shown.states})
-    return (
-        f"{{s.{name}}} <=> {computed} AND abs({{e.{name}}} - {{s.{name}}}) "
-        f"<= {_DISTINCT_ERROR}D * {{e.{name}}} + 1"
-    )
-
-
-def _percentile_tolerance(shown: Shown, measure: Measure) -> str:
-    """Require the stored value to lie between the quantiles slightly below and above."""
-    name, sketch = shown.name, shown.states[0]
-    computed = shown.over({sketch: f"{{s.{sketch}}}"})
+def _sketch_tolerance(shown: Shown, measure: Measure) -> str:
+    name, sketch = shown.name, _sketch_of(measure)
+    is_computed = f"{{s.{name}}} <=> {shown.over({sketch: f'{{s.{sketch}}}'})}"
+    if measure.aggregate == "approx_count_distinct":
+        return (
+            f"{is_computed} AND abs({{e.{name}}} - {{s.{name}}}) "
+            f"<= {_DISTINCT_ERROR}D * {{e.{name}}} + 1"
+        )
+    # The stored value must lie between the quantiles slightly below and above.
     counts = " = ".join(f"kll_sketch_get_n_double({{{side}.{sketch}}})" for side in "es")
     rank = float(measure.p or 0)
     bounds = " AND ".join(
@@ -434,7 +359,7 @@ def _percentile_tolerance(shown: Shown, measure: Measure) -> str:
         for near in (max(rank - _RANK_ERROR, 0.0), min(rank + _RANK_ERROR, 1.0))
     )
     return (
-        f"{{s.{name}}} <=> {computed} AND {counts} AND "
+        f"{is_computed} AND {counts} AND "
         f"CASE WHEN {{e.{name}}} IS NULL THEN {{s.{name}}} IS NULL "
         f"ELSE {{s.{name}}} BETWEEN {bounds} END"
     )

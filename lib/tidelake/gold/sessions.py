@@ -6,7 +6,6 @@ a session, merge two or start a new one; stored sessions that are absorbed are d
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal
 
@@ -22,6 +21,7 @@ from tidelake.gold.windows import Aggregated
 from tidelake.spark import tuning
 
 _SALT = "_salt"
+_BOUNDS = ("session_start", "session_end")
 _Form = Literal["partial", "combine"]
 
 
@@ -32,7 +32,7 @@ class Sessions(Aggregated):
         """Store the definition; a session ends once the gap has passed."""
         super().__init__(name, place, gold)
         self.identity = ("session_id", *gold.keys)
-        self._leading = (*gold.keys, "session_id", "session_start", "session_end")
+        self._leading = (*gold.keys, "session_id", *_BOUNDS)
         self.moment, self.ends = "session_start", FinalAfter("session_end", gap_of(gold))
 
     def of_all(self, inputs: Inputs) -> DataFrame:
@@ -48,9 +48,7 @@ class Sessions(Aggregated):
         typed = self.columns.typed(events)
         salt = self.salt(to_values(events, typed), batch.eligible, batch.slots)
         sessions = to_sessions(events, self.columns, salt=salt)
-        partials, (first, last) = checkpoint_with_span(
-            sessions, "session_start", "session_end", batch.frames
-        )
+        partials, (first, last) = checkpoint_with_span(sessions, *_BOUNDS, batch.frames)
         # Bounds of the stored sessions that may be within the gap of a new one.
         within = (
             f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
@@ -65,12 +63,7 @@ class Sessions(Aggregated):
     def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:
         """Return the length of time slices for splitting skewed keys; None if not needed.
 
-        Keys are split if one has too many events for a single task.
-
-        Args:
-            events: From :func:`tidelake.gold.measures.to_values`.
-            count: Number of events.
-            slots: Number of tasks that run concurrently.
+        Keys are split if one has too many of the ``count`` events for one task of ``slots``.
         """
         if count < tuning.SPLIT_EVENTS or slots <= tuning.SPLIT_COST:
             return None
@@ -81,10 +74,8 @@ class Sessions(Aggregated):
         found = by_key.agg(F.max("_events"), F.min("_low"), F.max("_high")).collect()[0]
         if found[0] <= count * tuning.SPLIT_COST / slots:
             return None
-        slice_length = timedelta(
-            microseconds=(found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots)
-        )
-        return max(slice_length, gap_of(self.gold))
+        micros_a_slice = (found[2] - found[1]) // (tuning.SPLIT_STRETCHES * slots)
+        return max(timedelta(microseconds=micros_a_slice), gap_of(self.gold))
 
 
 def gap_of(table: GoldTable) -> timedelta:
@@ -105,9 +96,7 @@ def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = N
     """
     typed = plan.typed(events)
     table, values = typed.table, to_values(events, typed)
-    instants = values.withColumns(
-        {"session_start": F.col("event_time"), "session_end": F.col("event_time")}
-    )
+    instants = values.withColumns(dict.fromkeys(_BOUNDS, F.col("event_time")))
     if salt is None:
         return _group(instants, table, form="partial")
     slice_length = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
@@ -127,7 +116,7 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
         sessions to delete.
     """
     touched = _touched(stored, partials, table)
-    columns = [*table.keys, "session_start", "session_end"]
+    columns = [*table.keys, *_BOUNDS]
     states = [state.name for state in states_of(table)]
     combined = partials.select(*columns, *states).unionByName(touched.select(*columns, *states))
     merged = _group(combined, table, form="combine").withColumn("session_id", session_id(table))
@@ -148,13 +137,9 @@ def session_id(table: GoldTable) -> Column:
 
 def _touched(stored: DataFrame, partials: DataFrame, table: GoldTable) -> DataFrame:
     gap = F.lit(gap_of(table))
-    new = partials.select(
-        *[F.col(key).alias(f"new_{key}") for key in table.keys],
-        F.col("session_start").alias("new_start"),
-        F.col("session_end").alias("new_end"),
-    )
-    near = (F.col("session_start") <= F.col("new_end") + gap) & (
-        F.col("new_start") <= F.col("session_end") + gap
+    new = partials.select(*[F.col(n).alias(f"new_{n}") for n in (*table.keys, *_BOUNDS)])
+    near = (F.col("session_start") <= F.col("new_session_end") + gap) & (
+        F.col("new_session_start") <= F.col("session_end") + gap
     )
     same = [F.col(key).eqNullSafe(F.col(f"new_{key}")) for key in table.keys]
     return stored.join(new, on=[*same, near], how="left_semi")
@@ -171,22 +156,15 @@ def _group(rows: DataFrame, table: GoldTable, *, form: _Form, salt: str | None =
     numbered = rows.withColumn("_starts", starts).withColumn(
         "_session", F.sum("_starts").over(by_start.rowsBetween(Window.unboundedPreceding, 0))
     )
+    shown = shown_of(table)
+    likes = [] if form == "combine" else [F.expr(one.like).alias(one.name) for one in shown]
     grouped = numbered.groupBy(*keys, "_session").agg(
         F.min("session_start").alias("session_start"),
         F.max("session_end").alias("session_end"),
-        *_aggregates(table, form),
+        *[F.expr(getattr(state, form)).alias(state.name) for state in states_of(table)],
+        *likes,
     )
-    if form == "combine":
-        shown = {
-            column.name: F.expr(column.over({name: name for name in column.states}))
-            for column in shown_of(table)
-        }
-        grouped = grouped.withColumns(shown) if shown else grouped
+    if form == "combine" and shown:
+        computed = {one.name: one.over({name: name for name in one.states}) for one in shown}
+        grouped = grouped.withColumns({name: F.expr(sql) for name, sql in computed.items()})
     return grouped.drop("_session")
-
-
-def _aggregates(table: GoldTable, form: _Form) -> Sequence[Column]:
-    states = [F.expr(getattr(state, form)).alias(state.name) for state in states_of(table)]
-    if form == "combine":
-        return states
-    return [*states, *[F.expr(shown.like).alias(shown.name) for shown in shown_of(table)]]

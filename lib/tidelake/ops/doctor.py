@@ -20,9 +20,10 @@ from pathlib import Path
 
 from tidelake.delta.locks import lease
 from tidelake.delta.store import Catalog
-from tidelake.delta.tables import LAYERS, Lake
+from tidelake.delta.tables import Lake
 from tidelake.errors import JarError, MachineError, TidelakeError
 from tidelake.folders import Folder
+from tidelake.names import LAYERS
 from tidelake.spark.jars import cache_dir, jars_for, sha256_of
 
 _LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2

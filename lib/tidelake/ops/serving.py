@@ -29,9 +29,10 @@ from sqlglot import transpile
 from tidelake.config import Environment
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
-from tidelake.delta.tables import LAYERS, Lake, Table
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
+from tidelake.names import LAYERS
 from tidelake.spark.internals import (
     BridgeError,
     JavaError,
@@ -40,7 +41,8 @@ from tidelake.spark.internals import (
     jvm_of,
     start_thrift_server,
 )
-from tidelake.spark.session import build_session, kept_log, session_jars, spark_log
+from tidelake.spark.jars import ensure_jars, jars_for
+from tidelake.spark.session import build_session, kept_log, spark_log
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
 # other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
@@ -454,7 +456,7 @@ def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
         "spark.hadoop.hive.server2.transport.mode": "binary",
         # Threads of clients see only the jars on the JVM's initial class path.
         "spark.driver.extraClassPath": os.pathsep.join(
-            str(jar) for jar in session_jars(environment)
+            str(jar) for jar in ensure_jars(jars_for(environment.root))
         ),
         "spark.hadoop.hive.server2.thrift.bind.host": host,
         "spark.hadoop.hive.server2.thrift.port": str(port),

@@ -23,12 +23,13 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
-from tidelake.delta.tables import BACKFILL_INFIX, Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, require_table
 from tidelake.ledger.query import ask
+from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import ORIGIN
 from tidelake.runtime.gold_tables import Target, targets_of

@@ -17,7 +17,6 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
-from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
@@ -35,6 +34,7 @@ from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
 from tidelake.ledger.terms import read_ledger
+from tidelake.names import ID_HASH
 from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state
 from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (

@@ -16,7 +16,6 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
-from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
@@ -28,6 +27,7 @@ from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_json, from_micros, to_json
 from tidelake.ledger.history import require_table
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
+from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run

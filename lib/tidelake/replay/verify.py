@@ -17,7 +17,6 @@ from pyspark.sql import functions as F
 import tidelake
 from tidelake.columns import instant
 from tidelake.config import Pipeline
-from tidelake.config.names import BRONZE_COLUMNS
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
 from tidelake.delta.log import Commit, last_commit, newest_version, repeated
@@ -36,6 +35,7 @@ from tidelake.fingerprints import (
 from tidelake.gold.kinds import GoldKind, Inputs
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.history import history, require_table
+from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay.compare import (
     SHOWN,
     Kind,

@@ -25,16 +25,16 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.config.names import ID_HASH
 from tidelake.delta.access import load, properties
 from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
+from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, spread
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
-from tidelake.spark.engine import reads_local_paths
+from tidelake.spark.engine import runs_in_process
 
 _OF_SILVER = pa.schema([column for column in ACCEPTED if column.name not in ("record_id", "_late")])
 # Late rows also have a record id and a batch.
@@ -177,7 +177,7 @@ class FilesInScope:
             InheritableThread(reconstruct, daemon=True).start()
 
     def _is_direct(self) -> bool:
-        return reads_local_paths() and self.table.reads_files_directly
+        return runs_in_process() and self.table.reads_files_directly
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""

@@ -35,7 +35,7 @@ from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.landing import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
-from tidelake.spark.engine import reads_files_whole, slots_of
+from tidelake.spark.engine import runs_in_process, slots_of
 from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
 
@@ -134,7 +134,7 @@ class BronzeHop(HopQuery):
         if before is None:
             return
         source = self.run.pipeline.source
-        cut = isinstance(source, FilesSource) and not reads_files_whole()
+        cut = isinstance(source, FilesSource) and not runs_in_process()
         identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
         offered = self._offered(identified)
         files = self._files(offered, batch)

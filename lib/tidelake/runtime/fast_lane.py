@@ -39,7 +39,7 @@ from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_tables import inputs_of, up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.lenient_parse import lenient_parse
-from tidelake.spark.engine import runs_until_stopped
+from tidelake.spark.engine import runs_in_process
 from tidelake.visible import kind_of
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
@@ -114,7 +114,7 @@ class Lane:
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
-        if not runs_until_stopped():
+        if not runs_in_process():
             raise UsageError(
                 "a fast lane needs its own Spark session and cannot run through Spark Connect. "
                 "Give the environment a master, and unset SPARK_REMOTE."

@@ -12,7 +12,6 @@ from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
-from tidelake.config.types import quoted
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
@@ -22,6 +21,7 @@ from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
+from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.gold_tables import (

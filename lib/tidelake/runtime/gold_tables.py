@@ -13,7 +13,6 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
-from tidelake.config.types import quoted
 from tidelake.delta.access import follow, load, read_between
 from tidelake.delta.notes import definition_note, final_note
 from tidelake.delta.positions import Position
@@ -24,6 +23,7 @@ from tidelake.gold.joins import Joined
 from tidelake.gold.kinds import OWN, GoldKind, columns_read
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
+from tidelake.names import quoted
 
 # Silver's internal columns.
 _HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")

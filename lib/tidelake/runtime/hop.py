@@ -39,7 +39,7 @@ from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
-from tidelake.spark.engine import failure_text, runs_batches_here
+from tidelake.spark.engine import failure_text, runs_in_process
 
 _POLL_SECONDS = 1
 _STOP_POLL_SECONDS = 0.01
@@ -184,7 +184,7 @@ class HopQuery(ABC):
         if self.pace is not None:
             self.pace.begin()
         on_batch: Callable[[DataFrame, int], None] = self._run_here
-        if not runs_batches_here():
+        if not runs_in_process():
             build = partial(_rebuild_hop, type(self), self.fence, description(self.run))
             on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing_tables()[-1], self.run.progress)

@@ -33,7 +33,7 @@ from tidelake.silver.driver_dedup import DUPLICATE
 from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.silver.route import FATE
 from tidelake.silver.watermark import partition_of
-from tidelake.spark.engine import REFUSED, runs_batches_here
+from tidelake.spark.engine import REFUSED, runs_in_process
 from tidelake.spark.tuning import STATE_SETTINGS
 
 _KEY = "_prefilter_key"
@@ -97,7 +97,7 @@ def prepare_state(spark: SparkSession) -> None:
         "dedup.prefilter: operator needs session settings that this compute refuses. "
         "Set it to none."
     )
-    if not runs_batches_here():
+    if not runs_in_process():
         raise refused
     try:
         for key, value in STATE_SETTINGS.items():

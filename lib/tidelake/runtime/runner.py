@@ -21,7 +21,7 @@ from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Pace, Trigger
-from tidelake.spark.engine import runs_until_stopped
+from tidelake.spark.engine import runs_in_process
 
 # How often a continuous run copies commit metadata; Delta logs keep commits for days.
 _COPY_SECONDS = 600
@@ -38,7 +38,7 @@ def run_hops(
     With ``held`` the caller holds the hops' locks already. With ``cold`` Spark has just started and
     the batches are small: idle cores then load what later hops need.
     """
-    if not (trigger.ends or runs_until_stopped()):
+    if not (trigger.ends or runs_in_process()):
         raise UsageError(
             "through Spark Connect a run ends when its source is exhausted: give "
             "--trigger available-now, and schedule it. Nothing was written."

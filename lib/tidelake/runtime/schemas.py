@@ -23,7 +23,6 @@ from tidelake.bronze import REQUEUE_DDL
 from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of
-from tidelake.config.names import IS_DELETE, SEQUENCE
 from tidelake.delta.access import load
 from tidelake.delta.append import Freedom, append, ensure_table
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_version
@@ -33,6 +32,7 @@ from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
+from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, inputs_of, targets_of
 from tidelake.runtime.hop import Run

@@ -16,8 +16,8 @@ from typing import TypeVar
 from pyspark import InheritableThread
 from pyspark.sql import SparkSession
 
-from tidelake.spark.engine import slots_of
-from tidelake.spark.internals import clone_of, clones_sessions
+from tidelake.spark.engine import runs_in_process, slots_of
+from tidelake.spark.internals import clone_of
 
 T = TypeVar("T")
 
@@ -31,7 +31,7 @@ class SessionPool:
         Opens none if only one piece can run at a time, or through Spark Connect, where sessions
         cannot be cloned: all work then runs in the batch's own session.
         """
-        possible = clones_sessions() and pieces > 1
+        possible = runs_in_process() and pieces > 1
         count = min(pieces, slots_of(session)) if possible else 0
         self.sessions = [clone_of(session) for _ in range(count if count > 1 else 0)]
 
@@ -71,7 +71,7 @@ def run_concurrently(session: SparkSession, works: Sequence[Callable[[], None]])
     Sequential with one slot and through Spark Connect. No function may depend on a session setting
     that another one changes.
     """
-    if len(works) < 2 or not clones_sessions() or slots_of(session) < 2:
+    if len(works) < 2 or not runs_in_process() or slots_of(session) < 2:
         for work in works:
             work()
         return

@@ -58,8 +58,8 @@ def parse_trigger(text: str) -> Trigger:
 PATIENCE = 3
 # Batches that count for the cost estimate; older ones reflect another time of day.
 _RECENT = 12
-# Batches kept from the last three limits.
-_EARLIER = 3 * PATIENCE
+# Batches kept from the last six limits: near a limit, sizes differ too little to tell the costs.
+_EARLIER = 6 * PATIENCE
 # Target duration of a batch, as a fraction of the interval; Spark's planning is not measured and
 # comes on top.
 _AIM = 0.75
@@ -71,6 +71,8 @@ _WORTH = 1.25
 _STEP = 4
 # Minimum factor between batch sizes to separate the fixed cost from the cost per row.
 _SPREAD = 1.2
+# Below this many seconds, the noise of a batch's time is no longer proportional to it.
+_SHORTEST = 0.1
 # Minimum cost per row if noise hides it, as a fraction of the mean cost per row.
 _LEAST = 0.01
 # Required ratio of throughput to arrivals. Lowering requires a higher ratio than raising restores,
@@ -188,16 +190,19 @@ def next_limit(
 def _costs(batches: Sequence[Load]) -> tuple[float, float]:
     """Fit the fixed cost and the cost per unit by least squares; fixed 0 if sizes hardly differ.
 
+    The noise of a batch's time is proportional to it, so the relative errors are minimized.
     If the fixed cost is underestimated, the limit is lowered once too often, and the batches under
     that limit then correct the estimate.
     """
     sizes = [batch.size for batch in batches]
-    mean = sum(sizes) / len(sizes)
-    middle = sum(batch.seconds for batch in batches) / len(batches)
     if max(sizes) < _SPREAD * max(min(sizes), 1):
-        return 0.0, middle / mean
-    spread = sum((size - mean) ** 2 for size in sizes)
-    together = sum((batch.size - mean) * (batch.seconds - middle) for batch in batches)
+        return 0.0, sum(batch.seconds for batch in batches) / sum(sizes)
+    weighted = [(1 / max(batch.seconds, _SHORTEST) ** 2, batch) for batch in batches]
+    total = sum(weight for weight, _ in weighted)
+    mean = sum(weight * batch.size for weight, batch in weighted) / total
+    middle = sum(weight * batch.seconds for weight, batch in weighted) / total
+    spread = sum(weight * (batch.size - mean) ** 2 for weight, batch in weighted)
+    together = sum(w * (batch.size - mean) * (batch.seconds - middle) for w, batch in weighted)
     # The cost per row is positive, and at most the mean cost per row.
     each = min(max(together / spread, _LEAST * middle / mean), middle / mean)
     return middle - each * mean, each

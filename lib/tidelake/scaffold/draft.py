@@ -23,10 +23,10 @@ from pydantic import TypeAdapter, ValidationError
 from tidelake.config import Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
-from tidelake.config.names import BRONZE_COLUMNS, TableName
 from tidelake.config.source import Address
-from tidelake.config.types import Field, quoted
+from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
+from tidelake.names import BRONZE_COLUMNS, TableName, quoted
 from tidelake.scaffold.guesses import (
     DraftChoice,
     FirstTable,

@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from tidelake.config.model import written
-from tidelake.config.names import GOLD_RESERVED
+from tidelake.names import GOLD_RESERVED
 from tidelake.scaffold.payload import (
     COORDINATES,
     DEVICES,

@@ -14,10 +14,10 @@ from decimal import Decimal
 from typing import Any
 
 from tidelake.config.expressions import columns_in, expression_problems
-from tidelake.config.names import SILVER_RESERVED, is_column_name
-from tidelake.config.types import Field, FieldType, quoted
+from tidelake.config.types import Field, FieldType
 from tidelake.errors import SourceError
 from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.names import SILVER_RESERVED, is_column_name, quoted
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 

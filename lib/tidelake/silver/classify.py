@@ -16,9 +16,9 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
-from tidelake.config.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
 from tidelake.config.pipeline import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
+from tidelake.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
 from tidelake.silver.payloads import (
     BROKEN,
     PARSED,

@@ -26,8 +26,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame, Observation, Window
 from pyspark.sql import functions as F
 
-from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.silver.driver_dedup import (
     CONFLICT,

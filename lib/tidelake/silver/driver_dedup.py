@@ -16,8 +16,8 @@ import pyarrow.compute as pc
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
-from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW
 from tidelake.silver.row_sets import NOTHING, Numbers
 from tidelake.silver.scope import ARRIVED_AT, DAY, arrival_order

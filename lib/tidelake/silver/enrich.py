@@ -10,7 +10,7 @@ from pyspark.sql.types import DataType, StructType
 
 from tidelake.columns import equal
 from tidelake.config import Enrich
-from tidelake.config.names import SILVER_RESERVED
+from tidelake.names import SILVER_RESERVED
 from tidelake.silver.classify import SELECTED
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
-from tidelake.config.names import SILVER_RESERVED, is_column_name
+from tidelake.names import SILVER_RESERVED, is_column_name
 
 RESCUED = "_rescued_data"
 # Limits the columns that a stream of hostile field names can create.

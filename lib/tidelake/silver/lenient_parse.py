@@ -16,8 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, try_eval
 from tidelake.config import Field, Pipeline
 from tidelake.config.expressions import columns_in
-from tidelake.config.names import BRONZE_COLUMNS
-from tidelake.config.types import quoted
+from tidelake.names import BRONZE_COLUMNS, quoted
 from tidelake.silver.classify import is_representable
 
 # Spark writes out all zeros when it casts such an exponent to a decimal: seconds per value, or an

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from tidelake.config import Event, Field, FieldType, Pipeline
-from tidelake.config.types import quoted
+from tidelake.names import quoted
 from tidelake.silver.avro_schema import DATUM, END, framed
 from tidelake.silver.decode import DecodedField, Decoder
 

@@ -17,8 +17,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.config.names import ID_HASH
 from tidelake.instants import to_micros
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import (
     CONFLICTING,
     FILTERED,

@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.config.names import ID_HASH
 from tidelake.config.pipeline import Dedup
 from tidelake.instants import back, from_micros
+from tidelake.names import ID_HASH
 from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
 # Maximum number of date ranges and of arrival ranges in a scope. One literal per date of a backlog

@@ -1,7 +1,6 @@
 """Capabilities of a session's engine: settings, checkpointed frames, local files, callbacks.
 
-The engine is Spark's JVM in this process, a Spark Connect server, or a managed runtime. Callers
-test for a capability, not for the kind of engine.
+The engine is Spark's JVM in this process, a Spark Connect server, or a managed runtime.
 """
 
 from __future__ import annotations
@@ -85,29 +84,12 @@ def checkpointed(frame: DataFrame, *, eager: bool) -> DataFrame | None:
         return None
 
 
-def runs_batches_here() -> bool:
-    """Return whether ``foreachBatch`` runs in this process, not in a worker of the server."""
-    return not is_remote()
+def runs_in_process() -> bool:
+    """Return whether Spark's JVM belongs to this process, rather than to a Spark Connect server.
 
-
-def runs_until_stopped() -> bool:
-    """Return whether a query may run continuously.
-
-    The limit that adapts to the trigger interval is kept in this process, out of reach of a
-    server's workers; a fast lane needs Spark's real-time mode.
-    """
-    return not is_remote()
-
-
-def reads_local_paths() -> bool:
-    """Return whether Spark's driver sees the same disk and paths as this process."""
-    return not is_remote()
-
-
-def reads_files_whole() -> bool:
-    """Return whether :func:`tidelake.spark.session.whole_file_session` keeps files unsplit.
-
-    A Spark Connect server may refuse the settings.
+    With a server, ``foreachBatch`` runs in a worker of the server, a continuous query cannot adapt
+    its limit (which is kept in this process) or use real-time mode, paths are of another disk,
+    settings may be refused, and sessions cannot be cloned.
     """
     return not is_remote()
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +72,8 @@ def null_on_error(value: Column) -> Column:
 
 def release(checkpointed: DataFrame) -> None:
     """Unpersist the rows of a frame from ``localCheckpoint``."""
-    _rows_of(checkpointed).unpersist(False)
+    plan: Any = checkpointed._jdf.queryExecution().analyzed()
+    plan.rdd().unpersist(False)
 
 
 def in_driver(checkpointed: DataFrame) -> DataFrame:
@@ -83,11 +83,8 @@ def in_driver(checkpointed: DataFrame) -> DataFrame:
     differ, the frame is returned unchanged.
     """
     query: Any = checkpointed._jdf.queryExecution()
-    rows = _rows_of(checkpointed).collect()
-    try:
-        return _local(checkpointed.sparkSession, rows, query)
-    except BridgeError:
-        return checkpointed
+    local = _local(checkpointed.sparkSession, query.analyzed().rdd().collect(), query)
+    return checkpointed if local is None else local
 
 
 def collected(frame: DataFrame) -> DataFrame | None:
@@ -99,17 +96,7 @@ def collected(frame: DataFrame) -> DataFrame | None:
     if is_remote():
         return None
     query: Any = frame._jdf.queryExecution()
-    # Outside the try block: an error of the computation must not lead to a second one.
-    rows = query.executedPlan().executeCollect()
-    try:
-        return _local(frame.sparkSession, rows, query)
-    except BridgeError:
-        return None
-
-
-def _rows_of(checkpointed: DataFrame) -> Any:
-    plan: Any = checkpointed._jdf.queryExecution().analyzed()
-    return plan.rdd()
+    return _local(frame.sparkSession, query.executedPlan().executeCollect(), query)
 
 
 @functools.lru_cache(maxsize=1)
@@ -124,14 +111,18 @@ def _relation_classes(jvm: Any) -> tuple[Any, Any, Any, Any]:
     )
 
 
-def _local(session: SparkSession, rows: Any, query: Any) -> DataFrame:
-    """Create a ``LocalRelation`` of rows in Spark's internal format.
+def _local(session: SparkSession, rows: Any, query: Any) -> DataFrame | None:
+    """Create a ``LocalRelation`` of rows; None if this Spark's constructors differ.
 
-    Not from ``collect``, which converts maps and loses the order of their entries.
+    The rows are in Spark's internal format: ``collect`` converts maps and loses the order of their
+    entries.
     """
-    wrap, local_relation, of_rows, none = _relation_classes(session.sparkContext._jvm)
-    relation = local_relation(query.analyzed().output(), wrap(rows), False, none)
-    dataset = of_rows(session._jsparkSession, relation)
+    try:
+        wrap, local_relation, of_rows, none = _relation_classes(session.sparkContext._jvm)
+        relation = local_relation(query.analyzed().output(), wrap(rows), False, none)
+        dataset = of_rows(session._jsparkSession, relation)
+    except BridgeError:
+        return None
     # One partition satisfies every distribution and ordering: nothing is shuffled.
     return DataFrame(dataset, session).coalesce(1)
 
@@ -140,15 +131,9 @@ def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
     """Attach a frame to another session of the same context."""
     if frame.sparkSession is session:
         return frame
-    jvm: Any = session._jvm
+    _, _, of_rows, _ = _relation_classes(session.sparkContext._jvm)
     plan = frame._jdf.queryExecution().analyzed()
-    dataset = jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan)
-    return DataFrame(dataset, session)
-
-
-def clones_sessions() -> bool:
-    """Return whether :func:`clone_of` is possible; through Spark Connect it is not."""
-    return not is_remote()
+    return DataFrame(of_rows(session._jsparkSession, plan), session)
 
 
 def clone_of(session: SparkSession) -> SparkSession:
@@ -160,9 +145,8 @@ def clone_of(session: SparkSession) -> SparkSession:
 def inject_parser(spark: SparkSession, factory: Callable[[Any], Any]) -> Any:
     """Install a parser written in Python before Spark's, for all sessions created from now on.
 
-    Args:
-        spark: The session that others are created from; it keeps its own parser.
-        factory: Takes the JVM; returns a ``scala.Function2`` from session and parser to parser.
+    The session itself keeps its parser. ``factory`` takes the JVM, and returns a
+    ``scala.Function2`` from session and parser to parser.
     """
     gateway, jvm = spark.sparkContext._gateway, spark.sparkContext._jvm
     assert gateway is not None and jvm is not None
@@ -191,34 +175,26 @@ def start_thrift_server(spark: SparkSession, log: Path) -> Any:
 
 
 def resolve_jars(coordinates: str, cache: str) -> None:
-    """Fetch jars by their Maven coordinates with Spark's resolver.
+    """Fetch jars with Spark's resolver, by Maven coordinates separated by commas.
 
-    Args:
-        coordinates: Maven coordinates, separated by commas.
-        cache: The target folder; the jars are written to ``jars`` in it.
+    They are written to ``jars`` in the folder ``cache``.
 
     Raises:
         JarError: A jar cannot be fetched.
     """
-    with _jvm_without_context() as jvm:
+    with output_to(Path(os.devnull)):
+        gateway = launch_gateway(SparkConf(loadDefaults=False))  # type: ignore[no-untyped-call]  # py4j
+    try:
+        jvm = gateway.jvm
         none = jvm.scala.Option.apply(None)
         nil = getattr(getattr(jvm.scala.collection.immutable, "Nil$"), "MODULE$")
         silent = jvm.java.io.PrintStream(jvm.java.io.OutputStream.nullOutputStream())
         maven = jvm.org.apache.spark.util.MavenUtils
         settings = maven.buildIvySettings(none, jvm.scala.Option.apply(cache), False, silent)
-        try:
-            maven.resolveMavenCoordinates(coordinates, settings, none, False, nil, False, silent)
-        except JavaError as error:
-            reason = str(error.java_exception.getMessage())
-            raise JarError(f"the jars could not be fetched: {reason}") from error
-
-
-@contextmanager
-def _jvm_without_context() -> Iterator[Any]:
-    with output_to(Path(os.devnull)):
-        gateway = launch_gateway(SparkConf(loadDefaults=False))  # type: ignore[no-untyped-call]  # py4j
-    try:
-        yield gateway.jvm
+        maven.resolveMavenCoordinates(coordinates, settings, none, False, nil, False, silent)
+    except JavaError as error:
+        reason = str(error.java_exception.getMessage())
+        raise JarError(f"the jars could not be fetched: {reason}") from error
     finally:
         _end(gateway, _EXIT_SECONDS)
 
@@ -232,8 +208,7 @@ def end_jvm() -> None:
 
 def _end(gateway: Any, seconds: float | None) -> None:
     gateway.shutdown()
-    process = getattr(gateway, "proc", None)
-    if process is not None:
+    if process := getattr(gateway, "proc", None):
         # The JVM ends when its standard input is closed.
         process.stdin.close()
         process.wait(timeout=seconds)

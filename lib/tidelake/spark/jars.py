@@ -10,7 +10,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -41,11 +41,6 @@ def cache_dir() -> Path:
     return Path(configured) if configured else base / "tidelake" / "jars"
 
 
-def store_lock() -> Path:
-    """Return the lock of the jars for object stores, which are fetched only when needed."""
-    return conf_file("s3.lock")
-
-
 def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
     """Read a lock, by default ``conf/jars.lock``: one line per jar, coordinates and SHA-256.
 
@@ -68,10 +63,10 @@ def read_lock(path: Path | None = None) -> tuple[Jar, ...]:
     return tuple(jars)
 
 
-def jars_for(root: Folder | None) -> tuple[Jar, ...]:
-    """Read the locks of the jars that tables under a root need; None for no object store."""
-    on_store = root is not None and is_stored(root)
-    return (*read_lock(), *(read_lock(store_lock()) if on_store else ()))
+def jars_for(*places: Folder | str | None) -> tuple[Jar, ...]:
+    """Read the locks of the jars that tables and files need; those for stores only if on one."""
+    on_store = any(is_stored(place) for place in places if place)
+    return (*read_lock(), *(read_lock(conf_file("s3.lock")) if on_store else ()))
 
 
 def ensure_jars(jars: Sequence[Jar] | None = None, *, cache: Path | None = None) -> list[Path]:
@@ -112,11 +107,10 @@ def _verify(jar: Jar, path: Path) -> None:
         )
 
 
-def _fetch(jars: Iterable[Jar], folder: Path) -> None:
+def _fetch(wanted: Sequence[Jar], folder: Path) -> None:
     """Fetch jars into a temporary folder, verify each, and move it into the cache."""
     from tidelake.spark.internals import resolve_jars  # noqa: PLC0415  loads Spark
 
-    wanted = list(jars)
     with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as scratch:
         resolve_jars(",".join(jar.coordinates for jar in wanted), scratch)
         fetched = Path(scratch) / "jars"

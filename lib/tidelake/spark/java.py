@@ -17,7 +17,6 @@ from pathlib import Path
 
 from tidelake.errors import JarError
 from tidelake.spark.jars import cache_dir
-from tidelake.spark.tuning import BRIEF_DRIVER, LASTING_DRIVER
 
 # Limits on the lengths in a corrupt Avro record: the reader allocates memory before it reads.
 AVRO_LIMITS = (
@@ -30,17 +29,6 @@ EXECUTOR_OPTIONS = f"-Duser.timezone=UTC {AVRO_OPTIONS}"
 # The environment variable with the path of the archive that a JVM writes when it ends.
 ARCHIVE_VARIABLE = "TIDELAKE_MAKES_CLASSES"
 _ARCHIVE_SECONDS = 600.0
-
-
-def driver_options(archive_option: str, *, brief: bool) -> str:
-    """Return the JVM options of the driver.
-
-    Args:
-        archive_option: From :func:`class_settings`; empty without an archive.
-        brief: Whether the session runs only a few small batches.
-    """
-    given = [EXECUTOR_OPTIONS, archive_option, BRIEF_DRIVER if brief else LASTING_DRIVER]
-    return " ".join(option for option in given if option)
 
 
 def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:
@@ -80,9 +68,8 @@ def make_archive(jars: Sequence[Path]) -> Path:
     archive.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=archive.parent, prefix=".classes-") as scratch:
         made = Path(scratch) / archive.name
-        command = [sys.executable, "-m", "tidelake.cli.archiving", scratch]
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", "tidelake.cli.archiving", scratch],
             env=os.environ | {ARCHIVE_VARIABLE: str(made)},
             capture_output=True,
             text=True,

@@ -26,10 +26,10 @@ from tidelake.config.secrets import on_databricks
 from tidelake.errors import MachineError
 from tidelake.folders import is_stored
 from tidelake.object_store import spark_settings
-from tidelake.spark.jars import ensure_jars, read_lock, store_lock
-from tidelake.spark.java import EXECUTOR_OPTIONS, class_settings, driver_options
+from tidelake.spark.jars import ensure_jars, jars_for
+from tidelake.spark.java import EXECUTOR_OPTIONS, class_settings
 from tidelake.spark.quiet import output_to
-from tidelake.spark.tuning import SESSION_SETTINGS
+from tidelake.spark.tuning import BRIEF_DRIVER, LASTING_DRIVER, SESSION_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -102,36 +102,23 @@ def build_session(
         logging.getLogger(logger).setLevel(logging.CRITICAL + 1)
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
-    on_store = _on_store(environment, reads)
-    jars = session_jars(environment, reads)
-    settings = _settings(environment, jars, brief=brief) | (
-        _store_settings(environment) if on_store else {}
-    )
+    places = [place for place in (environment.root, *reads) if place]
+    settings = _settings(environment, ensure_jars(jars_for(*places)), brief=brief)
+    if any(map(is_stored, places)):
+        settings |= _store_settings(environment)
     for key, value in settings.items():
         builder = builder.config(key, value)
     try:
         with output_to(log):
             session = builder.getOrCreate()
-    except JavaError as error:
-        raise _not_started(str(error.java_exception.toString()), error) from error
-    except (PySparkRuntimeError, OSError) as error:
-        raise _not_started(str(error), error) from error
+    except (JavaError, PySparkRuntimeError, OSError) as error:
+        why = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
+        raise MachineError(
+            f"Spark did not start: {why.splitlines()[0][:400]}\n"
+            f"Spark's log is {kept_log(error)}. Check with: tidelake doctor"
+        ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
-
-
-def session_jars(environment: Environment, reads: Iterable[str] = ()) -> list[Path]:
-    """Return the jars of an environment's session; arguments as :func:`build_session`'s.
-
-    Raises:
-        JarError: A jar is missing, or its hash differs from the lock.
-    """
-    store_jars = ensure_jars(read_lock(store_lock())) if _on_store(environment, reads) else []
-    return [*ensure_jars(), *store_jars]
-
-
-def _on_store(environment: Environment, reads: Iterable[str]) -> bool:
-    return any(is_stored(path) for path in (environment.root, *reads) if path)
 
 
 def starts_spark(environment: Environment) -> bool:
@@ -168,14 +155,9 @@ def _joined(environment: Environment) -> SparkSession:
 
 
 def _connected(remote: str) -> SparkSession:
-    """Open a session on a Spark Connect server.
+    """Open a session on the Spark Connect server at ``sc://host:port``.
 
-    Args:
-        remote: ``sc://host:port``; ``SPARK_REMOTE`` may add a token and other parameters.
-
-    Raises:
-        MachineError: The client's packages are missing, the server does not answer, or its
-            sessions are not in UTC.
+    ``SPARK_REMOTE`` may add a token and other parameters.
     """
     try:
         import pyspark.sql.connect.session  # noqa: F401, PLC0415
@@ -231,13 +213,6 @@ def _ensure_utc(spark: SparkSession, remote: str) -> None:
         ) from error
 
 
-def _not_started(why: str, error: Exception) -> MachineError:
-    return MachineError(
-        f"Spark did not start: {why.splitlines()[0][:400]}\n"
-        f"Spark's log is {kept_log(error)}. Check with: tidelake doctor"
-    )
-
-
 def _executor_settings(environment: Environment, jars: list[Path]) -> dict[str, str]:
     """Return the settings of executors, which may be separate processes.
 
@@ -257,14 +232,6 @@ def _executor_settings(environment: Environment, jars: list[Path]) -> dict[str, 
     return class_path | (loopback if master.startswith("local-cluster[") else {})
 
 
-def _archive_settings(environment: Environment, jars: list[Path]) -> tuple[dict[str, str], str]:
-    """Return the settings and JVM option of the class archive; empty with separate executors."""
-    master = environment.master or "local"
-    if master != "local" and not master.startswith("local["):
-        return {}, ""
-    return class_settings(jars)
-
-
 def spark_log() -> Path:
     """Return the log file of this process's JVM.
 
@@ -279,13 +246,13 @@ def _log_folder(process: int) -> Path:
     """Create the log folder of a process; a forked process gets its own."""
     folder = Path(tempfile.mkdtemp(prefix=f"tidelake-spark-{process}-"))
     (folder / "spark.log").touch(mode=0o600)
-    atexit.register(_remove, folder, process)
+
+    def remove() -> None:
+        if os.getpid() == process and folder not in _KEPT:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    atexit.register(remove)
     return folder
-
-
-def _remove(folder: Path, process: int) -> None:
-    if os.getpid() == process and folder not in _KEPT:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def kept_log(error: BaseException) -> Path:
@@ -300,12 +267,11 @@ def kept_log(error: BaseException) -> Path:
 def whole_file_session(spark: SparkSession) -> SparkSession:
     """Return a sibling session whose text scans read each file into its own partition.
 
-    Returns the session itself where the engine may refuse that setting
-    (:func:`tidelake.spark.engine.reads_files_whole`).
+    Returns the session itself where the engine may refuse that setting.
     """
-    from tidelake.spark.engine import reads_files_whole  # noqa: PLC0415
+    from tidelake.spark.engine import runs_in_process  # noqa: PLC0415
 
-    if not reads_files_whole():
+    if not runs_in_process():
         return spark
     sibling = spark.newSession()
     for key, value in _WHOLE_FILES.items():
@@ -315,8 +281,11 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
 
 def _settings(environment: Environment, jars: list[Path], *, brief: bool = False) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's settings."""
-    slots = str(os.cpu_count() or 2)
-    classes, archive_option = _archive_settings(environment, jars)
+    slots, master = str(os.cpu_count() or 2), environment.master or "local"
+    # Separate executors have no archive of classes.
+    is_one_process = master == "local" or master.startswith("local[")
+    classes, archive_option = class_settings(jars) if is_one_process else ({}, "")
+    options = [EXECUTOR_OPTIONS, archive_option, BRIEF_DRIVER if brief else LASTING_DRIVER]
     return {
         **_executor_settings(environment, jars),
         **classes,
@@ -324,7 +293,7 @@ def _settings(environment: Environment, jars: list[Path], *, brief: bool = False
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         _ZONE: "UTC",
-        "spark.driver.extraJavaOptions": driver_options(archive_option, brief=brief),
+        "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
         "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,4 +1,7 @@
-"""Valid names of tables and columns, and reserved names."""
+"""Names of tables and columns: the layers, what is valid, what is reserved, identifiers in SQL.
+
+All names are validated here, so nothing from a config file reaches a path or a statement unchecked.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,12 @@ import re
 from typing import Annotated
 
 from pydantic import AfterValidator
+
+from tidelake.errors import UsageError
+
+LAYERS = ("bronze", "silver", "gold", "dim", "ops")
+# In a catalog, separates a table's name from the pipeline whose backfill fills its copy.
+BACKFILL_INFIX = "__green_"
 
 BRONZE_COLUMNS = (
     *("record_id", "key", "payload", "headers", "source", "source_timestamp"),
@@ -23,8 +32,30 @@ SEQUENCE, IS_DELETE = "_sequence", "_is_delete"
 # Columns of a dimension's tables.
 DIMENSION_RESERVED = ("valid_from", "valid_to", "is_current")
 
+_LOGICAL = re.compile(rf"({'|'.join(LAYERS)})\.[a-z][a-z0-9_]*")
 _TABLE = re.compile(r"[a-z][a-z0-9_]{0,62}")
 _COLUMN = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,62}")
+
+
+def is_logical_name(name: str) -> bool:
+    """Return whether a name is that of a table in a layer, such as ``gold.user_sessions``."""
+    return _LOGICAL.fullmatch(name) is not None
+
+
+def split_name(name: str) -> tuple[str, str]:
+    """Split a table's logical name into its layer and the rest."""
+    if not is_logical_name(name):
+        raise UsageError(
+            f"{name!r} is no table name: write layer.table in lower case; "
+            f"layer is one of {', '.join(LAYERS)}."
+        )
+    layer, _, bare = name.partition(".")
+    return layer, bare
+
+
+def quoted(name: str) -> str:
+    """Quote a name with backquotes."""
+    return "`" + name.replace("`", "``") + "`"
 
 
 def is_column_name(name: str) -> bool:
