@@ -13,6 +13,7 @@ joined back to the wide rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -39,11 +40,12 @@ from tidelake.silver.driver_dedup import (
 from tidelake.silver.row_sets import Numbers, has_number, members
 from tidelake.silver.scope import (
     ACCEPTED_COLUMNS,
-    Arrivals,
     DedupScope,
     arrival_columns,
     arrival_order,
     position,
+    scope_in_driver,
+    scope_in_spark,
 )
 from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
 
@@ -93,8 +95,7 @@ class Accepted:
         if self.rows is None or known is not None:
             return self.rows, lambda: known or 0
         observation = Observation()
-        rows = self.rows.observe(observation, F.count(F.lit(1)).alias("rows"))
-        return rows, lambda: _observed(observation, "rows")
+        return self.rows.observe(observation, _row_count()), lambda: _counts(observation)["rows"]
 
 
 class Search(Protocol):
@@ -197,7 +198,7 @@ def _by_number(
         return Repeats(None, 0, batch=batch)
     ascending = np.sort(hashes)
     is_first = np.diff(ascending, prepend=~ascending[0]) != 0
-    scope = Arrivals.of(rows).scope(comparison.rules)
+    scope = scope_in_driver(rows, comparison.rules)
     met = search.with_hashes(scope, ascending[is_first])
     if met is None:
         return None
@@ -219,39 +220,39 @@ def _by_number(
 def _by_shuffle(
     judged: DataFrame, search: Search, comparison: Comparison, checkpoint: Checkpoint
 ) -> Repeats:
-    arrivals = Arrivals.of_running(judged)
-    if not arrivals.rows:
+    rows, scope = scope_in_spark(judged, comparison.rules)
+    if not rows:
         return Repeats(None, 0)
     new = undecided_rows(judged, comparison)
-    found = search.within(arrivals.scope(comparison.rules))
+    found = search.within(scope)
     accepted, searched = found.counted()
     if accepted is not None and found.searched is not None and found.searched <= BROADCAST:
         # Few enough for one task, which avoids a shuffle.
         accepted = accepted.coalesce(1)
-    if accepted is not None and arrivals.rows <= BROADCAST:
+    if accepted is not None and rows <= BROADCAST:
         accepted = having(accepted, F.broadcast(_hashes(new)))
         accepted = F.broadcast(group_accepted(accepted, comparison))
     else:
-        if accepted is not None and arrivals.rows <= HASHES:
+        if accepted is not None and rows <= HASHES:
             # Few rows remain; without a checkpoint they would be scanned twice.
             accepted = checkpoint(having(accepted, F.broadcast(_hashes(new))))
-        ids, found_ids = _counted(colliding_ids(new, accepted), checkpoint)
-        ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
+        ids, counts = _counted(colliding_ids(new, accepted), [_row_count()], checkpoint)
+        ids = F.broadcast(ids) if counts["rows"] <= HASHES else ids.hint("shuffle_hash")
         new = having(new, ids)
         if accepted is not None:
             accepted = group_accepted(having(accepted, ids), comparison)
-            accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
+            accepted = F.broadcast(accepted) if counts["rows"] <= BROADCAST else accepted
     compared = new if accepted is None else match_accepted(new, accepted, comparison)
-    verdicts, repeats, left, twins = _ranked(compared, comparison, checkpoint)
-    if left:
+    ranked = rank_arrivals(compared, comparison)
+    verdicts, counts = _counted(ranked, comparison.ranking, checkpoint)
+    repeats, twins = counts["rows"], counts["twins"]
+    if counts["left"]:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
-        observation = Observation()
-        counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
         judged_leftovers = judge_leftovers(leftovers, comparison.rules)
-        more = checkpoint(judged_leftovers.observe(observation, counted))
+        more, counts = _counted(judged_leftovers, comparison.ranking, checkpoint)
         verdicts = verdicts.where(~is_left).unionByName(more)
-        twins += _observed(observation, "twins")
+        twins += counts["twins"]
     if not repeats:
         return Repeats(None, searched())
     # Spark has no size estimate of a checkpointed frame and would shuffle the wide rows.
@@ -263,35 +264,27 @@ def _hashes(rows: DataFrame) -> DataFrame:
     return rows.select(F.col(ID_HASH).alias(_ID))
 
 
-def _counted(rows: DataFrame, checkpoint: Checkpoint) -> tuple[DataFrame, int]:
-    """Checkpoint rows and count them in the same job."""
+def _counted(
+    rows: DataFrame, counts: Sequence[Column], checkpoint: Checkpoint
+) -> tuple[DataFrame, Counter[str]]:
+    """Checkpoint rows and compute aggregates of them in the same job."""
     observation = Observation()
-    kept = checkpoint(rows.observe(observation, F.count(F.lit(1)).alias("rows")))
-    return kept, _observed(observation, "rows")
+    kept = checkpoint(rows.observe(observation, *counts))
+    return kept, _counts(observation)
 
 
-def _ranked(
-    rows: DataFrame, comparison: Comparison, checkpoint: Checkpoint
-) -> tuple[DataFrame, int, int, int]:
-    """Rank arrivals and, in the same job, count verdicts, leftovers and twins."""
-    observation = Observation()
-    kept = checkpoint(rank_arrivals(rows, comparison).observe(observation, *comparison.ranking))
-    return (
-        kept,
-        _observed(observation, "verdicts"),
-        _observed(observation, "left"),
-        _observed(observation, "twins"),
-    )
+def _counts(observation: Observation) -> Counter[str]:
+    """Return observed counts; 0 for the observations on empty inputs that Spark drops."""
+    return Counter(observation.get)
+
+
+def _row_count() -> Column:
+    return F.count(F.lit(1)).alias("rows")
 
 
 def _ranking() -> list[Column]:
     left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
-    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
-
-
-def _observed(observation: Observation, name: str) -> int:
-    """Return an observed count, or 0: adaptive execution drops observations on empty inputs."""
-    return int(observation.get.get(name, 0))
+    return [_row_count(), left.alias("left"), twins.alias("twins")]
 
 
 # The comparisons.

@@ -28,81 +28,50 @@ DAY, ARRIVED_AT, _FRESH = "_day", "_arrived_at", "_fresh"
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """Arrival times and event dates of a batch's rows that have no stage yet.
+def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
+    """Return the scope of rows in the driver, with the columns of :func:`arrival_columns`."""
+    days, arrived = (rows[name].to_numpy() for name in (DAY, ARRIVED_AT))
+    fresh = rows[_FRESH].to_numpy(zero_copy_only=False)
+    requeued = np.sort(arrived[~fresh])
+    # One range per day of arrival: requeued rows may have arrived long ago, at distant times.
+    starts = np.flatnonzero(np.diff(requeued // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
+    ends = np.append(starts, requeued.size)[1:] - 1
+    first = int(arrived[fresh].min()) if fresh.any() else None
+    ranges = zip(requeued[starts].tolist(), requeued[ends].tolist(), strict=True)
+    return _scope(first, np.unique(days).tolist(), ranges, rules)
 
-    Attributes:
-        rows: Number of rows.
-        first: Earliest arrival of the rows that come directly from bronze (UTC); None if there are
-            none.
-        days: Ranges of event dates, in days since 1970-01-01.
-        requeued: Ranges of arrivals of requeued rows, in microseconds since 1970.
-    """
 
-    rows: int
-    first: datetime | None
-    days: tuple[Range, ...] = ()
-    requeued: tuple[Range, ...] = ()
-
-    @staticmethod
-    def of(table: pa.Table) -> Arrivals:
-        """Summarize rows in the driver."""
-        days, arrived = (table[name].to_numpy() for name in (DAY, ARRIVED_AT))
-        fresh = table[_FRESH].to_numpy(zero_copy_only=False)
-        requeued = np.sort(arrived[~fresh])
-        # One range per day of arrival: requeued rows may have arrived long ago, at distant times.
-        starts = np.flatnonzero(np.diff(requeued // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
-        ends = np.append(starts[1:], requeued.size) - 1
-        first = int(arrived[fresh].min()) if fresh.any() else None
-        return Arrivals._of(
-            table.num_rows,
-            first,
-            np.unique(days).tolist(),
-            zip(requeued[starts].tolist(), requeued[ends].tolist(), strict=True)
-            if requeued.size
-            else (),
+def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
+    """Return the number and the scope of the rows that have no stage yet."""
+    arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
+    requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
+    groups = (
+        judged.where(F.col(STAGE).isNull())
+        .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
+        .agg(
+            F.count("*").alias("rows"), F.min(arrived).alias("first"), F.max(arrived).alias("last")
         )
+        .collect()
+    )
+    first = min((group["first"] for group in groups if group["again"] is None), default=None)
+    days = {group["day"] for group in groups}
+    requeued = [(group["first"], group["last"]) for group in groups if group["again"] is not None]
+    return sum(group["rows"] for group in groups), _scope(first, days, requeued, rules)
 
-    @staticmethod
-    def of_running(judged: DataFrame) -> Arrivals:
-        """Summarize rows in Spark, if they are too many for the driver."""
-        arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
-        requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
-        groups = (
-            judged.where(F.col(STAGE).isNull())
-            .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
-            .agg(
-                F.count("*").alias("rows"),
-                F.min(arrived).alias("first"),
-                F.max(arrived).alias("last"),
-            )
-            .collect()
-        )
-        return Arrivals._of(
-            sum(group["rows"] for group in groups),
-            min((group["first"] for group in groups if group["again"] is None), default=None),
-            {group["day"] for group in groups},
-            [(group["first"], group["last"]) for group in groups if group["again"] is not None],
-        )
 
-    @staticmethod
-    def _of(
-        rows: int, first: int | None, days: Iterable[int], requeued: Iterable[Range]
-    ) -> Arrivals:
-        found = fewer(united((day, day) for day in days), _recent_gap)
-        return Arrivals(rows, from_micros(first), found, fewer(united(requeued)))
-
-    def scope(self, rules: Dedup) -> DedupScope:
-        """Return the scope of accepted rows to compare with."""
-        since = None if self.first is None else back(self.first, rules.ttl)
-        ttl = rules.ttl // timedelta(microseconds=1)
-        requeued = united((first - ttl, last + ttl) for first, last in self.requeued)
-        return DedupScope(since, requeued, self.days if rules.widened else ())
+def _scope(
+    first: int | None, days: Iterable[int], requeued: Iterable[Range], rules: Dedup
+) -> DedupScope:
+    """Return a scope from the first arrival from bronze, event dates and requeued arrivals."""
+    first_arrival, ttl = from_micros(first), rules.ttl // timedelta(microseconds=1)
+    since = None if first_arrival is None else back(first_arrival, rules.ttl)
+    extended = united((low - ttl, high + ttl) for low, high in fewer(united(requeued)))
+    dates = fewer(united((day, day) for day in days), _recent_gap) if rules.widened else ()
+    return DedupScope(since, extended, dates)
 
 
 def arrival_columns() -> list[Column]:
-    """Return the columns that :meth:`Arrivals.of` reads."""
+    """Return the columns that :func:`scope_in_driver` reads."""
     return [
         F.unix_date("event_date").alias(DAY),
         F.unix_micros("ingested_at").alias(ARRIVED_AT),
