@@ -18,8 +18,8 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import decide, to_silver
 from tidelake.silver.summary import summarize
 
-_BUILDERS = {
-    classify: ("_steps", "_rule_columns", "decoding"),
+_BUILDERS: dict[Any, tuple[str, ...]] = {
+    classify: ("_evaluated", "_reasons", "_output", "_rule_columns", "decoding"),
     dedup: (
         "_compared",
         "_grouping",
@@ -29,7 +29,8 @@ _BUILDERS = {
         "arrival_columns",
         "compared_columns",
     ),
-    route: ("_verdicts", "_fate", "_event_columns"),
+    route.Fates: ("__init__",),
+    route: ("_fate", "_event_columns"),
     summary: ("_flags",),
 }
 

@@ -7,7 +7,6 @@ is the one committed before the batch: a batch never makes its own rows late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
@@ -70,7 +69,7 @@ def decide(
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
         quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
     """
-    judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.verdicts.stage)
+    judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.stage)
     return with_lateness(judged, fates, marked(watermark), allowed)
 
 
@@ -81,60 +80,37 @@ def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
         for name, numbers in repeats.numbers.items():
             verdict = F.when(has_number(spark, NUMBER, numbers), name).otherwise(verdict)
         return rows.withColumn(VERDICT, verdict)
-    columns = fates.verdicts
-    verdicts = repeats.rows.select(*columns.columns)
-    joined = rows.join(verdicts, on=columns.same_row, how="left").drop(*_VERDICT_NAMES.values())
-    return joined.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else joined
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """The columns that join rows with their verdicts."""
-
-    columns: tuple[Column, ...]
-    same_row: Column
-    first_of_twins: Column
-    stage: Column
-
-
-def _verdicts() -> _Verdicts:
-    # Join on a hash: looking up a number is faster than a long text. BETWEEN instead of equality
-    # keeps the texts out of the join keys.
-    same = [
-        F.col(name).between(F.col(verdict_name), F.col(verdict_name))
-        for name, verdict_name in _VERDICT_NAMES.items()
-    ]
-    hashes = F.xxhash64(*_VERDICT_NAMES.keys()) == F.xxhash64(*_VERDICT_NAMES.values())
-    number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
-    is_twin = F.col(VERDICT) == TWIN
-    conflict = F.col(VERDICT) == CONFLICT
-    return _Verdicts(
-        (
-            *[F.col(name).alias(verdict_name) for name, verdict_name in _VERDICT_NAMES.items()],
-            F.col(VERDICT),
-        ),
-        reduce(and_, same, hashes),
-        F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
-        F.when(conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE)),
-    )
-
-
-class Routing:
-    """The columns of a pipeline's accepted events, built once."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        """Build the columns."""
-        self.pipeline = pipeline
-        self.events = _event_columns(pipeline)
+    verdicts = repeats.rows.select(*fates.verdicts)
+    joined = rows.join(verdicts, on=fates.same_row, how="left").drop(*_VERDICT_NAMES.values())
+    return joined.withColumn(VERDICT, fates.first_of_twins) if repeats.twins else joined
 
 
 class Fates:
-    """The columns of verdicts and fates, which are the same for all pipelines, built once."""
+    """The columns of verdicts and fates, which are the same for all pipelines, built once.
+
+    Attributes:
+        verdicts: The columns of a verdict, renamed for the join with the rows.
+        same_row: Whether a verdict is that of a row.
+        first_of_twins: The verdict, if one of several copies is accepted.
+        stage: The stage, which conflicting duplicates get.
+        fate: The fate.
+    """
 
     def __init__(self) -> None:
         """Build the columns."""
-        self.verdicts = _verdicts()
-        self.fate = _fate(F.col(LATENESS), F.col(VERDICT) == DUPLICATE)
+        verdict, names = F.col(VERDICT), _VERDICT_NAMES.items()
+        self.verdicts = [*[F.col(name).alias(other) for name, other in names], verdict]
+        # Join on a hash: looking up a number is faster than a long text. BETWEEN instead of
+        # equality keeps the texts out of the join keys.
+        same = [F.col(name).between(F.col(other), F.col(other)) for name, other in names]
+        hashes = F.xxhash64(*_VERDICT_NAMES.keys()) == F.xxhash64(*_VERDICT_NAMES.values())
+        self.same_row = reduce(and_, same, hashes)
+        number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
+        copies = F.when(number > 1, F.lit(DUPLICATE))
+        self.first_of_twins = F.when(verdict == TWIN, copies).otherwise(verdict)
+        is_conflict = verdict == CONFLICT
+        self.stage = F.when(is_conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE))
+        self.fate = _fate(F.col(LATENESS), verdict == DUPLICATE)
 
 
 def with_lateness(
@@ -193,6 +169,15 @@ def lateness(watermark: Column, allowed: timedelta) -> Column:
         .when(event_time >= watermark - F.lit(allowed), "late")
         .otherwise(TOO_LATE)
     )
+
+
+class Routing:
+    """The columns of a pipeline's accepted events, built once."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build the columns."""
+        self.pipeline = pipeline
+        self.events = _event_columns(pipeline)
 
 
 def to_silver(
