@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -52,7 +52,11 @@ class DecodedField(NamedTuple):
 
 
 class Decoder:
-    """Decodes payloads of one schema."""
+    """Decodes payloads of one schema.
+
+    Attributes:
+        type: The Arrow type that :meth:`decode` returns.
+    """
 
     def __init__(self, fields: Sequence[DecodedField], evolution: str) -> None:
         """Compile a schema.
@@ -64,6 +68,7 @@ class Decoder:
         """
         self.fields = tuple(fields)
         self.evolution = evolution
+        self._names = [field.name for field in self.fields]
         self._attributes = [f"f{number}" for number in range(len(self.fields))]
         self._record: Any = msgspec.defstruct(
             "Record",
@@ -71,34 +76,27 @@ class Decoder:
                 (attribute, _plain_type(field.type), None)
                 for attribute, field in zip(self._attributes, self.fields, strict=True)
             ],
-            rename=dict(zip(self._attributes, [field.name for field in self.fields], strict=True)),
+            rename=dict(zip(self._attributes, self._names, strict=True)),
             forbid_unknown_fields=True,
             gc=False,
         )
         self._nothing = self._record()
         self._plain = msgspec.json.Decoder(self._record, float_hook=Number)
         self._any = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
-        self._names = frozenset(field.name for field in self.fields)
-        self.unknown_type: pa.DataType = (
-            pa.map_(pa.string(), pa.string()) if evolution == "additive" else pa.string()
+        is_additive = evolution == "additive"
+        self._unknown_type = pa.map_(pa.string(), pa.string()) if is_additive else pa.string()
+        self.type: pa.StructType = pa.struct(
+            [
+                ("parsed", pa.bool_()),
+                ("values", pa.struct([(field.name, field.type) for field in self.fields])),
+                ("broken", _REASONS),
+                ("unknown", self._unknown_type),
+            ]
         )
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[DecodedField, ...], str]]:
         """Pickle only the schema."""
         return Decoder, (self.fields, self.evolution)
-
-    @property
-    def type(self) -> pa.StructType:
-        """The Arrow type that :meth:`decode` returns."""
-        values = pa.struct([(field.name, field.type) for field in self.fields])
-        return pa.struct(
-            [
-                ("parsed", pa.bool_()),
-                ("values", values),
-                ("broken", _REASONS),
-                ("unknown", self.unknown_type),
-            ]
-        )
 
     def decode(self, payloads: pa.Array) -> pa.StructArray:
         """Decode an array of payloads.
@@ -115,7 +113,7 @@ class Decoder:
         refused: list[int] = []
         strict: dict[int, list[str]] = {}
         unknown: dict[int, Any] = {}
-        plain, keep = self._plain.decode, records.append
+        plain, keep, known = self._plain.decode, records.append, frozenset(self._names)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
                 if len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload):
@@ -128,14 +126,15 @@ class Decoder:
                 refused.append(row)
                 keep(self._nothing)
                 continue
-            others = [name for name in fields if name not in self._names]
+            others = {name: value for name, value in fields.items() if name not in known}
             if others and self.evolution == "strict":
-                strict[row] = [
-                    f"{name[:_SHOWN_LETTERS]}: not in schema" for name in others[:_SHOWN_FIELDS]
-                ]
+                shown = [name[:_SHOWN_LETTERS] for name in islice(others, _SHOWN_FIELDS)]
+                strict[row] = [f"{name}: not in schema" for name in shown]
+            elif others and self.evolution == "rescue":
+                unknown[row] = canonical_json(others)
             elif others:
-                unknown[row] = self._unknown({name: fields[name] for name in others})
-            keep(self._record(*[fields.get(field.name) for field in self.fields]))
+                unknown[row] = [(name, as_text(value)) for name, value in sorted(others.items())]
+            keep(self._record(*map(fields.get, self._names)))
         broken: dict[int, list[str]] = {}
         columns = []
         for attribute, field in zip(self._attributes, self.fields, strict=True):
@@ -145,13 +144,18 @@ class Decoder:
                 broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
         for row, reasons in strict.items():
             broken.setdefault(row, []).extend(reasons)
-        values = pa.StructArray.from_arrays(columns, [field.name for field in self.fields])
+        length = len(records)
+        parsed = np.ones(length, dtype=np.bool_)
+        parsed[refused] = False
+        unknowns = pa.nulls(length, self._unknown_type)
+        if unknown:
+            unknowns = pa.array(list(map(unknown.get, range(length))), self._unknown_type)
         return pa.StructArray.from_arrays(
             [
-                _flags(len(records), refused),
-                values,
-                _lists(len(records), broken),
-                _sparse(len(records), unknown, self.unknown_type),
+                pa.array(parsed),
+                pa.StructArray.from_arrays(columns, self._names),
+                _lists(length, broken),
+                unknowns,
             ],
             fields=list(self.type),
         )
@@ -170,11 +174,6 @@ class Decoder:
             return None
         return fields
 
-    def _unknown(self, others: dict[str, Any]) -> Any:
-        if self.evolution == "rescue":
-            return canonical_json(others)
-        return [(name, as_text(value)) for name, value in sorted(others.items())]
-
 
 def _plain_type(kind: pa.DataType) -> Any:
     """Return the type msgspec parses a field as; other values take the slower generic path."""
@@ -187,24 +186,9 @@ def _plain_type(kind: pa.DataType) -> Any:
     return str | None
 
 
-# Arrays in which most rows are empty.
-
-
-def _flags(length: int, refused: list[int]) -> pa.Array:
-    flags = np.ones(length, dtype=np.bool_)
-    flags[refused] = False
-    return pa.array(flags)
-
-
 def _lists(length: int, found: dict[int, list[str]]) -> pa.Array:
     counts = np.zeros(length + 1, dtype=np.int32)
     rows = sorted(found)
     counts[[row + 1 for row in rows]] = [len(found[row]) for row in rows]
     texts = pa.array([text for row in rows for text in found[row]], pa.string())
     return pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), texts, _REASONS)
-
-
-def _sparse(length: int, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
-    if not found:
-        return pa.nulls(length, kind)
-    return pa.array(list(map(found.get, range(length), repeat(None))), kind)

@@ -119,15 +119,9 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
     return pa.array(typed, kind), bad
 
 
-def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
-    if not set(map(type, values)) <= {str, NoneType}:
-        return None
-    return pa.array(values, kind), []
-
-
-def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Convert booleans and integers, which msgspec has parsed."""
-    wanted = bool if pa.types.is_boolean(kind) else int
+def _fast_plain(values: list[Any], kind: pa.DataType) -> _Column | None:
+    """Convert texts, booleans and integers, which msgspec has parsed."""
+    wanted = bool if pa.types.is_boolean(kind) else int if pa.types.is_integer(kind) else str
     if not set(map(type, values)) <= {wanted, NoneType}:
         return None
     try:
@@ -152,7 +146,7 @@ def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
-    texts = _fast_texts(values, pa.string())
+    texts = _fast_plain(values, pa.string())
     return None if texts is None else _with_rest(texts[0], _ARROW_STAMP, values, kind)
 
 
@@ -191,7 +185,8 @@ def _string(value: Any, _: pa.DataType) -> str:
     if type(value) is Number:
         return _number_text(value)
     if isinstance(value, dict | list):
-        return _compact_json(value)
+        # With names in their original order.
+        return _written(value, _number_text, order=None)
     return text_of(value)
 
 
@@ -270,10 +265,9 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
     text = text_of(value)
     if _TO_THE_MINUTE.fullmatch(text):
         text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
-    if not (_LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))):
-        raise Refused
     found = _STAMP.fullmatch(text)
-    if found is None:
+    is_allowed = _LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))
+    if found is None or not is_allowed:
         raise Refused
     day = _day(int(found[1]), int(found[2]), int(found[3]))
     hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
@@ -300,17 +294,17 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
     return binascii.a2b_base64(bare + "=" * (-len(bare) % 4))
 
 
-def _nested(value: Any) -> Any:
-    """Return an array or object; parse a string as JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        json = value.encode()
-        if is_too_deep(json):
-            raise Refused
-        return _ANY.decode(json)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        raise Refused from None
+def _nested(value: Any, wanted: type) -> Any:
+    """Return an array or an object; parse a string as JSON."""
+    if isinstance(value, str):
+        try:
+            json = value.encode()
+            value = None if is_too_deep(json) else _ANY.decode(json)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+            raise Refused from None
+    if not isinstance(value, wanted):
+        raise Refused
+    return value
 
 
 def _inner(value: Any, kind: pa.DataType) -> Any:
@@ -332,23 +326,16 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
 
 
 def _list(value: Any, kind: pa.DataType) -> list[Any]:
-    items = _nested(value)
-    if not isinstance(items, list):
-        raise Refused
-    return [_inner(item, kind.value_type) for item in items]
+    return [_inner(item, kind.value_type) for item in _nested(value, list)]
 
 
 def _map(value: Any, kind: pa.DataType) -> list[tuple[str, Any]]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
-    return [(name, _inner(item, kind.item_type)) for name, item in sorted(items.items())]
+    items = sorted(_nested(value, dict).items())
+    return [(name, _inner(item, kind.item_type)) for name, item in items]
 
 
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
+    items = _nested(value, dict)
     return {field.name: _inner(items.get(field.name), field.type) for field in kind}
 
 
@@ -368,9 +355,9 @@ _READERS: dict[int, _Reader] = {
     pa.struct([]).id: _struct,
 }
 _FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
-    pa.string().id: _fast_texts,
     **{
-        kind.id: _fast_exact for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+        kind.id: _fast_plain
+        for kind in (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
     },
     **{kind.id: _fast_numbers for kind in (pa.float64(), pa.decimal128(1))},
     pa.timestamp("us").id: _fast_stamps,
@@ -403,16 +390,12 @@ def _exact(text: str) -> str | None:
 
 def _number_text(text: str) -> str:
     """Return a number as the text for a string field."""
-    if _is_extreme(text):
-        return str(text)
-    if not _LONG.match(text):
-        return _as_java(float(text))
-    exact = _exact(text)
-    if exact is not None:
-        return exact
-    if _LOSSY.match(text):
-        raise Refused
-    return _as_java(float(text))
+    if not _is_extreme(text):
+        if not _LONG.match(text):
+            return _as_java(float(text))
+        if _LOSSY.match(text) and _exact(text) is None:
+            raise Refused
+    return _variant_text(text)
 
 
 def _variant_text(text: str) -> str:
@@ -453,11 +436,6 @@ def as_text(value: Any) -> str | None:
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted names; numbers keep their digits up to 38."""
     return _written(value, _variant_text, order="sorted")
-
-
-def _compact_json(value: Any) -> str:
-    """Return JSON for a string field, with names in their original order."""
-    return _written(value, _number_text, order=None)
 
 
 def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> str:
