@@ -20,15 +20,8 @@ from tidelake.silver.summary import summarize
 
 _BUILDERS: dict[Any, tuple[str, ...]] = {
     classify: ("_evaluated", "_reasons", "_output", "_rule_columns", "decoding"),
-    dedup: (
-        "_compared",
-        "_grouping",
-        "_matched",
-        "_ranks",
-        "_ranking",
-        "arrival_columns",
-        "compared_columns",
-    ),
+    dedup.Comparison: ("__init__",),
+    dedup: ("_grouping", "_matched", "_ranks", "arrival_columns", "compared_columns"),
     route.Fates: ("__init__",),
     route: ("_fate", "_event_columns"),
     summary: ("_flags",),

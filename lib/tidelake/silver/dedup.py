@@ -66,13 +66,11 @@ _ACCEPTED = "_accepted_rows"
 _ACCEPTED_ID = "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
-
 # Checkpoints a frame eagerly, for the rest of the batch.
 Checkpoint = Callable[[DataFrame], DataFrame]
 
 
-@dataclass(frozen=True)
-class Accepted:
+class Accepted(NamedTuple):
     """Accepted rows in the scope of a batch.
 
     Attributes:
@@ -84,9 +82,7 @@ class Accepted:
     searched: int | None
 
     def counted(self) -> tuple[DataFrame | None, Callable[[], int]]:
-        """Observe the row count if it is not known.
-
-        The observation widens each row and doubles the time of the scan.
+        """Observe the row count if it is not known, which doubles the time of the scan.
 
         Returns:
             The rows, and a function that returns their count after an action has read them.
@@ -98,28 +94,24 @@ class Accepted:
         return self.rows.observe(observation, _row_count()), lambda: _counts(observation)["rows"]
 
 
-class Search(Protocol):
-    """Finds rows that were accepted before a batch."""
-
-    def within(self, scope: DedupScope) -> Accepted:
-        """Return the accepted rows in a scope."""
-        ...
-
-    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
-        """Return the accepted rows in a scope whose id hash is given; None if too many.
-
-        Args:
-            scope: The batch's dedup scope.
-            hashes: Id hashes, ascending and distinct.
-        """
-        ...
-
-
 class AcceptedMatches(NamedTuple):
     """Accepted rows in the driver, and the number of rows that were searched for them."""
 
     rows: pa.Table
     searched: int
+
+
+class Search(Protocol):
+    """Finds rows that were accepted before a batch."""
+
+    def within(self, scope: DedupScope) -> Accepted:
+        """Return the accepted rows in a scope."""
+
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
+        """Return the accepted rows in a scope whose id hash is given; None if too many.
+
+        ``hashes`` are ascending and distinct.
+        """
 
 
 @dataclass(frozen=True)
@@ -187,12 +179,11 @@ def _by_number(
     """Compare rows in the driver; return None if they are too many."""
     running = kept.rows.where(F.col(STAGE).isNull())
     taken = comparison.in_driver if kept.is_small else comparison.looked_up
-    batch = None
-    if also:
-        batch = kept.rows.select(*taken, F.col(STAGE), *also).toArrow()
-        rows = batch.filter(pc.is_null(batch[STAGE]))
-    else:
+    batch = kept.rows.select(*taken, F.col(STAGE), *also).toArrow() if also else None
+    if batch is None:
         rows = running.select(*taken).toArrow()
+    else:
+        rows = batch.filter(pc.is_null(batch[STAGE]))
     numbers, hashes = rows[NUMBER].to_numpy(), rows[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0, batch=batch)
@@ -282,11 +273,6 @@ def _row_count() -> Column:
     return F.count(F.lit(1)).alias("rows")
 
 
-def _ranking() -> list[Column]:
-    left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
-    return [_row_count(), left.alias("left"), twins.alias("twins")]
-
-
 # The comparisons.
 
 
@@ -297,7 +283,10 @@ class Comparison:
         looked_up: Collected to the driver for every numbered row.
         in_driver: Collected to the driver for rows that it compares.
         compared: The columns of a row that Spark compares.
+        grouping: The key and the array of accepted rows that have the same id.
+        matched: The join with these arrays, and the output.
         ranks: The arrival-order columns, the filter for rows with a verdict, and the output.
+        ranking: The counts of verdicts, leftovers and twins.
     """
 
     def __init__(self, rules: Dedup) -> None:
@@ -305,11 +294,14 @@ class Comparison:
         self.rules = rules
         self.looked_up = [F.col(NUMBER), F.col(ID_HASH), *arrival_columns()]
         self.in_driver = [*self.looked_up, *compared_columns()]
-        self.compared = _compared()
+        columns = [F.col(name) for name in _COMPARED]
+        no_verdict = F.lit(None).cast("string").alias(VERDICT)
+        self.compared = [*columns, F.struct(*arrival_order()).alias(_ORDER), no_verdict]
         self.grouping = _grouping()
         self.matched = _matched(rules)
         self.ranks = _ranks(rules)
-        self.ranking = _ranking()
+        left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
+        self.ranking = [_row_count(), left.alias("left"), twins.alias("twins")]
 
 
 def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
@@ -319,11 +311,6 @@ def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
         ``_row``, ``_origin``, the columns to compare, the arrival order, and a null ``_verdict``.
     """
     return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
-
-
-def _compared() -> list[Column]:
-    order = F.struct(*arrival_order()).alias(_ORDER)
-    return [*[F.col(name) for name in _COMPARED], order, F.lit(None).cast("string").alias(VERDICT)]
 
 
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
