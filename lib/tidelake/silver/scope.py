@@ -142,8 +142,12 @@ class DedupScope:
         """Return the filter, with literals so that Delta skips files by their statistics."""
         # Literals are built from numbers: Python has no dates before the year 1.
         parts = [
-            *_between("ingested_at", "timestamp_micros", self.requeued),
-            *_between("event_date", "date_from_unix_date", self.days),
+            f"{column} BETWEEN {literal}({first}) AND {literal}({last})"
+            for column, literal, ranges in (
+                ("ingested_at", "timestamp_micros", self.requeued),
+                ("event_date", "date_from_unix_date", self.days),
+            )
+            for first, last in ranges
         ]
         ranges = F.expr(" OR ".join(parts) or "false")
         return ranges if self.since is None else (F.col("ingested_at") >= self.since) | ranges
@@ -219,10 +223,6 @@ def _recent_gap(low: int, high: int, newest: int) -> float:
     Most stored rows are recent: reading a year between two implausible dates costs nothing.
     """
     return (newest - low + 1) / (newest - high + 1)
-
-
-def _between(column: str, literal: str, ranges: Sequence[Range]) -> list[str]:
-    return [f"{column} BETWEEN {literal}({a}) AND {literal}({b})" for a, b in ranges]
 
 
 def _cover(outer: Sequence[Range], inner: Sequence[Range]) -> bool:
