@@ -19,7 +19,7 @@ from tidelake.silver.route import decide, to_silver
 from tidelake.silver.summary import summarize
 
 _BUILDERS: dict[Any, tuple[str, ...]] = {
-    classify: ("_evaluated", "_reasons", "_output", "_rule_columns", "decoding"),
+    classify: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
     dedup.Comparison: ("__init__",),
     dedup: ("_grouping", "_matched", "_ranks", "arrival_columns", "compared_columns"),
     route.Fates: ("__init__",),

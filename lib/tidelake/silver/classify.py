@@ -51,10 +51,8 @@ _DECODED = (PARSED, REFUSAL, BROKEN, UNKNOWN)
 def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = None) -> DataFrame:
     """Decode each row's event and set the stage of rows that are not candidates for silver.
 
-    Args:
-        rows: Bronze columns plus ``reason`` and ``requeued_at``, null unless requeued.
-        judging: The compiled columns of the pipeline.
-        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
+    ``rows`` have bronze's columns plus ``reason`` and ``requeued_at``, null unless requeued;
+    ``schemas`` is needed for rows of a pipeline with a registry.
 
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
@@ -73,13 +71,8 @@ def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = 
 class Judging:
     """The columns that classify rows of a pipeline, built once.
 
-    Attributes:
-        pipeline: The pipeline definition.
-        decode: Arrow UDF that decodes payloads; None if Spark has no Arrow UDFs.
-        attempted: The columns of the first select: the definition's expressions, guarded.
-        judged: The columns of the second select.
-        reasons: All contract violations.
-        output: The columns of the last select.
+    ``decode`` is the Arrow UDF that decodes payloads; ``attempted`` (the definition's expressions,
+    guarded), ``judged`` and ``output`` are three selects, ``reasons`` the contract violations.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -94,7 +87,11 @@ class Judging:
     def rules(self, plain: DataFrame) -> list[Column]:
         """Return the rules, compiled once for the column types of the first frame."""
         if self._rules is None:
-            self._rules = _rule_columns(self.pipeline, plain)
+            compiled = compile_rules(self.pipeline.rules, dict(plain.dtypes))
+            self._rules = [F.col("_kept.*")]
+            for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
+                tests = [(rule.fails, rule.text) for rule in compiled if rule.severity == severity]
+                self._rules.append(texts_where(tests).alias(name))
         return self._rules
 
 
@@ -170,12 +167,11 @@ def hash_of_id() -> Column:
 
 def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
     """Return the texts whose condition is true; build no array if none is."""
+    nothing = F.array().cast("array<string>")
+    if not tests:
+        return nothing
     found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
-    return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(_no_texts())
-
-
-def _no_texts() -> Column:
-    return F.array().cast("array<string>")
+    return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
 
 
 def rule_texts(pipeline: Pipeline) -> list[str]:
@@ -189,7 +185,7 @@ def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
     The row is kept in a struct meanwhile, as a selected column may have an internal column's name.
     """
     if not judging.pipeline.rules:
-        nothing = _no_texts()
+        nothing = texts_where([])
         return judged.withColumn(FAILED_RULES, nothing).withColumn(WARNINGS, nothing)
     plain = judged.select(
         F.struct("*").alias("_kept"),
@@ -198,16 +194,6 @@ def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
         *[F.col(SELECTED).getField(name).alias(name) for name in judging.pipeline.silver_columns],
     )
     return plain.select(*judging.rules(plain))
-
-
-def _rule_columns(pipeline: Pipeline, plain: DataFrame) -> list[Column]:
-    """Compile the rules for the types of silver's columns."""
-    rules = compile_rules(pipeline.rules, dict(plain.dtypes))
-    columns = [F.col("_kept.*")]
-    for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
-        tests = [(rule.fails, rule.text) for rule in rules if rule.severity == severity]
-        columns.append((texts_where(tests) if tests else _no_texts()).alias(name))
-    return columns
 
 
 def _tried(name: str) -> str:
@@ -228,10 +214,7 @@ def reasons_by_stage() -> Column:
 
 
 def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Select payload fields and bronze columns for the definition's expressions.
-
-    A payload field hides the bronze column of the same name.
-    """
+    """Select the expressions' scope: payload fields, and bronze columns that none of them hides."""
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}
     return parsed.select(

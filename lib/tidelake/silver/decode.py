@@ -52,19 +52,13 @@ class DecodedField(NamedTuple):
 
 
 class Decoder:
-    """Decodes payloads of one schema.
-
-    Attributes:
-        type: The Arrow type that :meth:`decode` returns.
-    """
+    """Decodes payloads of one schema into the Arrow type ``type``."""
 
     def __init__(self, fields: Sequence[DecodedField], evolution: str) -> None:
         """Compile a schema.
 
-        Args:
-            fields: The schema's fields.
-            evolution: How to treat unknown fields: ``strict`` adds a reason for each, ``additive``
-                returns their values as strings, ``rescue`` returns them as one JSON object.
+        For unknown fields ``strict`` adds a reason each, ``additive`` returns their values as
+        strings, and ``rescue`` returns them as one JSON object.
         """
         self.fields = tuple(fields)
         self.evolution = evolution
@@ -99,10 +93,7 @@ class Decoder:
         return Decoder, (self.fields, self.evolution)
 
     def decode(self, payloads: pa.Array) -> pa.StructArray:
-        """Decode an array of payloads.
-
-        Args:
-            payloads: Binary; null if missing.
+        """Decode an array of binary payloads, null if missing.
 
         Returns:
             One struct per payload: ``parsed`` (whether it is one JSON object), ``values`` (a struct

@@ -71,11 +71,9 @@ Checkpoint = Callable[[DataFrame], DataFrame]
 
 
 class Accepted(NamedTuple):
-    """Accepted rows in the scope of a batch.
+    """Accepted rows in the scope of a batch, None if there are none.
 
-    Attributes:
-        rows: From :meth:`DedupScope.within`; None if there are none.
-        searched: Number of rows in the files that were read; None if not known yet.
+    ``searched`` is the number of rows in the files that were read; None if not known yet.
     """
 
     rows: DataFrame | None
@@ -138,10 +136,7 @@ class Repeats:
 class CheckpointedBatch(NamedTuple):
     """A batch's classified rows, checkpointed because they are read several times.
 
-    Attributes:
-        rows: The rows, with their stage.
-        numbered: Whether each row has a stable ``_number``.
-        is_small: Whether the rows are in the driver.
+    They are ``numbered`` if each has a stable ``_number``, and in the driver if ``is_small``.
     """
 
     rows: DataFrame
@@ -160,14 +155,8 @@ def find_repeats(
     """Find the duplicates and conflicts in a batch.
 
     The driver selects candidate rows by id hash and compares them. Spark compares instead if the
-    rows have no numbers or the candidates are too many for the driver.
-
-    Args:
-        kept: The checkpointed batch.
-        search: Finds earlier accepted rows.
-        comparison: The columns of the pipeline's rules.
-        checkpoint: Checkpoints a frame eagerly.
-        also: Extra columns to collect for all rows, including those that already have a stage.
+    rows have no numbers or the candidates are too many for the driver. ``also`` are extra columns
+    to collect for all rows, including those that already have a stage.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found
@@ -279,14 +268,8 @@ def _row_count() -> Column:
 class Comparison:
     """The columns that compare rows under a pipeline's dedup rules, built once.
 
-    Attributes:
-        looked_up: Collected to the driver for every numbered row.
-        in_driver: Collected to the driver for rows that it compares.
-        compared: The columns of a row that Spark compares.
-        grouping: The key and the array of accepted rows that have the same id.
-        matched: The join with these arrays, and the output.
-        ranks: The arrival-order columns, the filter for rows with a verdict, and the output.
-        ranking: The counts of verdicts, leftovers and twins.
+    The driver collects ``looked_up`` for every numbered row, and ``in_driver`` for the rows that it
+    compares. The other columns are those of the functions below, where Spark compares.
     """
 
     def __init__(self, rules: Dedup) -> None:
@@ -305,11 +288,7 @@ class Comparison:
 
 
 def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
-    """Select the compared columns of rows that have no stage yet, without the payload.
-
-    Returns:
-        ``_row``, ``_origin``, the columns to compare, the arrival order, and a null ``_verdict``.
-    """
+    """Select the compared columns and a null ``_verdict`` of rows that have no stage yet."""
     return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
 
 
@@ -347,11 +326,7 @@ def _grouping() -> tuple[Column, Column]:
 
 
 def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
-    """Compare rows with accepted rows of silver and late.
-
-    Returns:
-        ``new``, with ``_verdict`` set for the rows that match.
-    """
+    """Compare rows with accepted rows of silver and late; set ``_verdict`` of those that match."""
     same_id, columns = comparison.matched
     return new.join(accepted, on=same_id, how="left").select(*columns)
 
@@ -369,11 +344,7 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
 
 
 def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
-    """Compare rows with the first arrival of their id in the same frame.
-
-    Args:
-        new: Rows from :func:`undecided_rows`; those with a verdict are not compared.
-        comparison: The columns of the pipeline's rules.
+    """Compare rows without a verdict with the first arrival of their id in the same frame.
 
     Returns:
         The :data:`IDENTITY` columns and ``_verdict`` of all rows but accepted first arrivals, one

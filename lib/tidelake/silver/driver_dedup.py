@@ -62,10 +62,8 @@ def compared_columns() -> list[Column]:
 def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str, Numbers] | None:
     """Compare rows with accepted rows, then with the first arrivals among themselves.
 
-    Args:
-        new: Columns of :func:`compared_columns`, the arrival columns, and ``_number``.
-        accepted: Rows with schema :data:`ACCEPTED`.
-        rules: The pipeline's dedup rules.
+    ``new`` has the columns of :func:`compared_columns`, the arrival columns, and ``_number``;
+    ``accepted`` has the schema :data:`ACCEPTED`.
 
     Returns:
         Row numbers of the repeats, by verdict; None if there are more than :data:`MOST_PAIRS`.

@@ -58,10 +58,7 @@ _REPLACED = "\ufffd"
 class Refusal(NamedTuple):
     """Why rows of a writer schema are quarantined instead of decoded.
 
-    Attributes:
-        schema_id: The schema's id.
-        reason: The quarantine reason.
-        through: Last arrival that the refusal applies to, in microseconds since the epoch.
+    ``through`` is the last arrival that it applies to, in microseconds since the epoch.
     """
 
     schema_id: int
@@ -71,14 +68,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """Accepted and refused writer schemas.
+    """The writer schemas of a registry's subject: accepted ones by id, and refusals.
 
-    Attributes:
-        subject: The registry subject.
-        accepted: Schemas by id.
-        refusals: Refused schemas, some of which may have been accepted later.
-        still_refused: Rows to which a refusal still applies after its schema was accepted; None
-            for all that arrived up to ``through``.
+    A refused schema may have been accepted later. ``still_refused`` is the condition of the rows to
+    which the refusal then still applies; None for all that arrived up to ``through``.
     """
 
     subject: str
@@ -107,11 +100,8 @@ def read_payloads(
 ) -> DataFrame:
     """Decode each payload's fields, in the pipeline's format.
 
-    Args:
-        rows: Bronze columns plus ``requeued_at``.
-        pipeline: The pipeline definition.
-        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
-        decode: From :func:`decoding`; None to create it here.
+    ``rows`` have bronze's columns plus ``requeued_at``; ``schemas`` is needed for rows of a
+    pipeline with a registry; ``decode`` is from :func:`decoding`, or created here.
 
     Returns:
         ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload could not be decoded,

@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import combinations
 from operator import and_, or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -179,14 +178,11 @@ PREDICATES: dict[str, Predicate] = {
 }
 
 
-@dataclass(frozen=True)
-class Rule:
-    """An expectation over single rows.
+class Rule(NamedTuple):
+    """An expectation over single rows, ``critical`` or ``warning``.
 
-    Attributes:
-        text: The reason recorded for a failing row.
-        severity: ``critical`` or ``warning``.
-        fails: True for a failing row, else false, never null; refers to plain column names.
+    ``text`` is the reason recorded for a failing row. ``fails`` refers to plain column names and is
+    never null.
     """
 
     text: str
@@ -194,9 +190,7 @@ class Rule:
     fails: Column
 
 
-def compile_rules(
-    expectations: Sequence[Expectation], types: Mapping[str, str]
-) -> tuple[Rule, ...]:
+def compile_rules(expectations: Sequence[Expectation], types: Types) -> tuple[Rule, ...]:
     """Compile expectations into rules that fail the same rows as Great Expectations, in order.
 
     The loader has checked that all are row-level expectations. No rule raises on any row.
@@ -252,12 +246,7 @@ def _family(simple: str) -> str | None:
 
 
 def type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
-    """Yield a message for each mismatch between an expectation and its columns' types.
-
-    Args:
-        expectation: One of ``ROW_EXPECTATIONS``, with arguments validated by config.
-        types: Column names to types, as Spark's simple strings.
-    """
+    """Yield a message for each mismatch between a row-level expectation and its columns' types."""
     unknown = [name for name in expectation.columns if name not in types]
     if unknown:
         yield f"{', '.join(unknown)} cannot be evaluated row by row (known: {', '.join(types)})"

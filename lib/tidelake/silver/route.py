@@ -88,12 +88,8 @@ def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
 class Fates:
     """The columns of verdicts and fates, which are the same for all pipelines, built once.
 
-    Attributes:
-        verdicts: The columns of a verdict, renamed for the join with the rows.
-        same_row: Whether a verdict is that of a row.
-        first_of_twins: The verdict, if one of several copies is accepted.
-        stage: The stage, which conflicting duplicates get.
-        fate: The fate.
+    ``verdicts`` are joined with the rows by ``same_row``; ``first_of_twins`` is the verdict if one
+    of several copies is accepted.
     """
 
     def __init__(self) -> None:
@@ -157,12 +153,7 @@ def _of_batch(number: int) -> Column:
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
-    """Return the lateness verdict of ``event_time``.
-
-    Args:
-        watermark: Committed with the previous batch; null before the first.
-        allowed: How far behind the watermark an event may still change gold.
-    """
+    """Return the lateness verdict of ``event_time``, given the previous batch's watermark."""
     event_time = F.col("event_time")
     return (
         F.when(watermark.isNull() | (event_time >= watermark), "on_time")

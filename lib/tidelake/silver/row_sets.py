@@ -58,12 +58,7 @@ def may_have_hash(spark: SparkSession, column: str, hashes: Numbers) -> Column:
 
 
 def members(numbers: Numbers, of: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return a mask of the numbers that are in a set.
-
-    Args:
-        numbers: In any order.
-        of: The set, ascending.
-    """
+    """Return a mask of the numbers that are in the ascending set ``of``."""
     if not of.size:
         return np.zeros(numbers.size, dtype=np.bool_)
     found = np.minimum(np.searchsorted(of, numbers), of.size - 1)

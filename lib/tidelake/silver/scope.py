@@ -110,10 +110,9 @@ class DedupScope:
     any of the attributes includes it.
 
     Attributes:
-        since: Arrivals from this instant on (UTC): the earliest arrival of rows that come directly
-            from bronze, less the TTL. None if there are no such rows.
-        requeued: Ranges of arrival, in microseconds since 1970: the arrivals of requeued rows,
-            extended by the TTL.
+        since: Arrivals from this instant on (UTC), a TTL before the first of bronze; None if no
+            row comes from bronze.
+        requeued: Ranges of arrival, in microseconds since 1970: a TTL around requeued rows.
         days: Ranges of event dates, in days since 1970-01-01, whatever the arrival; empty unless
             the dedup rules are widened beyond the TTL.
     """
@@ -125,9 +124,7 @@ class DedupScope:
     def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
         """Select the rows of silver or late in scope, with the compared columns.
 
-        Args:
-            table: Silver or late as of the last committed batch.
-            is_late_table: Whether this is late, where a requeued row may find itself.
+        In late, a requeued row may find itself.
         """
         # record_id is silver's longest column and only late rows need it: two silver rows never
         # share an id and an arrival, since they would be within each other's TTL.
@@ -200,11 +197,9 @@ def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
 def fewer(
     ranges: Sequence[Range], width: Callable[[int, int, int], float] | None = None
 ) -> tuple[Range, ...]:
-    """Merge ranges across the narrowest gaps until at most :data:`RANGES` remain.
+    """Merge ascending, disjoint ranges across the narrowest gaps until :data:`RANGES` remain.
 
-    Args:
-        ranges: Ascending and disjoint.
-        width: Weight of a gap, from its two ends and the greatest end; default: its length.
+    ``width`` weighs a gap, from its two ends and the greatest end; by default by its length.
     """
     if len(ranges) <= RANGES:
         return tuple(ranges)

@@ -37,11 +37,7 @@ Key = tuple[str, str, str | None]
 
 @dataclass(frozen=True)
 class Summary:
-    """The counts of a batch.
-
-    Attributes:
-        groups: Counts by origin, fate, stage and source partition.
-    """
+    """The counts of a batch, by origin, fate, stage and source partition."""
 
     groups: Sequence[Group]
 
@@ -105,9 +101,8 @@ def _latest(*instants: datetime | None) -> datetime | None:
 class Counting:
     """The columns that count a pipeline's rows, built once.
 
-    Attributes:
-        flags: Names of the conditions whose rows are counted.
-        row: Columns that the driver needs to count a row, besides its fate and arrival.
+    ``flags`` names the conditions whose rows are counted; the driver needs the columns ``row`` to
+    count a row, besides its fate and arrival.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
@@ -154,13 +149,10 @@ def summarize(decided: DataFrame, counting: Counting) -> Summary:
 def summarize_in_driver(
     rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
 ) -> Summary:
-    """Count rows by fate in the driver.
+    """Count rows by fate in the driver, given the row numbers of the repeats by verdict.
 
-    Args:
-        rows: ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
-            ``_fate`` that each row has if it is not a repeat.
-        repeats: Row numbers of the repeats, by verdict.
-        counting: The pipeline's counting columns.
+    ``rows`` have ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
+    ``_fate`` of a row that is not a repeat.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():

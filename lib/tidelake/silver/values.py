@@ -85,11 +85,7 @@ def is_too_deep(payload: bytes) -> bool:
 
 
 def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Convert one field's values to its type.
-
-    Args:
-        values: From msgspec; numbers with a fraction or an exponent are :class:`Number`.
-        kind: The type.
+    """Convert one field's values, from msgspec with :class:`Number` as float hook, to its type.
 
     Returns:
         The column, with null for refused values, and the row numbers of the refused values.

@@ -21,12 +21,7 @@ ONLY_PARTITION = "0"
 
 @dataclass(frozen=True)
 class PartitionProgress:
-    """Progress of one source partition.
-
-    Attributes:
-        max_event_time: The largest event time accepted from it (UTC).
-        last_ingested_at: When its last row arrived (UTC).
-    """
+    """One source partition's largest accepted event time and last arrival (UTC)."""
 
     max_event_time: datetime | None
     last_ingested_at: datetime
