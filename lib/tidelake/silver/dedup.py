@@ -262,9 +262,6 @@ def _row_count() -> Column:
     return F.count(F.lit(1)).alias("rows")
 
 
-# The comparisons.
-
-
 class Comparison:
     """The columns that compare rows under a pipeline's dedup rules, built once.
 

@@ -36,7 +36,6 @@ UNKNOWN = "_unknown"
 # The reason a payload could not be decoded.
 REFUSAL = "_refusal"
 
-_NO_JSON = "payload: not one JSON object"
 # The JSON equivalent of an Avro payload.
 _TEXT = "_text"
 _DECODED = "_decoded"
@@ -109,29 +108,30 @@ def read_payloads(
         (array of reasons, one per refused value) and ``_unknown`` (fields not in the schema, null
         if none: a map to strings, or one JSON object with ``rescue``).
     """
+    event, payload = pipeline.event, F.col("payload")
     if not pipeline.reads_avro:
-        return _decoded(rows, pipeline.event, decode)
+        return _decoded(rows, payload, F.lit("payload: not one JSON object"), event, decode)
     if pipeline.registry is None:
-        read = _decode_plain(rows, pipeline.avro_schema or "")
+        refusal = F.lit("payload: not one Avro datum of source.schema")
+        read = _as_json(rows, payload, [(F.lit(True), pipeline.avro_schema or "")], refusal)
     else:
-        known = schemas or WriterSchemas(pipeline.registry.subject, {})
-        read = _decode_framed(rows, known)
-    return _decoded(read, pipeline.event, decode, is_json=False)
+        read = _decode_framed(rows, schemas or WriterSchemas(pipeline.registry.subject, {}))
+    return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), event, decode)
 
 
-def _decoded(rows: DataFrame, event: Event, decode: Any, *, is_json: bool = True) -> DataFrame:
-    """Decode JSON from ``payload``, or from ``_text``; ``_refusal`` then says why it is null."""
+def _decoded(
+    rows: DataFrame, json: Column, refusal: Column, event: Event, decode: Any
+) -> DataFrame:
+    """Decode JSON; ``refusal`` is the reason where it is not one object."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
-    json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
     decode = decode or decoding(event)
     # An Arrow UDF sends only this column to Python; the others stay in the JVM.
     read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
     parsed = F.col(_DECODED)["parsed"]
-    why = F.lit(_NO_JSON) if is_json else F.col(REFUSAL)
     return read.select(
         *kept,
         parsed.alias(PARSED),
-        F.when(~parsed, why).alias(REFUSAL),
+        F.when(~parsed, refusal).alias(REFUSAL),
         F.col(_DECODED)["values"].alias(VALUES),
         F.col(_DECODED)["broken"].alias(BROKEN),
         F.col(_DECODED)["unknown"].alias(UNKNOWN),
@@ -230,11 +230,6 @@ def not_registered(schema: object, subject: str) -> str:
 def trial(schema: str) -> Column:
     """Return the expression that Spark must be able to analyze to read a schema's data."""
     return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
-
-
-def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
-    refusal = F.lit("payload: not one Avro datum of source.schema")
-    return _as_json(rows, F.col("payload"), [(F.lit(True), schema)], refusal)
 
 
 def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:

@@ -168,7 +168,13 @@ class Routing:
     def __init__(self, pipeline: Pipeline) -> None:
         """Build the columns."""
         self.pipeline = pipeline
-        self.events = _event_columns(pipeline)
+        self.events = [
+            *[F.col(name) for name in ("event_id", "event_time")],
+            *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
+            *enriched_columns(pipeline.enrich),
+            (F.col(LATENESS) != "on_time").alias("is_late"),
+            *[F.col(name) for name in ("record_id", "ingested_at", "event_date")],
+        ]
 
 
 def to_silver(
@@ -212,9 +218,7 @@ def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> l
         watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
         *_unknown_columns(routing.pipeline, extra),
-        F.col(REQUEUED_AT),
-        F.col(PAYLOAD_HASH),
-        F.col(ID_HASH),
+        *[F.col(name) for name in (REQUEUED_AT, PAYLOAD_HASH, ID_HASH)],
     ]
 
 
@@ -228,14 +232,10 @@ def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFra
 def quarantine_columns() -> list[Column]:
     """Return the columns of quarantined rows without generation and batch."""
     return [
-        F.col("record_id"),
-        F.col("payload"),
-        F.col("event_id"),
+        *[F.col(name) for name in ("record_id", "payload", "event_id")],
         reasons_by_stage().alias("reasons"),
         F.col(STAGE).alias("stage"),
-        F.col("ingested_at"),
-        F.col(REQUEUED_AT),
-        F.col(PAYLOAD_HASH),
+        *[F.col(name) for name in ("ingested_at", REQUEUED_AT, PAYLOAD_HASH)],
     ]
 
 
@@ -244,19 +244,6 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     if pipeline.event.evolution == "rescue":
         return [F.col(UNKNOWN).alias(RESCUED)]
     return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]
-
-
-def _event_columns(pipeline: Pipeline) -> list[Column]:
-    return [
-        F.col("event_id"),
-        F.col("event_time"),
-        *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
-        *enriched_columns(pipeline.enrich),
-        (F.col(LATENESS) != "on_time").alias("is_late"),
-        F.col("record_id"),
-        F.col("ingested_at"),
-        F.col("event_date"),
-    ]
 
 
 def _origin(generation: str, batch: int) -> list[Column]:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
@@ -101,13 +101,18 @@ def _latest(*instants: datetime | None) -> datetime | None:
 class Counting:
     """The columns that count a pipeline's rows, built once.
 
-    ``flags`` names the conditions whose rows are counted; the driver needs the columns ``row`` to
-    count a row, besides its fate and arrival.
+    ``flags`` names the conditions whose rows are counted: warnings, missed dimension matches, and
+    unknown fields. The driver needs the columns ``row`` to count a row, besides its fate and
+    arrival.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Build the columns."""
-        flags = _flags(pipeline)
+        texts, enrichments = rule_texts(pipeline), range(len(pipeline.enrich))
+        flags = {f"_w{n}": F.array_contains(WARNINGS, text) for n, text in enumerate(texts)}
+        flags |= {f"_d{n}": F.col(looked_up(n)).isNull() for n in enrichments}
+        is_additive = pipeline.event.evolution == "additive"
+        flags["unknown"] = F.col(UNKNOWN).isNotNull() if is_additive else F.lit(False)
         self.flags = tuple(flags)
         partition = partition_of(pipeline.source).alias("partition")
         arrived, event = F.unix_micros("ingested_at"), F.unix_micros("event_time")
@@ -125,19 +130,6 @@ class Counting:
             *[flag.alias(name) for name, flag in flags.items()],
             id_number().alias("fingerprint"),
         ]
-
-
-def _flags(pipeline: Pipeline) -> dict[str, Column]:
-    """Return a condition for each warning, each missed dimension match, and unknown fields."""
-    is_additive = pipeline.event.evolution == "additive"
-    return {
-        **{
-            f"_w{n}": F.array_contains(WARNINGS, text)
-            for n, text in enumerate(rule_texts(pipeline))
-        },
-        **{f"_d{n}": F.col(looked_up(n)).isNull() for n in range(len(pipeline.enrich))},
-        "unknown": F.col(UNKNOWN).isNotNull() if is_additive else F.lit(False),
-    }
 
 
 def summarize(decided: DataFrame, counting: Counting) -> Summary:

@@ -265,7 +265,7 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
     is_allowed = _LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))
     if found is None or not is_allowed:
         raise Refused
-    day = _day(int(found[1]), int(found[2]), int(found[3]))
+    day = _day(*(int(found[number]) for number in (1, 2, 3)))
     hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
     if hour > 23 or minute > 59 or second > 59:
         raise Refused
