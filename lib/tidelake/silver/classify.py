@@ -30,18 +30,10 @@ from tidelake.silver.payloads import (
 )
 from tidelake.silver.quality import compile_rules
 
-STAGE = "_stage"
-REASONS = "_reasons"
-PAYLOAD_HASH = "_payload_hash"
-ROW = "_row"
-ORIGIN = "_origin"
-REQUEUED_AT = "_requeued_at"
-FAILED_RULES = "_failed_rules"
-WARNINGS = "_warnings"
-SELECTED = "_selected"
-
-FILTERED = "filtered"
-CONFLICTING = "conflicting_duplicate"
+STAGE, REASONS, FAILED_RULES, WARNINGS = "_stage", "_reasons", "_failed_rules", "_warnings"
+ORIGIN, REQUEUED_AT, SELECTED = "_origin", "_requeued_at", "_selected"
+ROW, PAYLOAD_HASH = "_row", "_payload_hash"
+FILTERED, CONFLICTING = "filtered", "conflicting_duplicate"
 _SECONDS_A_DAY = 86_400
 # Bronze columns of the output, and the results of decoding beside the values.
 _OWN = ("record_id", "payload", "source", "ingested_at")

@@ -60,10 +60,8 @@ TWIN = "twin"
 # batch; rows equal in all of these columns are copies.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
-_ID = "_id"
-_ORDER = "_order"
-_ACCEPTED = "_accepted_rows"
-_ACCEPTED_ID = "_accepted_id"
+_ID, _ORDER = "_id", "_order"
+_ACCEPTED, _ACCEPTED_ID = "_accepted_rows", "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
 # Checkpoints a frame eagerly, for the rest of the batch.

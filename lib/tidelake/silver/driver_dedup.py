@@ -87,8 +87,25 @@ def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str,
         return None
     places, rows = spread(starts, ends - starts)
     arrivals = _Arrivals(*[new[name].to_numpy() for name in (ARRIVED_AT, DAY, PAYLOAD_HASH)])
+    stored = _Arrivals(
+        accepted["ingested_at"].cast(pa.int64()).to_numpy(),
+        accepted["event_date"].cast(pa.int32()).to_numpy(),
+        accepted[PAYLOAD_HASH].to_numpy(),
+    )
+    others = by_arrival[places]
+    meets = _in_scope(arrivals, rows, stored, others, rules)
+    requeued = new[_REQUEUED_RECORD]
+    if requeued.null_count < len(requeued):
+        # A requeued late row is not a duplicate of itself.
+        codes = _codes([*requeued.chunks, *accepted["record_id"].chunks])
+        own, other = codes[: len(requeued)][rows], codes[len(requeued) :][others]
+        is_late = accepted["_late"].to_numpy(zero_copy_only=False)[others]
+        meets &= ~(is_late & (own == other) & (own >= 0))
+    met = np.flatnonzero(meets)
+    settled, first = np.unique(rows[met], return_index=True)
+    is_same = arrivals.payload[settled] == stored.payload[others[met[first]]]
     verdicts = np.full(new.num_rows, _OPEN, dtype=np.int8)
-    _match_accepted(verdicts, arrivals, new, rows, accepted, by_arrival[places], rules)
+    verdicts[settled] = np.where(is_same, _SAME, _OTHER)
     _match_firsts(verdicts, arrivals, new_ids, rules)
     numbers = new[NUMBER].to_numpy()
     found = {DUPLICATE: numbers[verdicts == _SAME], CONFLICT: numbers[verdicts == _OTHER]}
@@ -132,37 +149,6 @@ def _in_scope(
     if not rules.widened:
         return np.asarray(within)
     return np.asarray(within | (arrivals.day[rows] == others.day[other_rows]))
-
-
-def _match_accepted(
-    verdicts: np.ndarray,
-    arrivals: _Arrivals,
-    new: pa.Table,
-    rows: Numbers,
-    accepted: pa.Table,
-    others: Numbers,
-    rules: Dedup,
-) -> None:
-    """Compare rows with accepted rows: ``rows`` and ``others`` are pairs of row indexes."""
-    if not rows.size:
-        return
-    stored = _Arrivals(
-        accepted["ingested_at"].cast(pa.int64()).to_numpy(),
-        accepted["event_date"].cast(pa.int32()).to_numpy(),
-        accepted[PAYLOAD_HASH].to_numpy(),
-    )
-    meets = _in_scope(arrivals, rows, stored, others, rules)
-    requeued = new[_REQUEUED_RECORD]
-    if requeued.null_count < len(requeued):
-        # A requeued late row is not a duplicate of itself.
-        codes = _codes([*requeued.chunks, *accepted["record_id"].chunks])
-        own, other = codes[: len(requeued)][rows], codes[len(requeued) :][others]
-        is_late = accepted["_late"].to_numpy(zero_copy_only=False)[others]
-        meets &= ~(is_late & (own == other) & (own >= 0))
-    met = np.flatnonzero(meets)
-    settled, first = np.unique(rows[met], return_index=True)
-    earliest = stored.payload[others[met[first]]]
-    verdicts[settled] = np.where(arrivals.payload[settled] == earliest, _SAME, _OTHER)
 
 
 def _match_firsts(verdicts: np.ndarray, arrivals: _Arrivals, ids: Numbers, rules: Dedup) -> None:

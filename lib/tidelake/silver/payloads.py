@@ -29,10 +29,7 @@ try:
 except ImportError:
     arrow_udf = None
 
-PARSED = "_parsed"
-BROKEN = "_broken"
-VALUES = "_values"
-UNKNOWN = "_unknown"
+PARSED, VALUES, BROKEN, UNKNOWN = "_parsed", "_values", "_broken", "_unknown"
 # The reason a payload could not be decoded.
 REFUSAL = "_refusal"
 

@@ -103,10 +103,6 @@ def _matches(column: Column, kwargs: Kwargs) -> Column:
     return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
 
 
-def _matches_none(column: Column, kwargs: Kwargs) -> Column:
-    return reduce(and_, [_unlike(column, regex) for regex in kwargs["regex_list"]])
-
-
 def _is_type(kwargs: Kwargs, types: Types) -> Column:
     wanted = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
     found = _class_of(types[kwargs["column"]])
@@ -120,10 +116,6 @@ def _pair(expected: Callable[[Column, Column, Kwargs], Column]) -> Predicate:
         return ~expected(F.col(kwargs["column_A"]), F.col(kwargs["column_B"]), kwargs)
 
     return predicate
-
-
-def _greater(left: Column, right: Column, kwargs: Kwargs) -> Column:
-    return left >= right if kwargs.get("or_equal") else left > right
 
 
 def _pair_in_set(left: Column, right: Column, kwargs: Kwargs) -> Column:
@@ -164,12 +156,16 @@ PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
     "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
     "expect_column_values_to_match_regex_list": _present(_matches),
-    "expect_column_values_to_not_match_regex_list": _present(_matches_none),
+    "expect_column_values_to_not_match_regex_list": _present(
+        lambda c, kw: reduce(and_, [_unlike(c, regex) for regex in kw["regex_list"]])
+    ),
     "expect_column_values_to_be_of_type": _is_type,
     "expect_column_values_to_be_in_type_list": _is_type,
     "expect_column_value_lengths_to_be_between": _present(lambda c, kw: _between(F.length(c), kw)),
     "expect_column_value_lengths_to_equal": _present(lambda c, kw: F.length(c) == kw["value"]),
-    "expect_column_pair_values_a_to_be_greater_than_b": _pair(_greater),
+    "expect_column_pair_values_a_to_be_greater_than_b": _pair(
+        lambda a, b, kw: a >= b if kw.get("or_equal") else a > b
+    ),
     "expect_column_pair_values_to_be_equal": _pair(lambda a, b, _: a.eqNullSafe(b)),
     "expect_column_pair_values_to_be_in_set": _pair(_pair_in_set),
     "expect_select_column_values_to_be_unique_within_record": _all_distinct,

@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -36,13 +35,9 @@ from tidelake.silver.fields import RESCUED
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.row_sets import has_number
 
-Lateness = Literal["on_time", "late", "too_late"]
-TOO_LATE: Lateness = "too_late"
-FATE = "_fate"
-LATENESS = "_lateness"
-SILVER = "silver"
-LATE = "late"
-QUARANTINED = "quarantined"
+TOO_LATE = "too_late"
+FATE, LATENESS = "_fate", "_lateness"
+SILVER, LATE, QUARANTINED = "silver", "late", "quarantined"
 # Fate and stage of repeats, by verdict.
 OF_REPEATS = {DUPLICATE: (DUPLICATE, None), CONFLICT: (QUARANTINED, CONFLICTING)}
 # The identity columns, as named in the verdicts.
@@ -153,7 +148,7 @@ def _of_batch(number: int) -> Column:
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
-    """Return the lateness verdict of ``event_time``, given the previous batch's watermark."""
+    """Return ``on_time``, ``late`` or ``too_late``, given the previous batch's watermark."""
     event_time = F.col("event_time")
     return (
         F.when(watermark.isNull() | (event_time >= watermark), "on_time")
