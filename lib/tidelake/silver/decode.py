@@ -1,15 +1,9 @@
 """Decode JSON payloads strictly: one object per record, every value exactly as written.
 
-An Arrow array of payloads becomes typed columns, reasons for refused values, and the fields that
-are not in the schema. The decoder needs neither Spark nor a pipeline, so the stream, backfill,
-verify and the tests share it. msgspec parses the JSON; this module decides which values fit their
-type. ``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a timestamp and a value that overflows
-are refused rather than rounded or guessed.
-
-A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
-that neither a double nor 38 digits represent is refused, because its text would be that of another
-number. A number that overflows or underflows a double, such as 1e-400, is treated as text: a string
-field keeps it, any other type refuses it.
+The decoder needs neither Spark nor a pipeline, so the stream, backfill, verify and the tests share
+it. msgspec parses the JSON; :mod:`tidelake.silver.values` decides which values fit their type:
+``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a timestamp and a value that overflows are
+refused rather than rounded or guessed.
 """
 
 from __future__ import annotations

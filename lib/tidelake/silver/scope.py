@@ -82,15 +82,10 @@ def arrival_columns() -> list[Column]:
 def arrival_order() -> list[Column]:
     """Return the sort columns of arrival order, earliest first."""
     # A row replayed from quarantine counts as arrived when it was requeued.
-    replayed = F.col(ORIGIN) == "quarantine"
-    return [
-        F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
-        F.col("ingested_at"),
-        F.col("source"),
-        *position(),
-        F.col(ROW),
-        F.col(PAYLOAD_HASH),
-    ]
+    replayed, ingested_at = F.col(ORIGIN) == "quarantine", F.col("ingested_at")
+    arrived = F.when(replayed, F.col(REQUEUED_AT)).otherwise(ingested_at).alias("arrived")
+    copies = [F.col(name) for name in (ROW, PAYLOAD_HASH)]
+    return [arrived, ingested_at, F.col("source"), *position(), *copies]
 
 
 def position() -> list[Column]:

@@ -2,6 +2,11 @@
 
 This module defines what "exact" means for each type. Arrow casts whole columns of plainly written
 values; other values are read one by one. The last part writes numbers and nested values as text.
+
+A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
+that neither a double nor 38 digits represent is refused, because its text would be that of another
+number. One that overflows or underflows a double, such as 1e-400, is treated as text: a string
+field keeps it, any other type refuses it.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
+from itertools import accumulate
 from types import NoneType
 from typing import Any
 
@@ -71,14 +77,9 @@ def is_too_deep(payload: bytes) -> bool:
     """Return whether an object is nested deeper than :data:`MOST_DEPTH`."""
     if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
         return False
-    depth = deepest = 0
-    for letter in _TEXTS_OF_JSON.sub(b"", payload):
-        if letter in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in b"]}":
-            depth -= 1
-    return deepest > MOST_DEPTH
+    letters = _TEXTS_OF_JSON.sub(b"", payload)
+    depths = accumulate((letter in b"[{") - (letter in b"]}") for letter in letters)
+    return max(depths, default=0) > MOST_DEPTH
 
 
 # Columns: cast in Arrow if all values are plainly written, else value by value.
@@ -103,11 +104,8 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
     typed: list[Any] = []
     bad: list[int] = []
     for row, value in enumerate(values):
-        if value is None:
-            typed.append(None)
-            continue
         try:
-            typed.append(read(value, kind))
+            typed.append(None if value is None else read(value, kind))
         except Refused:
             typed.append(None)
             bad.append(row)
@@ -336,8 +334,7 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
 
 
 _ANY = msgspec.json.Decoder(float_hook=Number)
-_Reader = Callable[[Any, Any], Any]
-_READERS: dict[int, _Reader] = {
+_READERS: dict[int, Callable[[Any, Any], Any]] = {
     pa.string().id: _string,
     pa.bool_().id: _boolean,
     **{kind.id: _integer for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
