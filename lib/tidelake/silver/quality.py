@@ -254,12 +254,12 @@ def _value_type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
     if None in families.values():
         other = next(name for name, family in families.items() if family is None)
         yield f"{other} is {types[other]}; only null and type expectations support this type"
-    elif "value_pairs_set" in kwargs:
-        for side, name in enumerate(names):
-            written = [pair[side] for pair in kwargs["value_pairs_set"]]
-            yield from _set_errors(written, name, types[name])
-    elif "value_set" in kwargs:
-        yield from _set_errors(kwargs["value_set"], names[0], types[names[0]])
+    elif "value_set" in kwargs or "value_pairs_set" in kwargs:
+        rows = kwargs.get("value_pairs_set") or [[value] for value in kwargs["value_set"]]
+        for number, name in enumerate(names):
+            for value in (row[number] for row in rows):
+                if value is not None and not _fits(value, types[name]):
+                    yield f"{value!r} cannot be a value of {name}, which is {types[name]}"
     elif "sum_total" not in kwargs and len(names) > 1:
         if len(set(families.values())) > 1:
             listed = ", ".join(f"{name} {types[name]}" for name in names)
@@ -271,12 +271,6 @@ def _value_type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
         for name, family in families.items():
             if family != wanted:
                 yield f"{name} is {types[name]}; this expectation needs {wanted} columns"
-
-
-def _set_errors(values: list[Any], name: str, simple: str) -> Iterator[str]:
-    for value in values:
-        if value is not None and not _fits(value, simple):
-            yield f"{value!r} cannot be a value of {name}, which is {simple}"
 
 
 def _fits(value: Any, simple: str) -> bool:
