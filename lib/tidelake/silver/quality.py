@@ -268,8 +268,8 @@ def _value_type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
         yield from _bound_errors(kwargs, names[0], types[names[0]])
     else:
         wanted = "number" if "sum_total" in kwargs else "text"
-        for name, family in families.items():
-            if family != wanted:
+        for name in names:
+            if families[name] != wanted:
                 yield f"{name} is {types[name]}; this expectation needs {wanted} columns"
 
 
