@@ -15,7 +15,6 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-NOTHING: Numbers = np.empty(0, dtype=np.int64)
 
 _FEW = 1_000
 _WORD = 64

@@ -16,8 +16,6 @@ from pyspark.sql import functions as F
 from tidelake.config import Source
 from tidelake.instants import BEGINNING
 
-ONLY_PARTITION = "0"
-
 
 @dataclass(frozen=True)
 class PartitionProgress:
@@ -61,7 +59,7 @@ def held_back_by(
 def partition_of(source: Source) -> Column:
     """Return a bronze row's source partition: its Kafka partition; other sources have only one."""
     if source.kind != "kafka":
-        return F.lit(ONLY_PARTITION)
+        return F.lit("0")
     offset = F.substring_index("record_id", ":", -1)
     return F.left("record_id", F.length("record_id") - F.length(offset) - 1)
 
