@@ -168,7 +168,8 @@ def _match_firsts(verdicts: np.ndarray, arrivals: _Arrivals, ids: Numbers, rules
     starts, ends = (np.searchsorted(ids, recurring, side) for side in ("left", "right"))
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
         of_id = running[start:end]
-        verdicts[of_id] = _one_by_one(*[column[of_id].tolist() for column in arrivals], rules)
+        at, days, payloads = (column[of_id].tolist() for column in arrivals)
+        verdicts[of_id] = _one_by_one(at, days, payloads, rules)
 
 
 def _one_by_one(at: list[int], days: list[int], payloads: list[int], rules: Dedup) -> list[int]:

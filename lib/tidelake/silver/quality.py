@@ -42,7 +42,7 @@ _CLASSES: dict[str, type[T.DataType]] = {
     },
     **{kind.typeName(): kind for kind in (T.DecimalType, T.ArrayType, T.MapType, T.StructType)},
 }
-_FAMILIES = {
+_FAMILIES: dict[type[T.DataType], str] = {
     T.NumericType: "number",
     **dict.fromkeys((T.DateType, T.TimestampType, T.TimestampNTZType), "time"),
     T.StringType: "text",
