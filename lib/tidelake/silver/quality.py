@@ -44,7 +44,9 @@ _CLASSES: dict[str, type[T.DataType]] = {
 }
 _FAMILIES: dict[type[T.DataType], str] = {
     T.NumericType: "number",
-    **dict.fromkeys((T.DateType, T.TimestampType, T.TimestampNTZType), "time"),
+    T.DateType: "time",
+    T.TimestampType: "time",
+    T.TimestampNTZType: "time",
     T.StringType: "text",
     T.BooleanType: "truth",
 }
