@@ -194,13 +194,11 @@ def _tried(name: str) -> str:
 
 def reasons_by_stage() -> Column:
     """Return the reasons of a quarantined row: those collected, or the text for its stage."""
+    ahead, conflict = "event_time: in the future", "event_id: seen before with another payload"
     return (
         F.when(F.col(STAGE) == "parse", F.array(REFUSAL))
-        .when(F.col(STAGE) == "future_event_time", F.array(F.lit("event_time: in the future")))
-        .when(
-            F.col(STAGE) == CONFLICTING,
-            F.array(F.lit("event_id: seen before with another payload")),
-        )
+        .when(F.col(STAGE) == "future_event_time", F.array(F.lit(ahead)))
+        .when(F.col(STAGE) == CONFLICTING, F.array(F.lit(conflict)))
         .otherwise(F.col(REASONS))
     )
 

@@ -268,16 +268,14 @@ def _as_json(
 
 def _is_valid_utf8(text: Column) -> Column:
     """Return whether no invalid UTF-8 byte was replaced when the text was decoded."""
+
+    def occurrences(letters: str, of: Column) -> Column:
+        return (F.length(of) - F.length(F.replace(of, F.lit(letters), F.lit("")))) / len(letters)
+
+    replaced = occurrences(_REPLACED, text)
     as_bytes = F.decode("payload", "ISO-8859-1")
-    replaced = _occurrences(_REPLACED, text)
-    written = _occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
+    written = occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
     return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
-
-
-def _occurrences(letters: str, text: Column) -> Column:
-    """Count the occurrences of ``letters`` in a text."""
-    without = F.replace(text, F.lit(letters), F.lit(""))
-    return (F.length(text) - F.length(without)) / len(letters)
 
 
 def _refused(schemas: WriterSchemas) -> Column:

@@ -148,7 +148,7 @@ def _of_batch(number: int) -> Column:
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
-    """Return ``on_time``, ``late`` or ``too_late``, given the previous batch's watermark."""
+    """Return ``on_time``, ``late`` or ``too_late``; ``watermark`` is null before the first."""
     event_time = F.col("event_time")
     return (
         F.when(watermark.isNull() | (event_time >= watermark), "on_time")
