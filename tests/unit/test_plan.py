@@ -18,19 +18,14 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.silver.route import decide, to_silver
 from tidelake.silver.summary import summarize
 
-_BUILDERS = {
-    classify: ("_steps", "_rule_columns", "decoding"),
-    dedup: (
-        "_compared",
-        "_grouping",
-        "_matched",
-        "_ranks",
-        "_ranking",
-        "arrival_columns",
-        "compared_columns",
-    ),
-    route: ("_verdicts", "_fate", "_event_columns"),
-    summary: ("_flags",),
+_BUILDERS: dict[Any, tuple[str, ...]] = {
+    classify: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
+    dedup.Comparison: ("__init__",),
+    dedup: ("_grouping", "_matched", "_ranks", "arrival_columns", "compared_columns"),
+    route.Fates: ("__init__",),
+    route.Routing: ("__init__",),
+    route: ("_fate",),
+    summary.Counting: ("__init__",),
 }
 
 
@@ -56,14 +51,16 @@ def test_batches_of_one_plan_build_their_columns_once(
 
         return call
 
-    for module, names in _BUILDERS.items():
+    wanted = {f"{owner.__name__}.{name}" for owner, names in _BUILDERS.items() for name in names}
+    for owner, names in _BUILDERS.items():
         for name in names:
-            monkeypatch.setattr(module, name, counted(name, getattr(module, name)))
+            build = counted(f"{owner.__name__}.{name}", getattr(owner, name))
+            monkeypatch.setattr(owner, name, build)
     rule = expect("column_values_to_not_be_null", column="user_id")
     monkeypatch.setattr(Pipeline, "rules", (rule,))
     plan = SilverPlan(shop(tmp_path))
     columns = _batch(spark, plan)
-    assert set(built) == {name for names in _BUILDERS.values() for name in names}
+    assert set(built) == wanted
     built.clear()
     assert _batch(spark, plan) == columns
     assert not built

@@ -80,31 +80,24 @@ def _problem(schema: Any, namespace: str, enclosing: tuple[str, ...]) -> str:
     if isinstance(schema, str):
         name = _full_name(schema, namespace)
         return f"is recursive: {name} holds itself" if name in enclosing else ""
-    if isinstance(schema, list):
-        return _first(_problem(branch, namespace, enclosing) for branch in schema)
-    if not isinstance(schema, dict):
+    if not isinstance(schema, dict | list):
         return f"is no Avro schema: {schema!r:.40}"
-    inner = [schema[key] for key in ("items", "values") if key in schema]
-    if isinstance(schema.get("type"), dict | list):
-        inner.append(schema["type"])
-    if schema.get("type") == "record":
+    if isinstance(schema, list):
+        inner = schema
+    elif schema.get("type") == "record":
         name = _full_name(str(schema.get("name")), str(schema.get("namespace", namespace)))
         namespace, enclosing = name.rpartition(".")[0], (*enclosing, name)
-        fields = schema.get("fields")
-        fields = [field for field in fields if isinstance(field, dict)] if fields else []
+        fields = [field for field in schema.get("fields") or () if isinstance(field, dict)]
         names = [str(field.get("name")).lower() for field in fields]
         repeated = next((lowered for lowered in names if names.count(lowered) > 1), "")
         if repeated:
             return f"has fields of {name} that differ by case alone: {repeated}"
-        inner += [field.get("type") for field in fields]
-    elif isinstance(schema.get("type"), str):
-        inner.append(schema["type"])
-    return _first(_problem(child, namespace, enclosing) for child in inner)
+        inner = [field.get("type") for field in fields]
+    else:
+        inner = [schema[key] for key in ("items", "values", "type") if key in schema]
+    problems = (_problem(child, namespace, enclosing) for child in inner)
+    return next((problem for problem in problems if problem), "")
 
 
 def _full_name(name: str, namespace: str) -> str:
     return name if "." in name or not namespace else f"{namespace}.{name}"
-
-
-def _first(problems: Any) -> str:
-    return next((problem for problem in problems if problem), "")

@@ -6,7 +6,6 @@ The tests run in this order, and the first that applies sets the row's stage.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
 from operator import or_
@@ -31,28 +30,21 @@ from tidelake.silver.payloads import (
 )
 from tidelake.silver.quality import compile_rules
 
-STAGE = "_stage"
-REASONS = "_reasons"
-PAYLOAD_HASH = "_payload_hash"
-ROW = "_row"
-ORIGIN = "_origin"
-REQUEUED_AT = "_requeued_at"
-FAILED_RULES = "_failed_rules"
-WARNINGS = "_warnings"
-SELECTED = "_selected"
-
-FILTERED = "filtered"
-CONFLICTING = "conflicting_duplicate"
+STAGE, REASONS, FAILED_RULES, WARNINGS = "_stage", "_reasons", "_failed_rules", "_warnings"
+ORIGIN, REQUEUED_AT, SELECTED = "_origin", "_requeued_at", "_selected"
+ROW, PAYLOAD_HASH = "_row", "_payload_hash"
+FILTERED, CONFLICTING = "filtered", "conflicting_duplicate"
 _SECONDS_A_DAY = 86_400
+# Bronze columns of the output, and the results of decoding beside the values.
+_OWN = ("record_id", "payload", "source", "ingested_at")
+_DECODED = (PARSED, REFUSAL, BROKEN, UNKNOWN)
 
 
 def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = None) -> DataFrame:
     """Decode each row's event and set the stage of rows that are not candidates for silver.
 
-    Args:
-        rows: Bronze columns plus ``reason`` and ``requeued_at``, null unless requeued.
-        judging: The compiled columns of the pipeline.
-        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
+    ``rows`` have bronze's columns plus ``reason`` and ``requeued_at``, null unless requeued;
+    ``schemas`` is needed for rows of a pipeline with a registry.
 
     Returns:
         ``record_id``, ``payload``, ``source``, ``ingested_at``, ``event_id``, ``event_time``,
@@ -62,106 +54,102 @@ def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = 
         none of the tests applies), ``_reasons``, ``_refusal`` (why it was not decoded) and
         ``_warnings`` (texts of the warning rules that fail).
     """
-    pipeline, steps = judging.pipeline, judging.steps
-    read = read_payloads(rows, pipeline, schemas, decode=judging.decode)
-    attempted = payload_scope(read, pipeline).select(*steps.attempted)
-    judged = attempted.select(*steps.judged).withColumn(REASONS, steps.reasons)
-    return _with_rules(judged, judging).select(*steps.output)
+    read = read_payloads(rows, judging.pipeline, schemas, decode=judging.decode)
+    attempted = payload_scope(read, judging.pipeline).select(*judging.attempted)
+    judged = attempted.select(*judging.judged).withColumn(REASONS, judging.reasons)
+    return _with_rules(judged, judging).select(*judging.output)
 
 
 class Judging:
     """The columns that classify rows of a pipeline, built once.
 
-    Attributes:
-        pipeline: The pipeline definition.
-        steps: The columns of each select.
-        decode: Arrow UDF that decodes payloads; None if Spark has no Arrow UDFs.
+    ``decode`` is the Arrow UDF that decodes payloads; ``attempted`` (the definition's expressions,
+    guarded), ``judged`` and ``output`` are three selects, ``reasons`` the contract violations.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Compile everything except the rules, which need the types of silver's columns."""
         self.pipeline = pipeline
-        self.steps = _steps(pipeline)
         self.decode = decoding(pipeline.event)
+        self.attempted, self.judged = _evaluated(pipeline)
+        self.reasons = _reasons(pipeline)
+        self.output = _output(pipeline.watermark.max_future_skew)
         self._rules: list[Column] | None = None
 
     def rules(self, plain: DataFrame) -> list[Column]:
         """Return the rules, compiled once for the column types of the first frame."""
         if self._rules is None:
-            self._rules = _rule_columns(self.pipeline, plain)
+            compiled = compile_rules(self.pipeline.rules, dict(plain.dtypes))
+            self._rules = [F.col("_kept.*")]
+            for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
+                tests = [(rule.fails, rule.text) for rule in compiled if rule.severity == severity]
+                self._rules.append(texts_where(tests).alias(name))
         return self._rules
 
 
-@dataclass(frozen=True)
-class _Steps:
-    """The columns of each select, in order of execution."""
-
-    attempted: list[Column]
-    judged: list[Column]
-    reasons: Column
-    output: list[Column]
-
-
-def _steps(pipeline: Pipeline) -> _Steps:
+def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
+    """Return the columns that evaluate the definition's expressions, and those of the results."""
     event = pipeline.event
-    tried = {f"event.{key}": sql for key, sql in (("id", event.id), ("time", event.time))}
+    tried = {"event.id": event.id, "event.time": event.time}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
     casts, types = {"event.id": "string", "event.time": "timestamp"}, payload_types(event)
-    own = [F.col(name) for name in ("record_id", "payload", "source", "ingested_at")]
+    attempted = [
+        *[F.col(f"_in_{name}").alias(name) for name in _OWN],
+        F.col("_in_requeued_at").alias(REQUEUED_AT),
+        F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
+        *[F.col(name) for name in _DECODED],
+        *[
+            try_eval(sql, casts.get(name), types=types).alias(_tried(name))
+            for name, sql in tried.items()
+        ],
+    ]
 
     def value(name: str) -> Column:
         return F.col(_tried(name)).getField(VALUE)
 
-    wanted = value("event.where") if event.where else F.lit(True)
-    # A row on which `where` fails is not filtered: it breaks the contract.
-    is_computed = F.col(_tried("event.where")).isNotNull() if event.where else F.lit(True)
+    wanted = F.lit(True)
+    if event.where:
+        # A row on which `where` fails is not filtered: it breaks the contract.
+        is_filter = F.coalesce(value("event.where"), F.lit(False))
+        wanted = is_filter | F.col(_tried("event.where")).isNull()
     failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
     selected = [value(f"select.{name}").alias(name) for name in pipeline.selected]
-    kept = [F.col(name) for name in (REQUEUED_AT, ORIGIN, PARSED, REFUSAL, BROKEN, UNKNOWN)]
-    contract = F.size(REASONS) > 0
-    return _Steps(
-        attempted=[
-            *[
-                F.col(f"_in_{name}").alias(name)
-                for name in ("record_id", "payload", "source", "ingested_at")
-            ],
-            F.col("_in_requeued_at").alias(REQUEUED_AT),
-            F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
-            *[F.col(name) for name in (PARSED, REFUSAL, BROKEN, UNKNOWN)],
-            *[
-                try_eval(sql, casts.get(name), types=types).alias(_tried(name))
-                for name, sql in tried.items()
-            ],
-        ],
-        judged=[
-            *own,
-            *kept,
-            (F.coalesce(wanted, F.lit(False)) | ~is_computed).alias("_wanted"),
-            texts_where(failed).alias("_failed"),
-            value("event.id").alias("event_id"),
-            value("event.time").alias("event_time"),
-            F.struct(*selected).alias(SELECTED),
-        ],
-        reasons=_reasons(pipeline),
-        output=[
-            *own,
-            F.col("event_id"),
-            F.col("event_time"),
-            utc_date("event_time").alias("event_date"),
-            F.col(SELECTED),
-            F.col(UNKNOWN),
-            F.xxhash64("payload").alias(PAYLOAD_HASH),
-            hash_of_id().alias(ID_HASH),
-            _row_key().alias(ROW),
-            F.col(ORIGIN),
-            F.col(REQUEUED_AT),
-            _stage(pipeline.watermark.max_future_skew).alias(STAGE),
-            F.when(contract, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
-            F.col(REFUSAL),
-            F.col(WARNINGS),
-        ],
+    return attempted, [
+        *[F.col(name) for name in (*_OWN, REQUEUED_AT, ORIGIN, *_DECODED)],
+        wanted.alias("_wanted"),
+        texts_where(failed).alias("_failed"),
+        value("event.id").alias("event_id"),
+        value("event.time").alias("event_time"),
+        F.struct(*selected).alias(SELECTED),
+    ]
+
+
+def _output(max_future_skew: timedelta) -> list[Column]:
+    ahead = F.col("event_time") > F.col("ingested_at") + F.lit(max_future_skew)
+    is_broken = F.size(REASONS) > 0
+    stage = (
+        F.when(~F.col(PARSED), "parse")
+        .when(~F.col("_wanted"), FILTERED)
+        .when(is_broken, "contract")
+        .when(F.size(FAILED_RULES) > 0, "expectation")
+        .when(ahead, "future_event_time")
     )
+    # Differs between a record and its requeued copy.
+    requeued = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
+    row = F.when(F.col(REQUEUED_AT).isNotNull(), requeued).otherwise(F.col("record_id"))
+    return [
+        *[F.col(name) for name in (*_OWN, "event_id", "event_time")],
+        utc_date("event_time").alias("event_date"),
+        *[F.col(name) for name in (SELECTED, UNKNOWN)],
+        F.xxhash64("payload").alias(PAYLOAD_HASH),
+        hash_of_id().alias(ID_HASH),
+        row.alias(ROW),
+        *[F.col(name) for name in (ORIGIN, REQUEUED_AT)],
+        stage.alias(STAGE),
+        F.when(is_broken, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
+        *[F.col(name) for name in (REFUSAL, WARNINGS)],
+    ]
 
 
 def hash_of_id() -> Column:
@@ -172,6 +160,8 @@ def hash_of_id() -> Column:
 def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
     """Return the texts whose condition is true; build no array if none is."""
     nothing = F.array().cast("array<string>")
+    if not tests:
+        return nothing
     found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
     return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
 
@@ -186,29 +176,16 @@ def _with_rules(judged: DataFrame, judging: Judging) -> DataFrame:
 
     The row is kept in a struct meanwhile, as a selected column may have an internal column's name.
     """
-    selected = judging.pipeline.silver_columns
-    nothing = F.array().cast("array<string>")
     if not judging.pipeline.rules:
+        nothing = texts_where([])
         return judged.withColumn(FAILED_RULES, nothing).withColumn(WARNINGS, nothing)
     plain = judged.select(
         F.struct("*").alias("_kept"),
         "event_id",
         "event_time",
-        *[F.col(SELECTED).getField(name).alias(name) for name in selected],
+        *[F.col(SELECTED).getField(name).alias(name) for name in judging.pipeline.silver_columns],
     )
     return plain.select(*judging.rules(plain))
-
-
-def _rule_columns(pipeline: Pipeline, plain: DataFrame) -> list[Column]:
-    """Compile the rules for the types of silver's columns."""
-    types = {field.name: field.dataType.simpleString() for field in plain.schema.fields}
-    rules = compile_rules(pipeline.rules, types)
-    nothing = F.array().cast("array<string>")
-    columns = [F.col("_kept.*")]
-    for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
-        tests = [(rule.fails, rule.text) for rule in rules if rule.severity == severity]
-        columns.append((texts_where(tests) if tests else nothing).alias(name))
-    return columns
 
 
 def _tried(name: str) -> str:
@@ -217,31 +194,23 @@ def _tried(name: str) -> str:
 
 def reasons_by_stage() -> Column:
     """Return the reasons of a quarantined row: those collected, or the text for its stage."""
+    ahead, conflict = "event_time: in the future", "event_id: seen before with another payload"
     return (
         F.when(F.col(STAGE) == "parse", F.array(REFUSAL))
-        .when(F.col(STAGE) == "future_event_time", F.array(F.lit("event_time: in the future")))
-        .when(
-            F.col(STAGE) == CONFLICTING,
-            F.array(F.lit("event_id: seen before with another payload")),
-        )
+        .when(F.col(STAGE) == "future_event_time", F.array(F.lit(ahead)))
+        .when(F.col(STAGE) == CONFLICTING, F.array(F.lit(conflict)))
         .otherwise(F.col(REASONS))
     )
 
 
 def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
-    """Select payload fields and bronze columns for the definition's expressions.
-
-    A payload field hides the bronze column of the same name.
-    """
+    """Select the expressions' scope: payload fields, and bronze columns that none of them hides."""
     fields = [field.name for field in pipeline.event.fields]
     hidden = {name.lower() for name in fields}
     return parsed.select(
         *[F.col(name).alias(f"_in_{name}") for name in (*BRONZE_COLUMNS, "reason", "requeued_at")],
         *[name for name in BRONZE_COLUMNS if name not in hidden],
-        PARSED,
-        REFUSAL,
-        BROKEN,
-        UNKNOWN,
+        *_DECODED,
         *[F.col(VALUES).getField(name).alias(name) for name in fields],
     )
 
@@ -274,20 +243,3 @@ def _reasons(pipeline: Pipeline) -> Column:
         ],
     ]
     return F.concat(F.col(BROKEN), F.col("_failed"), texts_where(missing))
-
-
-def _stage(max_future_skew: timedelta) -> Column:
-    ahead = F.col("event_time") > F.col("ingested_at") + F.lit(max_future_skew)
-    return (
-        F.when(~F.col(PARSED), "parse")
-        .when(~F.col("_wanted"), FILTERED)
-        .when(F.size(REASONS) > 0, "contract")
-        .when(F.size(FAILED_RULES) > 0, "expectation")
-        .when(ahead, "future_event_time")
-    )
-
-
-def _row_key() -> Column:
-    """Return a key that differs between a record and its requeued copy."""
-    requeued = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
-    return F.when(F.col(REQUEUED_AT).isNotNull(), requeued).otherwise(F.col("record_id"))

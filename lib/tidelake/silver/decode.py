@@ -1,22 +1,16 @@
 """Decode JSON payloads strictly: one object per record, every value exactly as written.
 
-An Arrow array of payloads becomes typed columns, reasons for refused values, and the fields that
-are not in the schema. The decoder needs neither Spark nor a pipeline, so the stream, backfill,
-verify and the tests share it. msgspec parses the JSON; this module decides which values fit their
-type. ``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a timestamp and a value that overflows
-are refused rather than rounded or guessed.
-
-A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
-that neither a double nor 38 digits represent is refused, because its text would be that of another
-number. A number that overflows or underflows a double, such as 1e-400, is treated as text: a string
-field keeps it, any other type refuses it.
+The decoder needs neither Spark nor a pipeline, so the stream, backfill, verify and the tests share
+it. msgspec parses the JSON; :mod:`tidelake.silver.values` decides which values fit their type:
+``"12,50"``, ``12.999`` for two decimals, ``10:15`` as a timestamp and a value that overflows are
+refused rather than rounded or guessed.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from itertools import repeat
+from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -52,18 +46,17 @@ class DecodedField(NamedTuple):
 
 
 class Decoder:
-    """Decodes payloads of one schema."""
+    """Decodes payloads of one schema into the Arrow type ``type``."""
 
     def __init__(self, fields: Sequence[DecodedField], evolution: str) -> None:
         """Compile a schema.
 
-        Args:
-            fields: The schema's fields.
-            evolution: How to treat unknown fields: ``strict`` adds a reason for each, ``additive``
-                returns their values as strings, ``rescue`` returns them as one JSON object.
+        For unknown fields ``strict`` adds a reason each, ``additive`` returns their values as
+        strings, and ``rescue`` returns them as one JSON object.
         """
         self.fields = tuple(fields)
         self.evolution = evolution
+        self._names = [field.name for field in self.fields]
         self._attributes = [f"f{number}" for number in range(len(self.fields))]
         self._record: Any = msgspec.defstruct(
             "Record",
@@ -71,40 +64,30 @@ class Decoder:
                 (attribute, _plain_type(field.type), None)
                 for attribute, field in zip(self._attributes, self.fields, strict=True)
             ],
-            rename=dict(zip(self._attributes, [field.name for field in self.fields], strict=True)),
+            rename=dict(zip(self._attributes, self._names, strict=True)),
             forbid_unknown_fields=True,
             gc=False,
         )
         self._nothing = self._record()
         self._plain = msgspec.json.Decoder(self._record, float_hook=Number)
         self._any = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
-        self._names = frozenset(field.name for field in self.fields)
-        self.unknown_type: pa.DataType = (
-            pa.map_(pa.string(), pa.string()) if evolution == "additive" else pa.string()
+        is_additive = evolution == "additive"
+        self._unknown_type = pa.map_(pa.string(), pa.string()) if is_additive else pa.string()
+        self.type: pa.StructType = pa.struct(
+            [
+                ("parsed", pa.bool_()),
+                ("values", pa.struct([(field.name, field.type) for field in self.fields])),
+                ("broken", _REASONS),
+                ("unknown", self._unknown_type),
+            ]
         )
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[DecodedField, ...], str]]:
         """Pickle only the schema."""
         return Decoder, (self.fields, self.evolution)
 
-    @property
-    def type(self) -> pa.StructType:
-        """The Arrow type that :meth:`decode` returns."""
-        values = pa.struct([(field.name, field.type) for field in self.fields])
-        return pa.struct(
-            [
-                ("parsed", pa.bool_()),
-                ("values", values),
-                ("broken", _REASONS),
-                ("unknown", self.unknown_type),
-            ]
-        )
-
     def decode(self, payloads: pa.Array) -> pa.StructArray:
-        """Decode an array of payloads.
-
-        Args:
-            payloads: Binary; null if missing.
+        """Decode an array of binary payloads, null if missing.
 
         Returns:
             One struct per payload: ``parsed`` (whether it is one JSON object), ``values`` (a struct
@@ -115,7 +98,7 @@ class Decoder:
         refused: list[int] = []
         strict: dict[int, list[str]] = {}
         unknown: dict[int, Any] = {}
-        plain, keep = self._plain.decode, records.append
+        plain, keep, known = self._plain.decode, records.append, frozenset(self._names)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
                 if len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload):
@@ -128,14 +111,15 @@ class Decoder:
                 refused.append(row)
                 keep(self._nothing)
                 continue
-            others = [name for name in fields if name not in self._names]
+            others = {name: value for name, value in fields.items() if name not in known}
             if others and self.evolution == "strict":
-                strict[row] = [
-                    f"{name[:_SHOWN_LETTERS]}: not in schema" for name in others[:_SHOWN_FIELDS]
-                ]
+                shown = [name[:_SHOWN_LETTERS] for name in islice(others, _SHOWN_FIELDS)]
+                strict[row] = [f"{name}: not in schema" for name in shown]
+            elif others and self.evolution == "rescue":
+                unknown[row] = canonical_json(others)
             elif others:
-                unknown[row] = self._unknown({name: fields[name] for name in others})
-            keep(self._record(*[fields.get(field.name) for field in self.fields]))
+                unknown[row] = [(name, as_text(value)) for name, value in sorted(others.items())]
+            keep(self._record(*map(fields.get, self._names)))
         broken: dict[int, list[str]] = {}
         columns = []
         for attribute, field in zip(self._attributes, self.fields, strict=True):
@@ -145,13 +129,18 @@ class Decoder:
                 broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
         for row, reasons in strict.items():
             broken.setdefault(row, []).extend(reasons)
-        values = pa.StructArray.from_arrays(columns, [field.name for field in self.fields])
+        length = len(records)
+        parsed = np.ones(length, dtype=np.bool_)
+        parsed[refused] = False
+        unknowns = pa.nulls(length, self._unknown_type)
+        if unknown:
+            unknowns = pa.array(list(map(unknown.get, range(length))), self._unknown_type)
         return pa.StructArray.from_arrays(
             [
-                _flags(len(records), refused),
-                values,
-                _lists(len(records), broken),
-                _sparse(len(records), unknown, self.unknown_type),
+                pa.array(parsed),
+                pa.StructArray.from_arrays(columns, self._names),
+                _lists(length, broken),
+                unknowns,
             ],
             fields=list(self.type),
         )
@@ -170,11 +159,6 @@ class Decoder:
             return None
         return fields
 
-    def _unknown(self, others: dict[str, Any]) -> Any:
-        if self.evolution == "rescue":
-            return canonical_json(others)
-        return [(name, as_text(value)) for name, value in sorted(others.items())]
-
 
 def _plain_type(kind: pa.DataType) -> Any:
     """Return the type msgspec parses a field as; other values take the slower generic path."""
@@ -187,24 +171,9 @@ def _plain_type(kind: pa.DataType) -> Any:
     return str | None
 
 
-# Arrays in which most rows are empty.
-
-
-def _flags(length: int, refused: list[int]) -> pa.Array:
-    flags = np.ones(length, dtype=np.bool_)
-    flags[refused] = False
-    return pa.array(flags)
-
-
 def _lists(length: int, found: dict[int, list[str]]) -> pa.Array:
     counts = np.zeros(length + 1, dtype=np.int32)
     rows = sorted(found)
     counts[[row + 1 for row in rows]] = [len(found[row]) for row in rows]
     texts = pa.array([text for row in rows for text in found[row]], pa.string())
     return pa.ListArray.from_arrays(pa.array(np.cumsum(counts, dtype=np.int32)), texts, _REASONS)
-
-
-def _sparse(length: int, found: dict[int, Any], kind: pa.DataType) -> pa.Array:
-    if not found:
-        return pa.nulls(length, kind)
-    return pa.array(list(map(found.get, range(length), repeat(None))), kind)

@@ -13,6 +13,7 @@ joined back to the wide rows.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -39,11 +40,12 @@ from tidelake.silver.driver_dedup import (
 from tidelake.silver.row_sets import Numbers, has_number, members
 from tidelake.silver.scope import (
     ACCEPTED_COLUMNS,
-    Arrivals,
     DedupScope,
     arrival_columns,
     arrival_order,
     position,
+    scope_in_driver,
+    scope_in_spark,
 )
 from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
 
@@ -58,33 +60,25 @@ TWIN = "twin"
 # batch; rows equal in all of these columns are copies.
 IDENTITY = (ROW, "ingested_at", PAYLOAD_HASH)
 
-_ID = "_id"
-_ORDER = "_order"
-_ACCEPTED = "_accepted_rows"
-_ACCEPTED_ID = "_accepted_id"
+_ID, _ORDER = "_id", "_order"
+_ACCEPTED, _ACCEPTED_ID = "_accepted_rows", "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
-
 
 # Checkpoints a frame eagerly, for the rest of the batch.
 Checkpoint = Callable[[DataFrame], DataFrame]
 
 
-@dataclass(frozen=True)
-class Accepted:
-    """Accepted rows in the scope of a batch.
+class Accepted(NamedTuple):
+    """Accepted rows in the scope of a batch, None if there are none.
 
-    Attributes:
-        rows: From :meth:`DedupScope.within`; None if there are none.
-        searched: Number of rows in the files that were read; None if not known yet.
+    ``searched`` is the number of rows in the files that were read; None if not known yet.
     """
 
     rows: DataFrame | None
     searched: int | None
 
     def counted(self) -> tuple[DataFrame | None, Callable[[], int]]:
-        """Observe the row count if it is not known.
-
-        The observation widens each row and doubles the time of the scan.
+        """Observe the row count if it is not known, which doubles the time of the scan.
 
         Returns:
             The rows, and a function that returns their count after an action has read them.
@@ -93,25 +87,7 @@ class Accepted:
         if self.rows is None or known is not None:
             return self.rows, lambda: known or 0
         observation = Observation()
-        rows = self.rows.observe(observation, F.count(F.lit(1)).alias("rows"))
-        return rows, lambda: _observed(observation, "rows")
-
-
-class Search(Protocol):
-    """Finds rows that were accepted before a batch."""
-
-    def within(self, scope: DedupScope) -> Accepted:
-        """Return the accepted rows in a scope."""
-        ...
-
-    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
-        """Return the accepted rows in a scope whose id hash is given; None if too many.
-
-        Args:
-            scope: The batch's dedup scope.
-            hashes: Id hashes, ascending and distinct.
-        """
-        ...
+        return self.rows.observe(observation, _row_count()), lambda: _counts(observation)["rows"]
 
 
 class AcceptedMatches(NamedTuple):
@@ -119,6 +95,19 @@ class AcceptedMatches(NamedTuple):
 
     rows: pa.Table
     searched: int
+
+
+class Search(Protocol):
+    """Finds rows that were accepted before a batch."""
+
+    def within(self, scope: DedupScope) -> Accepted:
+        """Return the accepted rows in a scope."""
+
+    def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
+        """Return the accepted rows in a scope whose id hash is given; None if too many.
+
+        ``hashes`` are ascending and distinct.
+        """
 
 
 @dataclass(frozen=True)
@@ -145,10 +134,7 @@ class Repeats:
 class CheckpointedBatch(NamedTuple):
     """A batch's classified rows, checkpointed because they are read several times.
 
-    Attributes:
-        rows: The rows, with their stage.
-        numbered: Whether each row has a stable ``_number``.
-        is_small: Whether the rows are in the driver.
+    They are ``numbered`` if each has a stable ``_number``, and in the driver if ``is_small``.
     """
 
     rows: DataFrame
@@ -167,14 +153,8 @@ def find_repeats(
     """Find the duplicates and conflicts in a batch.
 
     The driver selects candidate rows by id hash and compares them. Spark compares instead if the
-    rows have no numbers or the candidates are too many for the driver.
-
-    Args:
-        kept: The checkpointed batch.
-        search: Finds earlier accepted rows.
-        comparison: The columns of the pipeline's rules.
-        checkpoint: Checkpoints a frame eagerly.
-        also: Extra columns to collect for all rows, including those that already have a stage.
+    rows have no numbers or the candidates are too many for the driver. ``also`` are extra columns
+    to collect for all rows, including those that already have a stage.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found
@@ -186,18 +166,17 @@ def _by_number(
     """Compare rows in the driver; return None if they are too many."""
     running = kept.rows.where(F.col(STAGE).isNull())
     taken = comparison.in_driver if kept.is_small else comparison.looked_up
-    batch = None
-    if also:
-        batch = kept.rows.select(*taken, F.col(STAGE), *also).toArrow()
-        rows = batch.filter(pc.is_null(batch[STAGE]))
-    else:
+    batch = kept.rows.select(*taken, F.col(STAGE), *also).toArrow() if also else None
+    if batch is None:
         rows = running.select(*taken).toArrow()
+    else:
+        rows = batch.filter(pc.is_null(batch[STAGE]))
     numbers, hashes = rows[NUMBER].to_numpy(), rows[ID_HASH].to_numpy()
     if not numbers.size:
         return Repeats(None, 0, batch=batch)
     ascending = np.sort(hashes)
     is_first = np.diff(ascending, prepend=~ascending[0]) != 0
-    scope = Arrivals.of(rows).scope(comparison.rules)
+    scope = scope_in_driver(rows, comparison.rules)
     met = search.with_hashes(scope, ascending[is_first])
     if met is None:
         return None
@@ -219,39 +198,39 @@ def _by_number(
 def _by_shuffle(
     judged: DataFrame, search: Search, comparison: Comparison, checkpoint: Checkpoint
 ) -> Repeats:
-    arrivals = Arrivals.of_running(judged)
-    if not arrivals.rows:
+    rows, scope = scope_in_spark(judged, comparison.rules)
+    if not rows:
         return Repeats(None, 0)
     new = undecided_rows(judged, comparison)
-    found = search.within(arrivals.scope(comparison.rules))
+    found = search.within(scope)
     accepted, searched = found.counted()
     if accepted is not None and found.searched is not None and found.searched <= BROADCAST:
         # Few enough for one task, which avoids a shuffle.
         accepted = accepted.coalesce(1)
-    if accepted is not None and arrivals.rows <= BROADCAST:
+    if accepted is not None and rows <= BROADCAST:
         accepted = having(accepted, F.broadcast(_hashes(new)))
         accepted = F.broadcast(group_accepted(accepted, comparison))
     else:
-        if accepted is not None and arrivals.rows <= HASHES:
+        if accepted is not None and rows <= HASHES:
             # Few rows remain; without a checkpoint they would be scanned twice.
             accepted = checkpoint(having(accepted, F.broadcast(_hashes(new))))
-        ids, found_ids = _counted(colliding_ids(new, accepted), checkpoint)
-        ids = F.broadcast(ids) if found_ids <= HASHES else ids.hint("shuffle_hash")
+        ids, counts = _counted(colliding_ids(new, accepted), [_row_count()], checkpoint)
+        ids = F.broadcast(ids) if counts["rows"] <= HASHES else ids.hint("shuffle_hash")
         new = having(new, ids)
         if accepted is not None:
             accepted = group_accepted(having(accepted, ids), comparison)
-            accepted = F.broadcast(accepted) if found_ids <= BROADCAST else accepted
+            accepted = F.broadcast(accepted) if counts["rows"] <= BROADCAST else accepted
     compared = new if accepted is None else match_accepted(new, accepted, comparison)
-    verdicts, repeats, left, twins = _ranked(compared, comparison, checkpoint)
-    if left:
+    ranked = rank_arrivals(compared, comparison)
+    verdicts, counts = _counted(ranked, comparison.ranking, checkpoint)
+    repeats, twins = counts["rows"], counts["twins"]
+    if counts["left"]:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
-        observation = Observation()
-        counted = F.count_if(F.col(VERDICT) == TWIN).alias("twins")
         judged_leftovers = judge_leftovers(leftovers, comparison.rules)
-        more = checkpoint(judged_leftovers.observe(observation, counted))
+        more, counts = _counted(judged_leftovers, comparison.ranking, checkpoint)
         verdicts = verdicts.where(~is_left).unionByName(more)
-        twins += _observed(observation, "twins")
+        twins += counts["twins"]
     if not repeats:
         return Repeats(None, searched())
     # Spark has no size estimate of a checkpointed frame and would shuffle the wide rows.
@@ -263,48 +242,29 @@ def _hashes(rows: DataFrame) -> DataFrame:
     return rows.select(F.col(ID_HASH).alias(_ID))
 
 
-def _counted(rows: DataFrame, checkpoint: Checkpoint) -> tuple[DataFrame, int]:
-    """Checkpoint rows and count them in the same job."""
+def _counted(
+    rows: DataFrame, counts: Sequence[Column], checkpoint: Checkpoint
+) -> tuple[DataFrame, Counter[str]]:
+    """Checkpoint rows and compute aggregates of them in the same job."""
     observation = Observation()
-    kept = checkpoint(rows.observe(observation, F.count(F.lit(1)).alias("rows")))
-    return kept, _observed(observation, "rows")
+    kept = checkpoint(rows.observe(observation, *counts))
+    return kept, _counts(observation)
 
 
-def _ranked(
-    rows: DataFrame, comparison: Comparison, checkpoint: Checkpoint
-) -> tuple[DataFrame, int, int, int]:
-    """Rank arrivals and, in the same job, count verdicts, leftovers and twins."""
-    observation = Observation()
-    kept = checkpoint(rank_arrivals(rows, comparison).observe(observation, *comparison.ranking))
-    return (
-        kept,
-        _observed(observation, "verdicts"),
-        _observed(observation, "left"),
-        _observed(observation, "twins"),
-    )
+def _counts(observation: Observation) -> Counter[str]:
+    """Return observed counts; 0 for the observations on empty inputs that Spark drops."""
+    return Counter(observation.get)
 
 
-def _ranking() -> list[Column]:
-    left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
-    return [F.count(F.lit(1)).alias("verdicts"), left.alias("left"), twins.alias("twins")]
-
-
-def _observed(observation: Observation, name: str) -> int:
-    """Return an observed count, or 0: adaptive execution drops observations on empty inputs."""
-    return int(observation.get.get(name, 0))
-
-
-# The comparisons.
+def _row_count() -> Column:
+    return F.count(F.lit(1)).alias("rows")
 
 
 class Comparison:
     """The columns that compare rows under a pipeline's dedup rules, built once.
 
-    Attributes:
-        looked_up: Collected to the driver for every numbered row.
-        in_driver: Collected to the driver for rows that it compares.
-        compared: The columns of a row that Spark compares.
-        ranks: The arrival-order columns, the filter for rows with a verdict, and the output.
+    The driver collects ``looked_up`` for every numbered row, and ``in_driver`` for the rows that it
+    compares. The other columns are those of the functions below, where Spark compares.
     """
 
     def __init__(self, rules: Dedup) -> None:
@@ -312,25 +272,19 @@ class Comparison:
         self.rules = rules
         self.looked_up = [F.col(NUMBER), F.col(ID_HASH), *arrival_columns()]
         self.in_driver = [*self.looked_up, *compared_columns()]
-        self.compared = _compared()
+        columns = [F.col(name) for name in _COMPARED]
+        no_verdict = F.lit(None).cast("string").alias(VERDICT)
+        self.compared = [*columns, F.struct(*arrival_order()).alias(_ORDER), no_verdict]
         self.grouping = _grouping()
         self.matched = _matched(rules)
         self.ranks = _ranks(rules)
-        self.ranking = _ranking()
+        left, twins = (F.count_if(F.col(VERDICT) == verdict) for verdict in (LEFTOVER, TWIN))
+        self.ranking = [_row_count(), left.alias("left"), twins.alias("twins")]
 
 
 def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
-    """Select the compared columns of rows that have no stage yet, without the payload.
-
-    Returns:
-        ``_row``, ``_origin``, the columns to compare, the arrival order, and a null ``_verdict``.
-    """
+    """Select the compared columns and a null ``_verdict`` of rows that have no stage yet."""
     return judged.where(F.col(STAGE).isNull()).select(*comparison.compared)
-
-
-def _compared() -> list[Column]:
-    order = F.struct(*arrival_order()).alias(_ORDER)
-    return [*[F.col(name) for name in _COMPARED], order, F.lit(None).cast("string").alias(VERDICT)]
 
 
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
@@ -367,11 +321,7 @@ def _grouping() -> tuple[Column, Column]:
 
 
 def match_accepted(new: DataFrame, accepted: DataFrame, comparison: Comparison) -> DataFrame:
-    """Compare rows with accepted rows of silver and late.
-
-    Returns:
-        ``new``, with ``_verdict`` set for the rows that match.
-    """
+    """Compare rows with accepted rows of silver and late; set ``_verdict`` of those that match."""
     same_id, columns = comparison.matched
     return new.join(accepted, on=same_id, how="left").select(*columns)
 
@@ -389,11 +339,7 @@ def _matched(rules: Dedup) -> tuple[Column, list[Column]]:
 
 
 def rank_arrivals(new: DataFrame, comparison: Comparison) -> DataFrame:
-    """Compare rows with the first arrival of their id in the same frame.
-
-    Args:
-        new: Rows from :func:`undecided_rows`; those with a verdict are not compared.
-        comparison: The columns of the pipeline's rules.
+    """Compare rows without a verdict with the first arrival of their id in the same frame.
 
     Returns:
         The :data:`IDENTITY` columns and ``_verdict`` of all rows but accepted first arrivals, one

@@ -36,10 +36,9 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
     same = []
     for column, key_name in enrich.on.items():
         key = f"_key_{key_name}"
-        column_type = _type_of(rows, column)
-        same.append(equal(_of_row(column), column_type, F.col(key), kinds[key].dataType))
+        same.append(equal(*_of_row(rows, column), F.col(key), kinds[key].dataType))
     if enrich.as_of:
-        at = _of_row(enrich.as_of).try_cast("timestamp")
+        at = _of_row(rows, enrich.as_of)[0].try_cast("timestamp")
         same += [
             F.col("_valid_from") <= at,
             F.col("_valid_to").isNull() | (at < F.col("_valid_to")),
@@ -64,13 +63,10 @@ def enriched_columns(enrichments: Sequence[Enrich]) -> list[Column]:
     ]
 
 
-def _type_of(rows: DataFrame, name: str) -> DataType:
+def _of_row(rows: DataFrame, name: str) -> tuple[Column, DataType]:
+    """Return a column of silver, and its type."""
     if name in SILVER_RESERVED:
-        return rows.schema[name].dataType
+        return F.col(name), rows.schema[name].dataType
     selected = rows.schema[SELECTED].dataType
     assert isinstance(selected, StructType)
-    return selected[name].dataType
-
-
-def _of_row(name: str) -> Column:
-    return F.col(name) if name in SILVER_RESERVED else F.col(SELECTED).getField(name)
+    return F.col(SELECTED).getField(name), selected[name].dataType

@@ -70,7 +70,7 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
     own = [F.col(name).alias(f"_own_{name}") for name in ("record_id", "ingested_at")]
     text = F.col("payload").cast("string")
     # Payloads with a number outside a double's range are skipped: it would be read as another
-    # number. A quoted number with such an exponent takes seconds to cast to a decimal; _try_decimal
+    # number. A quoted number with such an exponent takes seconds to cast to a decimal; _value
     # handles that for plain fields, this filter for nested ones.
     quote = '"?' if any("DECIMAL" in f.type.sql and f.type.kind in _NESTED for f in fields) else ""
     sound = ~text.rlike(_BEYOND_DOUBLES % (quote, quote))
@@ -81,13 +81,12 @@ def _scope(records: DataFrame, pipeline: Pipeline, used: Collection[str]) -> Dat
 
 
 def _value(field: Field) -> Column:
-    read = F.col(_READ).getField(field.name)
-    if field.type.kind in _NESTED:
+    """Cast a field's text; null if that fails, or if the exponent exceeds any decimal."""
+    read, kind = F.col(_READ).getField(field.name), field.type.kind
+    if kind in _NESTED:
         return read
-    return (_try_decimal if field.type.kind == "decimal" else Column.try_cast)(read, field.type.sql)
-
-
-def _try_decimal(text: Column, sql: str) -> Column:
-    """Cast a text to a decimal; null if its exponent exceeds any decimal."""
-    short = ~(F.contains(text, F.lit("e")) | F.contains(text, F.lit("E")))
-    return F.when(short | ~text.rlike(_LONG_EXPONENT), text.try_cast(sql))
+    cast = read.try_cast(field.type.sql)
+    if kind != "decimal":
+        return cast
+    short = ~(F.contains(read, F.lit("e")) | F.contains(read, F.lit("E")))
+    return F.when(short | ~read.rlike(_LONG_EXPONENT), cast)

@@ -7,8 +7,10 @@ the id of its writer's schema, and is read with that schema.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
@@ -27,14 +29,10 @@ try:
 except ImportError:
     arrow_udf = None
 
-PARSED = "_parsed"
-BROKEN = "_broken"
-VALUES = "_values"
-UNKNOWN = "_unknown"
+PARSED, VALUES, BROKEN, UNKNOWN = "_parsed", "_values", "_broken", "_unknown"
 # The reason a payload could not be decoded.
 REFUSAL = "_refusal"
 
-_NO_JSON = "payload: not one JSON object"
 # The JSON equivalent of an Avro payload.
 _TEXT = "_text"
 _DECODED = "_decoded"
@@ -56,10 +54,7 @@ _REPLACED = "\ufffd"
 class Refusal(NamedTuple):
     """Why rows of a writer schema are quarantined instead of decoded.
 
-    Attributes:
-        schema_id: The schema's id.
-        reason: The quarantine reason.
-        through: Last arrival that the refusal applies to, in microseconds since the epoch.
+    ``through`` is the last arrival that it applies to, in microseconds since the epoch.
     """
 
     schema_id: int
@@ -69,14 +64,10 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class WriterSchemas:
-    """Accepted and refused writer schemas.
+    """The writer schemas of a registry's subject: accepted ones by id, and refusals.
 
-    Attributes:
-        subject: The registry subject.
-        accepted: Schemas by id.
-        refusals: Refused schemas, some of which may have been accepted later.
-        still_refused: Rows to which a refusal still applies after its schema was accepted; None
-            for all that arrived up to ``through``.
+    A refused schema may have been accepted later. ``still_refused`` is the condition of the rows to
+    which the refusal then still applies; None for all that arrived up to ``through``.
     """
 
     subject: str
@@ -105,11 +96,8 @@ def read_payloads(
 ) -> DataFrame:
     """Decode each payload's fields, in the pipeline's format.
 
-    Args:
-        rows: Bronze columns plus ``requeued_at``.
-        pipeline: The pipeline definition.
-        schemas: Writer schemas of a pipeline with a registry; None if there are no rows.
-        decode: From :func:`decoding`; None to create it here.
+    ``rows`` have bronze's columns plus ``requeued_at``; ``schemas`` is needed for rows of a
+    pipeline with a registry; ``decode`` is from :func:`decoding`, or created here.
 
     Returns:
         ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload could not be decoded,
@@ -117,31 +105,30 @@ def read_payloads(
         (array of reasons, one per refused value) and ``_unknown`` (fields not in the schema, null
         if none: a map to strings, or one JSON object with ``rescue``).
     """
+    event, payload = pipeline.event, F.col("payload")
     if not pipeline.reads_avro:
-        return decoded(rows, pipeline.event, decode)
+        return _decoded(rows, payload, F.lit("payload: not one JSON object"), event, decode)
     if pipeline.registry is None:
-        read = _decode_plain(rows, pipeline.avro_schema or "")
+        refusal = F.lit("payload: not one Avro datum of source.schema")
+        read = _as_json(rows, payload, [(F.lit(True), pipeline.avro_schema or "")], refusal)
     else:
-        known = schemas or WriterSchemas(pipeline.registry.subject, {})
-        read = _decode_framed(rows, known)
-    return decoded(read, pipeline.event, decode, is_json=False)
+        read = _decode_framed(rows, schemas or WriterSchemas(pipeline.registry.subject, {}))
+    return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), event, decode)
 
 
-def decoded(
-    rows: DataFrame, event: Event, decode: Any = None, *, is_json: bool = True
+def _decoded(
+    rows: DataFrame, json: Column, refusal: Column, event: Event, decode: Any
 ) -> DataFrame:
-    """Decode JSON from ``payload``, or from ``_text``; ``_refusal`` then says why it is null."""
+    """Decode JSON; ``refusal`` is the reason where it is not one object."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
-    json = F.col("payload") if is_json else F.col(_TEXT).cast("binary")
     decode = decode or decoding(event)
     # An Arrow UDF sends only this column to Python; the others stay in the JVM.
     read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
     parsed = F.col(_DECODED)["parsed"]
-    why = F.lit(_NO_JSON) if is_json else F.col(REFUSAL)
     return read.select(
         *kept,
         parsed.alias(PARSED),
-        F.when(~parsed, why).alias(REFUSAL),
+        F.when(~parsed, refusal).alias(REFUSAL),
         F.col(_DECODED)["values"].alias(VALUES),
         F.col(_DECODED)["broken"].alias(BROKEN),
         F.col(_DECODED)["unknown"].alias(UNKNOWN),
@@ -242,80 +229,71 @@ def trial(schema: str) -> Column:
     return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
 
 
-def _decode_plain(rows: DataFrame, schema: str) -> DataFrame:
-    read = _with_digest(rows, F.col("payload")).withColumn("_read", _read(schema))
-    converted = read.withColumn("_said", _json_of(F.col("_read"))).drop("_read")
-    return _with_text(converted, F.lit("payload: not one Avro datum of source.schema"))
-
-
 def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
+    named = rows.withColumn("_schema_id", schema_id()).withColumn("_unread", _refused(schemas))
     body = F.substring("payload", _HEAD_BYTES + 1, _LONGEST)
-    read = _with_digest(rows.withColumn("_schema_id", schema_id()), body)
-    read = read.withColumn("_unread", _refused(schemas))
-    schema_columns = {f"_read_{key}": (key, text) for key, text in sorted(schemas.accepted.items())}
+    readers = [
+        (F.col("_unread").isNull() & (F.col("_schema_id") == key), schema)
+        for key, schema in sorted(schemas.accepted.items())
+    ]
+    number = F.col("_schema_id").cast("string")
+    broken = F.concat(F.lit("payload: not one Avro datum of schema "), number)
+    read = _as_json(named, body, readers, F.coalesce("_unread", broken))
+    return read.drop("_schema_id", "_unread")
+
+
+def _as_json(
+    rows: DataFrame, body: Column, readers: Sequence[tuple[Column, str]], refusal: Column
+) -> DataFrame:
+    """Convert Avro data to JSON in ``_text``, null where it is not one datum.
+
+    ``readers`` are the schemas, each with the condition of its rows. A digest follows each datum,
+    so that trailing bytes and truncation are detected.
+    """
+    read = rows.withColumn("_digest", F.unhex(F.md5(body)))
+    read = read.withColumn("_datum", F.concat(body, F.col("_digest")))
     text = F.lit(None).cast("string")
-    for name, (key, schema) in schema_columns.items():
-        has_schema = F.col("_unread").isNull() & (F.col("_schema_id") == key)
+    columns = [f"_read_{number}" for number in range(len(readers))]
+    for name, (concerns, schema) in zip(columns, readers, strict=True):
+        datum = from_avro(F.col("_datum"), framed(schema), _READING)
         # A separate column: used in two expressions, the datum would be decoded twice.
-        read = read.withColumn(name, F.when(has_schema, _read(schema)))
-        text = F.when(F.col("_schema_id") == key, _json_of(F.col(name))).otherwise(text)
-    broken = F.concat(
-        F.lit("payload: not one Avro datum of schema "), F.col("_schema_id").cast("string")
-    )
-    converted = _with_text(read.withColumn("_said", text), F.coalesce("_unread", broken))
-    return converted.drop(*schema_columns, "_schema_id", "_unread")
-
-
-def _with_digest(rows: DataFrame, body: Column) -> DataFrame:
-    """Append a digest to each datum, so that trailing bytes and truncation are detected."""
-    with_digest = rows.withColumn("_digest", F.unhex(F.md5(body)))
-    return with_digest.withColumn("_datum", F.concat(body, F.col("_digest")))
-
-
-def _read(schema: str) -> Column:
-    return from_avro(F.col("_datum"), framed(schema), _READING)
-
-
-def _json_of(read: Column) -> Column:
-    """Convert a datum to JSON; null unless it is followed by its digest."""
-    whole = read.getField(END) == F.col("_digest")
-    return F.when(whole, F.to_json(read.getField(DATUM), _WRITING))
-
-
-def _with_text(rows: DataFrame, broken: Column) -> DataFrame:
-    text = F.when(_is_valid_utf8(F.col("_said")), F.col("_said"))
-    converted = rows.withColumn(_TEXT, text).withColumn(REFUSAL, broken)
-    return converted.drop("_said", "_datum", "_digest")
+        read = read.withColumn(name, F.when(concerns, datum))
+        is_whole = F.col(name).getField(END) == F.col("_digest")
+        text = F.when(is_whole, F.to_json(F.col(name).getField(DATUM), _WRITING)).otherwise(text)
+    read = read.withColumn("_said", text)
+    valid = F.when(_is_valid_utf8(F.col("_said")), F.col("_said"))
+    converted = read.withColumn(_TEXT, valid).withColumn(REFUSAL, refusal)
+    return converted.drop("_said", "_datum", "_digest", *columns)
 
 
 def _is_valid_utf8(text: Column) -> Column:
     """Return whether no invalid UTF-8 byte was replaced when the text was decoded."""
+
+    def occurrences(letters: str, of: Column) -> Column:
+        return (F.length(of) - F.length(F.replace(of, F.lit(letters), F.lit("")))) / len(letters)
+
+    replaced = occurrences(_REPLACED, text)
     as_bytes = F.decode("payload", "ISO-8859-1")
-    replaced = _occurrences(_REPLACED, text)
-    written = _occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
+    written = occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
     return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
-
-
-def _occurrences(letters: str, text: Column) -> Column:
-    """Count the occurrences of ``letters`` in a text."""
-    without = F.replace(text, F.lit(letters), F.lit(""))
-    return (F.length(text) - F.length(without)) / len(letters)
 
 
 def _refused(schemas: WriterSchemas) -> Column:
     """Return why a row must not be decoded; null if it may be."""
-    number = F.col("_schema_id")
-    before, after = not_registered("\n", schemas.subject).split("\n")
+    number, subject = F.col("_schema_id"), schemas.subject
+    before, after = not_registered("\n", subject).split("\n")
     reason = F.concat(F.lit(before), number.cast("string"), F.lit(after))
     for key in schemas.accepted:
         reason = F.when(number == key, F.lit(None).cast("string")).otherwise(reason)
-    still_refused = (
-        F.lit(True)
-        if schemas.still_refused is None
-        else F.coalesce(schemas.still_refused, F.lit(False))
-    )
-    for key, lines in _by_id(schemas).items():
+    still = schemas.still_refused
+    still_refused = F.lit(True) if still is None else F.coalesce(still, F.lit(False))
+    by_id: defaultdict[int, list[Refusal]] = defaultdict(list)
+    for refusal in sorted(schemas.refusals, key=attrgetter("through")):
+        by_id[refusal.schema_id].append(refusal)
+    for key, lines in by_id.items():
         accepted = key in schemas.accepted
+        if not accepted and {line.reason for line in lines} == {not_registered(key, subject)}:
+            continue
         # No lookup was made after the last refusal: its reason still applies.
         refused = F.lit(None if accepted else lines[-1].reason)
         for line in reversed(lines):
@@ -323,21 +301,6 @@ def _refused(schemas: WriterSchemas) -> Column:
             applies = arrived & still_refused if accepted else arrived
             refused = F.when(applies, F.lit(line.reason)).otherwise(refused)
         reason = F.when(number == key, refused).otherwise(reason)
-    return F.when(F.col("payload").isNull(), F.lit("payload: missing")).otherwise(
-        F.when(
-            number.isNull(), F.lit("payload: not framed as Avro: a zero byte, a schema's id")
-        ).otherwise(reason)
-    )
-
-
-def _by_id(schemas: WriterSchemas) -> dict[int, list[Refusal]]:
-    """Group refusals by schema id, by time; omit schemas with only default reasons."""
-    grouped: dict[int, list[Refusal]] = {}
-    for refusal in sorted(schemas.refusals, key=lambda refusal: refusal.through):
-        grouped.setdefault(refusal.schema_id, []).append(refusal)
-    return {
-        key: lines
-        for key, lines in grouped.items()
-        if key in schemas.accepted
-        or any(line.reason != not_registered(key, schemas.subject) for line in lines)
-    }
+    unframed = F.lit("payload: not framed as Avro: a zero byte, a schema's id")
+    framing = F.when(F.col("payload").isNull(), F.lit("payload: missing"))
+    return framing.when(number.isNull(), unframed).otherwise(reason)

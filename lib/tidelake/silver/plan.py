@@ -20,12 +20,8 @@ class SilverPlan:
 
     Each function that creates a column is a call into the JVM; for a small batch, building the
     columns would take longer than processing the rows. Columns belong to one Spark application, so
-    do not keep a plan longer than the run.
-
-    Attributes:
-        pipeline: The pipeline definition.
-        entry_types: Entry types of the enrichment dimensions, by dimension.
-        schemas: Schemas of silver and late, by layer.
+    do not keep a plan longer than the run. ``entry_types`` are the types of the dimensions' entries
+    by dimension, ``schemas`` those of silver and late by layer.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:

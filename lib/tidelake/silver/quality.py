@@ -10,13 +10,12 @@ implicitly, and in ANSI mode a failing cast fails the batch.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from datetime import date, datetime
 from functools import reduce
 from itertools import combinations
 from operator import and_, or_
-from typing import Any
+from typing import Any, NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
@@ -33,41 +32,28 @@ Types = Mapping[str, str]
 Predicate = Callable[[Kwargs, Types], Column]
 
 _CLASSES: dict[str, type[T.DataType]] = {
-    "string": T.StringType,
-    "boolean": T.BooleanType,
-    "tinyint": T.ByteType,
-    "smallint": T.ShortType,
-    "int": T.IntegerType,
-    "bigint": T.LongType,
-    "float": T.FloatType,
-    "double": T.DoubleType,
-    "decimal": T.DecimalType,
-    "date": T.DateType,
-    "timestamp": T.TimestampType,
-    "timestamp_ntz": T.TimestampNTZType,
-    "binary": T.BinaryType,
-    "array": T.ArrayType,
-    "map": T.MapType,
-    "struct": T.StructType,
+    **{
+        kind().simpleString(): kind
+        for kind in (
+            *(T.ByteType, T.ShortType, T.IntegerType, T.LongType, T.FloatType, T.DoubleType),
+            *(T.StringType, T.BooleanType, T.BinaryType),
+            *(T.DateType, T.TimestampType, T.TimestampNTZType),
+        )
+    },
+    **{kind.typeName(): kind for kind in (T.DecimalType, T.ArrayType, T.MapType, T.StructType)},
 }
-_INTEGRAL = {"tinyint", "smallint", "int", "bigint"}
-_FAMILIES = {
-    **dict.fromkeys(
-        ("tinyint", "smallint", "int", "bigint", "float", "double", "decimal"), "number"
-    ),
-    **dict.fromkeys(("date", "timestamp", "timestamp_ntz"), "time"),
-    "string": "text",
-    "boolean": "truth",
+_FAMILIES: dict[type[T.DataType], str] = {
+    T.NumericType: "number",
+    T.DateType: "time",
+    T.TimestampType: "time",
+    T.TimestampNTZType: "time",
+    T.StringType: "text",
+    T.BooleanType: "truth",
 }
-_DATE = r"\d{4}-\d{2}-\d{2}"
-_CLOCK = r"[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?"
-_TIMES = {
-    "date": re.compile(_DATE, re.ASCII),
-    "timestamp": re.compile(rf"{_DATE}({_CLOCK}(Z|[+-]\d{{2}}:\d{{2}})?)?", re.ASCII),
-    "timestamp_ntz": re.compile(rf"{_DATE}({_CLOCK})?", re.ASCII),
+_FOR_ANY_TYPE = {
+    *("expect_column_values_to_not_be_null", "expect_column_values_to_be_null"),
+    *("expect_column_values_to_be_of_type", "expect_column_values_to_be_in_type_list"),
 }
-_ANY = {"expect_column_values_to_not_be_null", "expect_column_values_to_be_null"}
-_TYPES = {"expect_column_values_to_be_of_type", "expect_column_values_to_be_in_type_list"}
 
 
 def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
@@ -94,23 +80,15 @@ def _unlike(column: Column, regex: str) -> Column:
     return F.coalesce(~_rlike(column, regex), F.lit(False))
 
 
-def _within(value: Column, low: Any, high: Any, kwargs: Kwargs) -> Column:
+def _between(value: Column, kwargs: Kwargs) -> Column:
     tests = []
-    if low is not None:
-        tests.append(value > F.lit(low) if kwargs.get("strict_min") else value >= F.lit(low))
-    if high is not None:
-        tests.append(value < F.lit(high) if kwargs.get("strict_max") else value <= F.lit(high))
+    if kwargs.get("min_value") is not None:
+        low = F.lit(as_bound(kwargs["min_value"]))
+        tests.append(value > low if kwargs.get("strict_min") else value >= low)
+    if kwargs.get("max_value") is not None:
+        high = F.lit(as_bound(kwargs["max_value"]))
+        tests.append(value < high if kwargs.get("strict_max") else value <= high)
     return reduce(and_, tests)
-
-
-def _between(column: Column, kwargs: Kwargs) -> Column:
-    written = (kwargs.get("min_value"), kwargs.get("max_value"))
-    low, high = (None if value is None else as_bound(value) for value in written)
-    return _within(column, low, high, kwargs)
-
-
-def _length_between(column: Column, kwargs: Kwargs) -> Column:
-    return _within(F.length(column), kwargs.get("min_value"), kwargs.get("max_value"), kwargs)
 
 
 def _matches(column: Column, kwargs: Kwargs) -> Column:
@@ -120,37 +98,27 @@ def _matches(column: Column, kwargs: Kwargs) -> Column:
     return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
 
 
-def _matches_none(column: Column, kwargs: Kwargs) -> Column:
-    return reduce(and_, [_unlike(column, regex) for regex in kwargs["regex_list"]])
-
-
 def _is_type(kwargs: Kwargs, types: Types) -> Column:
     wanted = kwargs["type_list"] if "type_list" in kwargs else [kwargs["type_"]]
-    found = _CLASSES.get(kind_of(types[kwargs["column"]]), T.DataType)
+    found = _class_of(types[kwargs["column"]])
     return F.lit(not issubclass(found, tuple(getattr(T, name) for name in wanted)))
 
 
-def _both(kwargs: Kwargs) -> tuple[Column, Column]:
-    return F.col(kwargs["column_A"]), F.col(kwargs["column_B"])
+def _pair(expected: Callable[[Column, Column, Kwargs], Column]) -> Predicate:
+    """Return a predicate over two columns' values."""
+
+    def predicate(kwargs: Kwargs, types: Types) -> Column:
+        return ~expected(F.col(kwargs["column_A"]), F.col(kwargs["column_B"]), kwargs)
+
+    return predicate
 
 
-def _pair_greater(kwargs: Kwargs, types: Types) -> Column:
-    left, right = _both(kwargs)
-    return ~(left >= right) if kwargs.get("or_equal") else ~(left > right)
-
-
-def _pair_equal(kwargs: Kwargs, types: Types) -> Column:
-    left, right = _both(kwargs)
-    return ~left.eqNullSafe(right)
-
-
-def _pair_in_set(kwargs: Kwargs, types: Types) -> Column:
-    left, right = _both(kwargs)
+def _pair_in_set(left: Column, right: Column, kwargs: Kwargs) -> Column:
     pairs = [
         left.eqNullSafe(F.lit(of_left)) & right.eqNullSafe(F.lit(of_right))
         for of_left, of_right in kwargs["value_pairs_set"]
     ]
-    return ~reduce(or_, pairs)
+    return reduce(or_, pairs)
 
 
 def _all_distinct(kwargs: Kwargs, types: Types) -> Column:
@@ -167,7 +135,7 @@ def _sum_equal(kwargs: Kwargs, types: Types) -> Column:
     operands = []
     for name in kwargs["column_list"]:
         value = F.coalesce(F.col(name), F.lit(0))
-        is_integral = kind_of(types[name]) in _INTEGRAL
+        is_integral = issubclass(_class_of(types[name]), T.IntegralType)
         operands.append(value.cast("decimal(38,0)") if is_integral else value)
     # try_add: a sum that overflows is null; with + it would fail the batch.
     total = reduce(F.try_add, operands) == F.lit(float(kwargs["sum_total"]))
@@ -183,43 +151,29 @@ PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
     "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
     "expect_column_values_to_match_regex_list": _present(_matches),
-    "expect_column_values_to_not_match_regex_list": _present(_matches_none),
+    "expect_column_values_to_not_match_regex_list": _present(
+        lambda c, kw: reduce(and_, [_unlike(c, regex) for regex in kw["regex_list"]])
+    ),
     "expect_column_values_to_be_of_type": _is_type,
     "expect_column_values_to_be_in_type_list": _is_type,
-    "expect_column_value_lengths_to_be_between": _present(_length_between),
+    "expect_column_value_lengths_to_be_between": _present(lambda c, kw: _between(F.length(c), kw)),
     "expect_column_value_lengths_to_equal": _present(lambda c, kw: F.length(c) == kw["value"]),
-    "expect_column_pair_values_a_to_be_greater_than_b": _pair_greater,
-    "expect_column_pair_values_to_be_equal": _pair_equal,
-    "expect_column_pair_values_to_be_in_set": _pair_in_set,
+    "expect_column_pair_values_a_to_be_greater_than_b": _pair(
+        lambda a, b, kw: a >= b if kw.get("or_equal") else a > b
+    ),
+    "expect_column_pair_values_to_be_equal": _pair(lambda a, b, _: a.eqNullSafe(b)),
+    "expect_column_pair_values_to_be_in_set": _pair(_pair_in_set),
     "expect_select_column_values_to_be_unique_within_record": _all_distinct,
     "expect_multicolumn_sum_to_equal": _sum_equal,
     "expect_multicolumn_values_to_be_equal": _all_equal,
 }
 
 
-def ignored(names: Sequence[str], ignore_row_if: str | None) -> Column:
-    """Return which rows an expectation over several columns ignores.
+class Rule(NamedTuple):
+    """An expectation over single rows, ``critical`` or ``warning``.
 
-    Args:
-        names: The expectation's columns.
-        ignore_row_if: The expectation's argument; None for the default, all values missing.
-    """
-    missing = [F.col(name).isNull() for name in names]
-    if ignore_row_if in {"neither", "never"}:
-        return F.lit(False)
-    if ignore_row_if in {"either_value_is_missing", "any_value_is_missing"}:
-        return reduce(or_, missing)
-    return reduce(and_, missing)
-
-
-@dataclass(frozen=True)
-class Rule:
-    """An expectation over single rows.
-
-    Attributes:
-        text: The reason recorded for a failing row.
-        severity: ``critical`` or ``warning``.
-        fails: True for a failing row, else false, never null; refers to plain column names.
+    ``text`` is the reason recorded for a failing row. ``fails`` refers to plain column names and is
+    never null.
     """
 
     text: str
@@ -227,9 +181,7 @@ class Rule:
     fails: Column
 
 
-def compile_rules(
-    expectations: Sequence[Expectation], types: Mapping[str, str]
-) -> tuple[Rule, ...]:
+def compile_rules(expectations: Sequence[Expectation], types: Types) -> tuple[Rule, ...]:
     """Compile expectations into rules that fail the same rows as Great Expectations, in order.
 
     The loader has checked that all are row-level expectations. No rule raises on any row.
@@ -251,11 +203,11 @@ def compile_rules(
     )
 
 
-def _fails(expectation: Expectation, types: Mapping[str, str]) -> Column:
+def _fails(expectation: Expectation, types: Types) -> Column:
     kwargs = expectation.kwargs
     fails = PREDICATES[expectation.type](kwargs, types)
     if len(expectation.columns) > 1:
-        fails = ~ignored(expectation.columns, kwargs.get("ignore_row_if")) & fails
+        fails = ~_ignored(expectation.columns, kwargs.get("ignore_row_if")) & fails
     fails = F.coalesce(fails, F.lit(False))
     condition = kwargs.get("row_condition")
     if condition is None:
@@ -266,18 +218,26 @@ def _fails(expectation: Expectation, types: Mapping[str, str]) -> Column:
     return F.when(tried.isNull(), F.lit(True)).otherwise(concerned & fails)
 
 
-def kind_of(simple: str) -> str:
-    """Return the outermost type of a Spark simple string: ``decimal`` for ``decimal(18,2)``."""
-    return re.split(r"[(<]", simple, maxsplit=1)[0]
+def _ignored(names: Sequence[str], ignore_row_if: str | None) -> Column:
+    """Return which rows an expectation over several columns ignores: by default all-null ones."""
+    if ignore_row_if in {"neither", "never"}:
+        return F.lit(False)
+    is_any = ignore_row_if in {"either_value_is_missing", "any_value_is_missing"}
+    return reduce(or_ if is_any else and_, [F.col(name).isNull() for name in names])
 
 
-def type_errors(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
-    """Yield a message for each mismatch between an expectation and its columns' types.
+def _class_of(simple: str) -> type[T.DataType]:
+    """Return the class of a type: ``DecimalType`` for ``decimal(18,2)``."""
+    return _CLASSES.get(simple.partition("<")[0].partition("(")[0], T.DataType)
 
-    Args:
-        expectation: One of ``ROW_EXPECTATIONS``, with arguments validated by config.
-        types: Column names to types, as Spark's simple strings.
-    """
+
+def _family(simple: str) -> str | None:
+    found = _class_of(simple)
+    return next((family for kind, family in _FAMILIES.items() if issubclass(found, kind)), None)
+
+
+def type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
+    """Yield a message for each mismatch between a row-level expectation and its columns' types."""
     unknown = [name for name in expectation.columns if name not in types]
     if unknown:
         yield f"{', '.join(unknown)} cannot be evaluated row by row (known: {', '.join(types)})"
@@ -286,64 +246,55 @@ def type_errors(expectation: Expectation, types: Mapping[str, str]) -> Iterator[
     if condition is not None:
         for problem in expression_problems(condition, types):
             yield f"row_condition {problem}"
-    if expectation.type not in _ANY | _TYPES:
+    if expectation.type not in _FOR_ANY_TYPE:
         yield from _value_type_errors(expectation, types)
 
 
-def _value_type_errors(expectation: Expectation, types: Mapping[str, str]) -> Iterator[str]:
+def _value_type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
     kwargs, names = expectation.kwargs, expectation.columns
-    families = {name: _FAMILIES.get(kind_of(types[name])) for name in names}
+    families = {name: _family(types[name]) for name in names}
     if None in families.values():
         other = next(name for name, family in families.items() if family is None)
         yield f"{other} is {types[other]}; only null and type expectations support this type"
-    elif "pair" in expectation.type or "column_list" in kwargs:
-        if "value_pairs_set" in kwargs:
-            for side, name in enumerate(names):
-                written = [pair[side] for pair in kwargs["value_pairs_set"]]
-                yield from _set_errors(written, name, types[name])
-        elif "sum_total" in kwargs:
-            yield from _family_errors("number", names, types)
-        elif len(set(families.values())) > 1:
+    elif "value_set" in kwargs or "value_pairs_set" in kwargs:
+        rows = kwargs.get("value_pairs_set") or [[value] for value in kwargs["value_set"]]
+        for number, name in enumerate(names):
+            for value in (row[number] for row in rows):
+                if value is not None and not _fits(value, types[name]):
+                    yield f"{value!r} cannot be a value of {name}, which is {types[name]}"
+    elif "sum_total" not in kwargs and len(names) > 1:
+        if len(set(families.values())) > 1:
             listed = ", ".join(f"{name} {types[name]}" for name in names)
             yield f"columns of different kinds cannot be compared: {listed}"
-    elif "value_set" in kwargs:
-        yield from _set_errors(kwargs["value_set"], names[0], types[names[0]])
     elif "values_to_be_between" in expectation.type:
         yield from _bound_errors(kwargs, names[0], types[names[0]])
     else:
-        yield from _family_errors("text", names, types)
+        wanted = "number" if "sum_total" in kwargs else "text"
+        for name in names:
+            if families[name] != wanted:
+                yield f"{name} is {types[name]}; this expectation needs {wanted} columns"
 
 
-def _family_errors(family: str, names: tuple[str, ...], types: Mapping[str, str]) -> Iterator[str]:
-    for name in names:
-        if _FAMILIES.get(kind_of(types[name])) != family:
-            yield f"{name} is {types[name]}; this expectation needs {family} columns"
-
-
-def _set_errors(values: list[Any], name: str, simple: str) -> Iterator[str]:
-    for value in values:
-        if value is not None and not _fits(value, kind_of(simple)):
-            yield f"{value!r} cannot be a value of {name}, which is {simple}"
-
-
-def _fits(value: Any, kind: str) -> bool:
-    family = _FAMILIES[kind]
+def _fits(value: Any, simple: str) -> bool:
+    family = _family(simple)
     if isinstance(value, bool) or family == "truth":
         return isinstance(value, bool) and family == "truth"
     if isinstance(value, int | float) or family == "number":
         return isinstance(value, int | float) and family == "number"
     if family == "time":
-        if not _TIMES[kind].fullmatch(value):
-            return False
         try:
-            as_bound(value)
+            bound = as_bound(value)
         except ValueError:
             return False
+        if isinstance(bound, datetime):
+            has_zone = datetime.fromisoformat(value).tzinfo is not None
+            return simple == "timestamp" or (simple == "timestamp_ntz" and not has_zone)
+        return isinstance(bound, date)
     return True
 
 
-def _bound_errors(kwargs: Mapping[str, Any], name: str, simple: str) -> Iterator[str]:
-    family = _FAMILIES[kind_of(simple)]
+def _bound_errors(kwargs: Kwargs, name: str, simple: str) -> Iterator[str]:
+    family = _family(simple)
     if family not in {"number", "time"}:
         yield f"{name} is {simple}; only numbers, dates and times have bounds"
         return

@@ -7,11 +7,9 @@ is the one committed before the batch: a batch never makes its own rows late.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
-from typing import Literal
 
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
@@ -37,13 +35,9 @@ from tidelake.silver.fields import RESCUED
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.row_sets import has_number
 
-Lateness = Literal["on_time", "late", "too_late"]
-TOO_LATE: Lateness = "too_late"
-FATE = "_fate"
-LATENESS = "_lateness"
-SILVER = "silver"
-LATE = "late"
-QUARANTINED = "quarantined"
+TOO_LATE = "too_late"
+FATE, LATENESS = "_fate", "_lateness"
+SILVER, LATE, QUARANTINED = "silver", "late", "quarantined"
 # Fate and stage of repeats, by verdict.
 OF_REPEATS = {DUPLICATE: (DUPLICATE, None), CONFLICT: (QUARANTINED, CONFLICTING)}
 # The identity columns, as named in the verdicts.
@@ -70,7 +64,7 @@ def decide(
         ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
         quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
     """
-    judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.verdicts.stage)
+    judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.stage)
     return with_lateness(judged, fates, marked(watermark), allowed)
 
 
@@ -81,60 +75,33 @@ def with_verdicts(rows: DataFrame, repeats: Repeats, fates: Fates) -> DataFrame:
         for name, numbers in repeats.numbers.items():
             verdict = F.when(has_number(spark, NUMBER, numbers), name).otherwise(verdict)
         return rows.withColumn(VERDICT, verdict)
-    columns = fates.verdicts
-    verdicts = repeats.rows.select(*columns.columns)
-    joined = rows.join(verdicts, on=columns.same_row, how="left").drop(*_VERDICT_NAMES.values())
-    return joined.withColumn(VERDICT, columns.first_of_twins) if repeats.twins else joined
-
-
-@dataclass(frozen=True)
-class _Verdicts:
-    """The columns that join rows with their verdicts."""
-
-    columns: tuple[Column, ...]
-    same_row: Column
-    first_of_twins: Column
-    stage: Column
-
-
-def _verdicts() -> _Verdicts:
-    # Join on a hash: looking up a number is faster than a long text. BETWEEN instead of equality
-    # keeps the texts out of the join keys.
-    same = [
-        F.col(name).between(F.col(verdict_name), F.col(verdict_name))
-        for name, verdict_name in _VERDICT_NAMES.items()
-    ]
-    hashes = F.xxhash64(*_VERDICT_NAMES.keys()) == F.xxhash64(*_VERDICT_NAMES.values())
-    number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
-    is_twin = F.col(VERDICT) == TWIN
-    conflict = F.col(VERDICT) == CONFLICT
-    return _Verdicts(
-        (
-            *[F.col(name).alias(verdict_name) for name, verdict_name in _VERDICT_NAMES.items()],
-            F.col(VERDICT),
-        ),
-        reduce(and_, same, hashes),
-        F.when(is_twin, F.when(number > 1, F.lit(DUPLICATE))).otherwise(F.col(VERDICT)),
-        F.when(conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE)),
-    )
-
-
-class Routing:
-    """The columns of a pipeline's accepted events, built once."""
-
-    def __init__(self, pipeline: Pipeline) -> None:
-        """Build the columns."""
-        self.pipeline = pipeline
-        self.events = _event_columns(pipeline)
+    verdicts = repeats.rows.select(*fates.verdicts)
+    joined = rows.join(verdicts, on=fates.same_row, how="left").drop(*_VERDICT_NAMES.values())
+    return joined.withColumn(VERDICT, fates.first_of_twins) if repeats.twins else joined
 
 
 class Fates:
-    """The columns of verdicts and fates, which are the same for all pipelines, built once."""
+    """The columns of verdicts and fates, which are the same for all pipelines, built once.
+
+    ``verdicts`` are joined with the rows by ``same_row``; ``first_of_twins`` is the verdict if one
+    of several copies is accepted.
+    """
 
     def __init__(self) -> None:
         """Build the columns."""
-        self.verdicts = _verdicts()
-        self.fate = _fate(F.col(LATENESS), F.col(VERDICT) == DUPLICATE)
+        verdict, names = F.col(VERDICT), _VERDICT_NAMES.items()
+        self.verdicts = [*[F.col(name).alias(other) for name, other in names], verdict]
+        # Join on a hash: looking up a number is faster than a long text. BETWEEN instead of
+        # equality keeps the texts out of the join keys.
+        same = [F.col(name).between(F.col(other), F.col(other)) for name, other in names]
+        hashes = F.xxhash64(*_VERDICT_NAMES.keys()) == F.xxhash64(*_VERDICT_NAMES.values())
+        self.same_row = reduce(and_, same, hashes)
+        number = F.row_number().over(Window.partitionBy(*IDENTITY).orderBy(ROW))
+        copies = F.when(number > 1, F.lit(DUPLICATE))
+        self.first_of_twins = F.when(verdict == TWIN, copies).otherwise(verdict)
+        is_conflict = verdict == CONFLICT
+        self.stage = F.when(is_conflict, F.lit(CONFLICTING)).otherwise(F.col(STAGE))
+        self.fate = _fate(F.col(LATENESS), verdict == DUPLICATE)
 
 
 def with_lateness(
@@ -181,18 +148,28 @@ def _of_batch(number: int) -> Column:
 
 
 def lateness(watermark: Column, allowed: timedelta) -> Column:
-    """Return the lateness verdict of ``event_time``.
-
-    Args:
-        watermark: Committed with the previous batch; null before the first.
-        allowed: How far behind the watermark an event may still change gold.
-    """
+    """Return ``on_time``, ``late`` or ``too_late``; ``watermark`` is null before the first."""
     event_time = F.col("event_time")
     return (
         F.when(watermark.isNull() | (event_time >= watermark), "on_time")
         .when(event_time >= watermark - F.lit(allowed), "late")
         .otherwise(TOO_LATE)
     )
+
+
+class Routing:
+    """The columns of a pipeline's accepted events, built once."""
+
+    def __init__(self, pipeline: Pipeline) -> None:
+        """Build the columns."""
+        self.pipeline = pipeline
+        self.events = [
+            *[F.col(name) for name in ("event_id", "event_time")],
+            *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
+            *enriched_columns(pipeline.enrich),
+            (F.col(LATENESS) != "on_time").alias("is_late"),
+            *[F.col(name) for name in ("record_id", "ingested_at", "event_date")],
+        ]
 
 
 def to_silver(
@@ -236,9 +213,7 @@ def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> l
         watermark.alias("watermark"),
         (behind / 1_000_000).cast("double").alias("lateness_seconds"),
         *_unknown_columns(routing.pipeline, extra),
-        F.col(REQUEUED_AT),
-        F.col(PAYLOAD_HASH),
-        F.col(ID_HASH),
+        *[F.col(name) for name in (REQUEUED_AT, PAYLOAD_HASH, ID_HASH)],
     ]
 
 
@@ -252,14 +227,10 @@ def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFra
 def quarantine_columns() -> list[Column]:
     """Return the columns of quarantined rows without generation and batch."""
     return [
-        F.col("record_id"),
-        F.col("payload"),
-        F.col("event_id"),
+        *[F.col(name) for name in ("record_id", "payload", "event_id")],
         reasons_by_stage().alias("reasons"),
         F.col(STAGE).alias("stage"),
-        F.col("ingested_at"),
-        F.col(REQUEUED_AT),
-        F.col(PAYLOAD_HASH),
+        *[F.col(name) for name in ("ingested_at", REQUEUED_AT, PAYLOAD_HASH)],
     ]
 
 
@@ -268,19 +239,6 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
     if pipeline.event.evolution == "rescue":
         return [F.col(UNKNOWN).alias(RESCUED)]
     return [F.col(UNKNOWN).getItem(name).alias(name) for name in extra]
-
-
-def _event_columns(pipeline: Pipeline) -> list[Column]:
-    return [
-        F.col("event_id"),
-        F.col("event_time"),
-        *[F.col(SELECTED).getField(name).alias(name) for name in pipeline.silver_columns],
-        *enriched_columns(pipeline.enrich),
-        (F.col(LATENESS) != "on_time").alias("is_late"),
-        F.col("record_id"),
-        F.col("ingested_at"),
-        F.col("event_date"),
-    ]
 
 
 def _origin(generation: str, batch: int) -> list[Column]:

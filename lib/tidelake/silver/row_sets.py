@@ -15,7 +15,6 @@ from pyspark.sql import Column, SparkSession
 from pyspark.sql import functions as F
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
-NOTHING: Numbers = np.empty(0, dtype=np.int64)
 
 _FEW = 1_000
 _WORD = 64
@@ -58,12 +57,7 @@ def may_have_hash(spark: SparkSession, column: str, hashes: Numbers) -> Column:
 
 
 def members(numbers: Numbers, of: Numbers) -> np.ndarray[Any, np.dtype[np.bool_]]:
-    """Return a mask of the numbers that are in a set.
-
-    Args:
-        numbers: In any order.
-        of: The set, ascending.
-    """
+    """Return a mask of the numbers that are in the ascending set ``of``."""
     if not of.size:
         return np.zeros(numbers.size, dtype=np.bool_)
     found = np.minimum(np.searchsorted(of, numbers), of.size - 1)

@@ -28,81 +28,50 @@ DAY, ARRIVED_AT, _FRESH = "_day", "_arrived_at", "_fresh"
 Range = tuple[int, int]
 
 
-@dataclass(frozen=True)
-class Arrivals:
-    """Arrival times and event dates of a batch's rows that have no stage yet.
+def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
+    """Return the scope of rows in the driver, with the columns of :func:`arrival_columns`."""
+    days, arrived = (rows[name].to_numpy() for name in (DAY, ARRIVED_AT))
+    fresh = rows[_FRESH].to_numpy(zero_copy_only=False)
+    requeued = np.sort(arrived[~fresh])
+    # One range per day of arrival: requeued rows may have arrived long ago, at distant times.
+    starts = np.flatnonzero(np.diff(requeued // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
+    ends = np.append(starts, requeued.size)[1:] - 1
+    first = int(arrived[fresh].min()) if fresh.any() else None
+    ranges = zip(requeued[starts].tolist(), requeued[ends].tolist(), strict=True)
+    return _scope(first, np.unique(days).tolist(), ranges, rules)
 
-    Attributes:
-        rows: Number of rows.
-        first: Earliest arrival of the rows that come directly from bronze (UTC); None if there are
-            none.
-        days: Ranges of event dates, in days since 1970-01-01.
-        requeued: Ranges of arrivals of requeued rows, in microseconds since 1970.
-    """
 
-    rows: int
-    first: datetime | None
-    days: tuple[Range, ...] = ()
-    requeued: tuple[Range, ...] = ()
-
-    @staticmethod
-    def of(table: pa.Table) -> Arrivals:
-        """Summarize rows in the driver."""
-        days, arrived = (table[name].to_numpy() for name in (DAY, ARRIVED_AT))
-        fresh = table[_FRESH].to_numpy(zero_copy_only=False)
-        requeued = np.sort(arrived[~fresh])
-        # One range per day of arrival: requeued rows may have arrived long ago, at distant times.
-        starts = np.flatnonzero(np.diff(requeued // _MICROS_A_DAY, prepend=np.iinfo(np.int64).min))
-        ends = np.append(starts[1:], requeued.size) - 1
-        first = int(arrived[fresh].min()) if fresh.any() else None
-        return Arrivals._of(
-            table.num_rows,
-            first,
-            np.unique(days).tolist(),
-            zip(requeued[starts].tolist(), requeued[ends].tolist(), strict=True)
-            if requeued.size
-            else (),
+def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
+    """Return the number and the scope of the rows that have no stage yet."""
+    arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
+    requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
+    groups = (
+        judged.where(F.col(STAGE).isNull())
+        .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
+        .agg(
+            F.count("*").alias("rows"), F.min(arrived).alias("first"), F.max(arrived).alias("last")
         )
+        .collect()
+    )
+    first = min((group["first"] for group in groups if group["again"] is None), default=None)
+    days = {group["day"] for group in groups}
+    requeued = [(group["first"], group["last"]) for group in groups if group["again"] is not None]
+    return sum(group["rows"] for group in groups), _scope(first, days, requeued, rules)
 
-    @staticmethod
-    def of_running(judged: DataFrame) -> Arrivals:
-        """Summarize rows in Spark, if they are too many for the driver."""
-        arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
-        requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
-        groups = (
-            judged.where(F.col(STAGE).isNull())
-            .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
-            .agg(
-                F.count("*").alias("rows"),
-                F.min(arrived).alias("first"),
-                F.max(arrived).alias("last"),
-            )
-            .collect()
-        )
-        return Arrivals._of(
-            sum(group["rows"] for group in groups),
-            min((group["first"] for group in groups if group["again"] is None), default=None),
-            {group["day"] for group in groups},
-            [(group["first"], group["last"]) for group in groups if group["again"] is not None],
-        )
 
-    @staticmethod
-    def _of(
-        rows: int, first: int | None, days: Iterable[int], requeued: Iterable[Range]
-    ) -> Arrivals:
-        found = fewer(united((day, day) for day in days), _recent_gap)
-        return Arrivals(rows, from_micros(first), found, fewer(united(requeued)))
-
-    def scope(self, rules: Dedup) -> DedupScope:
-        """Return the scope of accepted rows to compare with."""
-        since = None if self.first is None else back(self.first, rules.ttl)
-        ttl = rules.ttl // timedelta(microseconds=1)
-        requeued = united((first - ttl, last + ttl) for first, last in self.requeued)
-        return DedupScope(since, requeued, self.days if rules.widened else ())
+def _scope(
+    first: int | None, days: Iterable[int], requeued: Iterable[Range], rules: Dedup
+) -> DedupScope:
+    """Return a scope from the first arrival from bronze, event dates and requeued arrivals."""
+    first_arrival, ttl = from_micros(first), rules.ttl // timedelta(microseconds=1)
+    since = None if first_arrival is None else back(first_arrival, rules.ttl)
+    extended = united((low - ttl, high + ttl) for low, high in fewer(united(requeued)))
+    dates = fewer(united((day, day) for day in days), _recent_gap) if rules.widened else ()
+    return DedupScope(since, extended, dates)
 
 
 def arrival_columns() -> list[Column]:
-    """Return the columns that :meth:`Arrivals.of` reads."""
+    """Return the columns that :func:`scope_in_driver` reads."""
     return [
         F.unix_date("event_date").alias(DAY),
         F.unix_micros("ingested_at").alias(ARRIVED_AT),
@@ -113,15 +82,10 @@ def arrival_columns() -> list[Column]:
 def arrival_order() -> list[Column]:
     """Return the sort columns of arrival order, earliest first."""
     # A row replayed from quarantine counts as arrived when it was requeued.
-    replayed = F.col(ORIGIN) == "quarantine"
-    return [
-        F.when(replayed, F.col(REQUEUED_AT)).otherwise(F.col("ingested_at")).alias("arrived"),
-        F.col("ingested_at"),
-        F.col("source"),
-        *position(),
-        F.col(ROW),
-        F.col(PAYLOAD_HASH),
-    ]
+    replayed, ingested_at = F.col(ORIGIN) == "quarantine", F.col("ingested_at")
+    arrived = F.when(replayed, F.col(REQUEUED_AT)).otherwise(ingested_at).alias("arrived")
+    copies = [F.col(name) for name in (ROW, PAYLOAD_HASH)]
+    return [arrived, ingested_at, F.col("source"), *position(), *copies]
 
 
 def position() -> list[Column]:
@@ -141,10 +105,9 @@ class DedupScope:
     any of the attributes includes it.
 
     Attributes:
-        since: Arrivals from this instant on (UTC): the earliest arrival of rows that come directly
-            from bronze, less the TTL. None if there are no such rows.
-        requeued: Ranges of arrival, in microseconds since 1970: the arrivals of requeued rows,
-            extended by the TTL.
+        since: Arrivals from this instant on (UTC), a TTL before the first of bronze; None if no
+            row comes from bronze.
+        requeued: Ranges of arrival, in microseconds since 1970: a TTL around requeued rows.
         days: Ranges of event dates, in days since 1970-01-01, whatever the arrival; empty unless
             the dedup rules are widened beyond the TTL.
     """
@@ -156,9 +119,7 @@ class DedupScope:
     def within(self, table: DataFrame, *, is_late_table: bool) -> DataFrame:
         """Select the rows of silver or late in scope, with the compared columns.
 
-        Args:
-            table: Silver or late as of the last committed batch.
-            is_late_table: Whether this is late, where a requeued row may find itself.
+        In late, a requeued row may find itself.
         """
         # record_id is silver's longest column and only late rows need it: two silver rows never
         # share an id and an arrival, since they would be within each other's TTL.
@@ -173,8 +134,12 @@ class DedupScope:
         """Return the filter, with literals so that Delta skips files by their statistics."""
         # Literals are built from numbers: Python has no dates before the year 1.
         parts = [
-            *_between("ingested_at", "timestamp_micros", self.requeued),
-            *_between("event_date", "date_from_unix_date", self.days),
+            f"{column} BETWEEN {literal}({first}) AND {literal}({last})"
+            for column, literal, ranges in (
+                ("ingested_at", "timestamp_micros", self.requeued),
+                ("event_date", "date_from_unix_date", self.days),
+            )
+            for first, last in ranges
         ]
         ranges = F.expr(" OR ".join(parts) or "false")
         return ranges if self.since is None else (F.col("ingested_at") >= self.since) | ranges
@@ -227,11 +192,9 @@ def united(ranges: Iterable[Range]) -> tuple[Range, ...]:
 def fewer(
     ranges: Sequence[Range], width: Callable[[int, int, int], float] | None = None
 ) -> tuple[Range, ...]:
-    """Merge ranges across the narrowest gaps until at most :data:`RANGES` remain.
+    """Merge ascending, disjoint ranges across the narrowest gaps until :data:`RANGES` remain.
 
-    Args:
-        ranges: Ascending and disjoint.
-        width: Weight of a gap, from its two ends and the greatest end; default: its length.
+    ``width`` weighs a gap, from its two ends and the greatest end; by default by its length.
     """
     if len(ranges) <= RANGES:
         return tuple(ranges)
@@ -250,10 +213,6 @@ def _recent_gap(low: int, high: int, newest: int) -> float:
     Most stored rows are recent: reading a year between two implausible dates costs nothing.
     """
     return (newest - low + 1) / (newest - high + 1)
-
-
-def _between(column: str, literal: str, ranges: Sequence[Range]) -> list[str]:
-    return [f"{column} BETWEEN {literal}({a}) AND {literal}({b})" for a, b in ranges]
 
 
 def _cover(outer: Sequence[Range], inner: Sequence[Range]) -> bool:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyspark.sql import Column, DataFrame, Row
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
@@ -29,23 +30,16 @@ from tidelake.silver.watermark import PartitionProgress, partition_of
 _NAME = r"^[A-Za-z][A-Za-z0-9_]{0,62}$"
 _ACCEPTED = (SILVER, LATE)
 _KEYS = (ORIGIN, FATE, STAGE, "partition")
-_NULL = np.iinfo(np.int64).min
-Group = Row | Mapping[str, Any]
+Group = Mapping[str, Any]
 # Origin, fate, stage.
 Key = tuple[str, str, str | None]
 
 
 @dataclass(frozen=True)
 class Summary:
-    """The counts of a batch.
-
-    Attributes:
-        groups: Counts by origin, fate, stage and source partition.
-        marks: Fingerprints of the record ids, by origin, fate and stage.
-    """
+    """The counts of a batch, by origin, fate, stage and source partition."""
 
     groups: Sequence[Group]
-    marks: Mapping[Key, Fingerprint]
 
     def rows(self) -> dict[Key, int]:
         """Return row counts by origin, fate and stage, summed over the partitions."""
@@ -54,10 +48,17 @@ class Summary:
             total[_key(group)] += group["rows"]
         return dict(total)
 
+    @cached_property
+    def marks(self) -> Mapping[Key, Fingerprint]:
+        """Fingerprints of the record ids, by origin, fate and stage."""
+        marks: defaultdict[Key, Fingerprint] = defaultdict(Fingerprint)
+        for group in self.groups:
+            marks[_key(group)] = marks[_key(group)].plus(Fingerprint.of(*group["fingerprint"]))
+        return marks
+
     def of_accepted(self, name: str) -> int:
         """Sum a count over the rows written to silver."""
-        accepted = [group for group in self.groups if group[FATE] == SILVER]
-        return sum(group[name] for group in accepted if name in group)
+        return sum(group.get(name, 0) for group in self.groups if group[FATE] == SILVER)
 
     def warnings(self, pipeline: Pipeline) -> dict[str, int]:
         """Return the number of new silver rows by the warning rule that they fail."""
@@ -70,45 +71,48 @@ class Summary:
 
     def has_unknown(self) -> bool:
         """Return whether an accepted row has a payload field that is not in the schema."""
-        accepted = [group for group in self.groups if group[FATE] in _ACCEPTED]
-        return any(group["unknown"] for group in accepted if "unknown" in group)
+        return any(group.get("unknown") for group in self.groups if group[FATE] in _ACCEPTED)
 
-    def with_groups(self, others: Sequence[Mapping[str, Any]]) -> Summary:
+    def with_groups(self, others: Sequence[Group]) -> Summary:
         """Add groups of rows that were not part of the batch's frame."""
-        marks = _marks(others)
-        for key, mark in self.marks.items():
-            marks[key] = marks[key].plus(mark)
-        return Summary([*self.groups, *others], marks)
+        return Summary([*self.groups, *others])
 
     def partitions(self, before: Mapping[str, PartitionProgress]) -> dict[str, PartitionProgress]:
         """Return the source partitions' progress after the batch's rows from bronze."""
-        fresh = [group for group in self.groups if group[ORIGIN] == "bronze"]
         now = dict(before)
-        for name in {group["partition"] for group in fresh}:
-            groups = [group for group in fresh if group["partition"] == name]
-            earlier = before.get(name)
-            arrivals = [from_micros(group["last"]) for group in groups]
-            times = [from_micros(group["newest"]) for group in groups if group[FATE] == SILVER]
+        for group in self.groups:
+            if group[ORIGIN] != "bronze":
+                continue
+            arrived = from_micros(group["last"])
+            reached = from_micros(group["newest"]) if group[FATE] == SILVER else None
+            earlier = now.get(group["partition"])
             if earlier is not None:
-                arrivals.append(earlier.last_ingested_at)
-                times.append(earlier.max_event_time)
-            arrived = _latest(arrivals)
+                arrived = _latest(arrived, earlier.last_ingested_at)
+                reached = _latest(reached, earlier.max_event_time)
             if arrived is not None:
-                now[name] = PartitionProgress(_latest(times), arrived)
+                now[group["partition"]] = PartitionProgress(reached, arrived)
         return now
+
+
+def _latest(*instants: datetime | None) -> datetime | None:
+    return max((instant for instant in instants if instant is not None), default=None)
 
 
 class Counting:
     """The columns that count a pipeline's rows, built once.
 
-    Attributes:
-        flags: Names of the conditions whose rows are counted.
-        row: Columns that the driver needs to count a row, besides its fate and arrival.
+    ``flags`` names the conditions whose rows are counted: warnings, missed dimension matches, and
+    unknown fields. The driver needs the columns ``row`` to count a row, besides its fate and
+    arrival.
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
         """Build the columns."""
-        flags = _flags(pipeline)
+        texts, enrichments = rule_texts(pipeline), range(len(pipeline.enrich))
+        flags = {f"_w{n}": F.array_contains(WARNINGS, text) for n, text in enumerate(texts)}
+        flags |= {f"_d{n}": F.col(looked_up(n)).isNull() for n in enrichments}
+        is_additive = pipeline.event.evolution == "additive"
+        flags["unknown"] = F.col(UNKNOWN).isNotNull() if is_additive else F.lit(False)
         self.flags = tuple(flags)
         partition = partition_of(pipeline.source).alias("partition")
         arrived, event = F.unix_micros("ingested_at"), F.unix_micros("event_time")
@@ -128,35 +132,19 @@ class Counting:
         ]
 
 
-def _flags(pipeline: Pipeline) -> dict[str, Column]:
-    """Return a condition for each warning, each missed dimension match, and unknown fields."""
-    is_additive = pipeline.event.evolution == "additive"
-    return {
-        **{
-            f"_w{n}": F.array_contains(WARNINGS, text)
-            for n, text in enumerate(rule_texts(pipeline))
-        },
-        **{f"_d{n}": F.col(looked_up(n)).isNull() for n in range(len(pipeline.enrich))},
-        "unknown": F.col(UNKNOWN).isNotNull() if is_additive else F.lit(False),
-    }
-
-
 def summarize(decided: DataFrame, counting: Counting) -> Summary:
     """Count rows by fate in Spark."""
     found = decided.groupBy(*counting.keys).agg(*counting.counts).collect()
-    return Summary(found, _marks(found))
+    return Summary([row.asDict() for row in found])
 
 
 def summarize_in_driver(
     rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
 ) -> Summary:
-    """Count rows by fate in the driver.
+    """Count rows by fate in the driver, given the row numbers of the repeats by verdict.
 
-    Args:
-        rows: ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
-            ``_fate`` that each row has if it is not a repeat.
-        repeats: Row numbers of the repeats, by verdict.
-        counting: The pipeline's counting columns.
+    ``rows`` have ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
+    ``_fate`` of a row that is not a repeat.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():
@@ -164,41 +152,21 @@ def summarize_in_driver(
         fate, stage = OF_REPEATS[verdict]
         keys[FATE] = pc.if_else(is_repeat, fate, keys[FATE])
         keys[STAGE] = pc.if_else(is_repeat, pa.scalar(stage, pa.string()), keys[STAGE])
-    groups = _groups(rows, keys, counting.flags)
-    return Summary(groups, _marks(groups))
-
-
-def _groups(
-    rows: pa.Table, keys: Mapping[str, pa.ChunkedArray], flags: Sequence[str]
-) -> list[Group]:
-    """Group rows as :func:`summarize` does in Spark; few distinct keys are expected."""
-    kind = np.zeros(rows.num_rows, dtype=np.int64)
-    for column in keys.values():
-        encoded = column.combine_chunks().dictionary_encode()
-        codes = encoded.indices.fill_null(len(encoded.dictionary)).to_numpy()
-        kind = kind * (len(encoded.dictionary) + 1) + codes
-    order = np.argsort(kind, kind="stable")
-    starts = np.flatnonzero(np.diff(kind[order], prepend=-1))
-    newest = rows["newest"].fill_null(_NULL).to_numpy()[order]
-    last, marks = (rows[name].to_numpy()[order] for name in (ARRIVED_AT, "fingerprint"))
-    flagged = {
-        name: rows[name].fill_null(False).to_numpy(zero_copy_only=False)[order] for name in flags
-    }
-    found: list[Group] = []
-    for start, end in zip(starts, np.append(starts, order.size)[1:], strict=True):
-        mark = Fingerprint.of_numbers(marks[start:end])
-        latest = int(newest[start:end].max())
-        found.append(
-            {
-                **{name: column[int(order[start])].as_py() for name, column in keys.items()},
-                "rows": int(end - start),
-                "last": int(last[start:end].max()),
-                "newest": None if latest == _NULL else latest,
-                **{name: int(flag[start:end].sum()) for name, flag in flagged.items()},
-                "fingerprint": (mark.xor, mark.total),
-            }
-        )
-    return found
+    values = {name: rows[name] for name in (ARRIVED_AT, "newest", "fingerprint")}
+    values |= {name: rows[name].fill_null(False) for name in counting.flags}
+    aggregates = [
+        *[([], "count_all"), (ARRIVED_AT, "max"), ("newest", "max")],
+        *[(name, "sum") for name in counting.flags],
+        ("fingerprint", "list"),
+    ]
+    found = pa.table({**keys, **values}).group_by(list(keys)).aggregate(aggregates)
+    names = [*keys, "rows", "last", "newest", *counting.flags, "fingerprint"]
+    groups = []
+    for *counts, numbers in zip(*found.columns, strict=True):
+        mark = Fingerprint.of_numbers(numbers.values.to_numpy())
+        counted = [*[count.as_py() for count in counts], (mark.xor, mark.total)]
+        groups.append(dict(zip(names, counted, strict=True)))
+    return Summary(groups)
 
 
 def unknown_fields(decided: DataFrame) -> frozenset[str]:
@@ -215,14 +183,3 @@ def unknown_fields(decided: DataFrame) -> frozenset[str]:
 
 def _key(group: Group) -> Key:
     return group[ORIGIN], group[FATE], group[STAGE]
-
-
-def _marks(groups: Iterable[Group]) -> defaultdict[Key, Fingerprint]:
-    marks: defaultdict[Key, Fingerprint] = defaultdict(Fingerprint)
-    for group in groups:
-        marks[_key(group)] = marks[_key(group)].plus(Fingerprint.of(*group["fingerprint"]))
-    return marks
-
-
-def _latest(instants: Sequence[datetime | None]) -> datetime | None:
-    return max((instant for instant in instants if instant is not None), default=None)

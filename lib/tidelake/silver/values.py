@@ -2,6 +2,11 @@
 
 This module defines what "exact" means for each type. Arrow casts whole columns of plainly written
 values; other values are read one by one. The last part writes numbers and nested values as text.
+
+A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
+that neither a double nor 38 digits represent is refused, because its text would be that of another
+number. One that overflows or underflows a double, such as 1e-400, is treated as text: a string
+field keeps it, any other type refuses it.
 """
 
 from __future__ import annotations
@@ -12,6 +17,7 @@ import re
 from collections.abc import Callable, Iterable
 from datetime import date
 from decimal import Decimal
+from itertools import accumulate
 from types import NoneType
 from typing import Any
 
@@ -71,25 +77,16 @@ def is_too_deep(payload: bytes) -> bool:
     """Return whether an object is nested deeper than :data:`MOST_DEPTH`."""
     if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
         return False
-    depth = deepest = 0
-    for letter in _TEXTS_OF_JSON.sub(b"", payload):
-        if letter in b"[{":
-            depth += 1
-            deepest = max(deepest, depth)
-        elif letter in b"]}":
-            depth -= 1
-    return deepest > MOST_DEPTH
+    letters = _TEXTS_OF_JSON.sub(b"", payload)
+    depths = accumulate((letter in b"[{") - (letter in b"]}") for letter in letters)
+    return max(depths, default=0) > MOST_DEPTH
 
 
 # Columns: cast in Arrow if all values are plainly written, else value by value.
 
 
 def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]]:
-    """Convert one field's values to its type.
-
-    Args:
-        values: From msgspec; numbers with a fraction or an exponent are :class:`Number`.
-        kind: The type.
+    """Convert one field's values, from msgspec with :class:`Number` as float hook, to its type.
 
     Returns:
         The column, with null for refused values, and the row numbers of the refused values.
@@ -107,11 +104,8 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
     typed: list[Any] = []
     bad: list[int] = []
     for row, value in enumerate(values):
-        if value is None:
-            typed.append(None)
-            continue
         try:
-            typed.append(read(value, kind))
+            typed.append(None if value is None else read(value, kind))
         except Refused:
             typed.append(None)
             bad.append(row)
@@ -119,15 +113,9 @@ def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
     return pa.array(typed, kind), bad
 
 
-def _fast_texts(values: list[Any], kind: pa.DataType) -> _Column | None:
-    if not set(map(type, values)) <= {str, NoneType}:
-        return None
-    return pa.array(values, kind), []
-
-
-def _fast_exact(values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Convert booleans and integers, which msgspec has parsed."""
-    wanted = bool if pa.types.is_boolean(kind) else int
+def _fast_plain(values: list[Any], kind: pa.DataType) -> _Column | None:
+    """Convert texts, booleans and integers, which msgspec has parsed."""
+    wanted = bool if pa.types.is_boolean(kind) else int if pa.types.is_integer(kind) else str
     if not set(map(type, values)) <= {wanted, NoneType}:
         return None
     try:
@@ -152,7 +140,7 @@ def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
-    texts = _fast_texts(values, pa.string())
+    texts = _fast_plain(values, pa.string())
     return None if texts is None else _with_rest(texts[0], _ARROW_STAMP, values, kind)
 
 
@@ -191,7 +179,8 @@ def _string(value: Any, _: pa.DataType) -> str:
     if type(value) is Number:
         return _number_text(value)
     if isinstance(value, dict | list):
-        return _compact_json(value)
+        # With names in their original order.
+        return _written(value, _number_text, order=None)
     return text_of(value)
 
 
@@ -270,12 +259,11 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
     text = text_of(value)
     if _TO_THE_MINUTE.fullmatch(text):
         text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
-    if not (_LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))):
-        raise Refused
     found = _STAMP.fullmatch(text)
-    if found is None:
+    is_allowed = _LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))
+    if found is None or not is_allowed:
         raise Refused
-    day = _day(int(found[1]), int(found[2]), int(found[3]))
+    day = _day(*(int(found[number]) for number in (1, 2, 3)))
     hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
     if hour > 23 or minute > 59 or second > 59:
         raise Refused
@@ -300,17 +288,17 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
     return binascii.a2b_base64(bare + "=" * (-len(bare) % 4))
 
 
-def _nested(value: Any) -> Any:
-    """Return an array or object; parse a string as JSON."""
-    if not isinstance(value, str):
-        return value
-    try:
-        json = value.encode()
-        if is_too_deep(json):
-            raise Refused
-        return _ANY.decode(json)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
-        raise Refused from None
+def _nested(value: Any, wanted: type) -> Any:
+    """Return an array or an object; parse a string as JSON."""
+    if isinstance(value, str):
+        try:
+            json = value.encode()
+            value = None if is_too_deep(json) else _ANY.decode(json)
+        except (msgspec.MsgspecError, UnicodeError, RecursionError, ValueError):
+            raise Refused from None
+    if not isinstance(value, wanted):
+        raise Refused
+    return value
 
 
 def _inner(value: Any, kind: pa.DataType) -> Any:
@@ -332,29 +320,21 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
 
 
 def _list(value: Any, kind: pa.DataType) -> list[Any]:
-    items = _nested(value)
-    if not isinstance(items, list):
-        raise Refused
-    return [_inner(item, kind.value_type) for item in items]
+    return [_inner(item, kind.value_type) for item in _nested(value, list)]
 
 
 def _map(value: Any, kind: pa.DataType) -> list[tuple[str, Any]]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
-    return [(name, _inner(item, kind.item_type)) for name, item in sorted(items.items())]
+    items = sorted(_nested(value, dict).items())
+    return [(name, _inner(item, kind.item_type)) for name, item in items]
 
 
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
-    items = _nested(value)
-    if not isinstance(items, dict):
-        raise Refused
+    items = _nested(value, dict)
     return {field.name: _inner(items.get(field.name), field.type) for field in kind}
 
 
 _ANY = msgspec.json.Decoder(float_hook=Number)
-_Reader = Callable[[Any, Any], Any]
-_READERS: dict[int, _Reader] = {
+_READERS: dict[int, Callable[[Any, Any], Any]] = {
     pa.string().id: _string,
     pa.bool_().id: _boolean,
     **{kind.id: _integer for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
@@ -368,9 +348,9 @@ _READERS: dict[int, _Reader] = {
     pa.struct([]).id: _struct,
 }
 _FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
-    pa.string().id: _fast_texts,
     **{
-        kind.id: _fast_exact for kind in (pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
+        kind.id: _fast_plain
+        for kind in (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
     },
     **{kind.id: _fast_numbers for kind in (pa.float64(), pa.decimal128(1))},
     pa.timestamp("us").id: _fast_stamps,
@@ -403,16 +383,12 @@ def _exact(text: str) -> str | None:
 
 def _number_text(text: str) -> str:
     """Return a number as the text for a string field."""
-    if _is_extreme(text):
-        return str(text)
-    if not _LONG.match(text):
-        return _as_java(float(text))
-    exact = _exact(text)
-    if exact is not None:
-        return exact
-    if _LOSSY.match(text):
-        raise Refused
-    return _as_java(float(text))
+    if not _is_extreme(text):
+        if not _LONG.match(text):
+            return _as_java(float(text))
+        if _LOSSY.match(text) and _exact(text) is None:
+            raise Refused
+    return _variant_text(text)
 
 
 def _variant_text(text: str) -> str:
@@ -453,11 +429,6 @@ def as_text(value: Any) -> str | None:
 def canonical_json(value: Any) -> str:
     """Return JSON with sorted names; numbers keep their digits up to 38."""
     return _written(value, _variant_text, order="sorted")
-
-
-def _compact_json(value: Any) -> str:
-    """Return JSON for a string field, with names in their original order."""
-    return _written(value, _number_text, order=None)
 
 
 def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> str:

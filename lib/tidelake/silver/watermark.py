@@ -7,24 +7,18 @@ It is committed with each batch, so a retry uses the same watermark as the first
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from pyspark.sql import Column
 from pyspark.sql import functions as F
 
 from tidelake.config import Source
-
-ONLY_PARTITION = "0"
+from tidelake.instants import BEGINNING
 
 
 class PartitionProgress(NamedTuple):
-    """Progress of one source partition.
-
-    Attributes:
-        max_event_time: The largest event time accepted from it (UTC).
-        last_ingested_at: When its last row arrived (UTC).
-    """
+    """One source partition's largest accepted event time and last arrival (UTC)."""
 
     max_event_time: datetime | None
     last_ingested_at: datetime
@@ -43,11 +37,9 @@ def advance(
     its last row arrived more than ``idle_after`` before the newest row of all. The watermark stays
     unchanged while an active partition has no accepted rows.
     """
-    if not partitions:
-        return watermark
     active = _active(partitions, idle_after).values()
     times = [p.max_event_time for p in active if p.max_event_time is not None]
-    if len(times) < len(active):
+    if not times or len(times) < len(active):
         return watermark
     reached = min(times) - delay
     return reached if watermark is None else max(watermark, reached)
@@ -57,18 +49,16 @@ def held_back_by(
     partitions: Mapping[str, PartitionProgress], *, idle_after: timedelta
 ) -> tuple[str | None, tuple[str, ...]]:
     """Return the partition that holds the watermark back, and the idle partitions."""
-    if not partitions:
-        return None, ()
     active = _active(partitions, idle_after)
     # A partition without accepted rows sorts first: it blocks the watermark.
-    slowest = min(active, key=lambda name: _reached(active[name]))
+    slowest = min(active, key=lambda name: active[name].max_event_time or BEGINNING, default=None)
     return slowest, tuple(sorted(partitions.keys() - active.keys()))
 
 
 def partition_of(source: Source) -> Column:
     """Return a bronze row's source partition: its Kafka partition; other sources have only one."""
     if source.kind != "kafka":
-        return F.lit(ONLY_PARTITION)
+        return F.lit("0")
     offset = F.substring_index("record_id", ":", -1)
     return F.left("record_id", F.length("record_id") - F.length(offset) - 1)
 
@@ -76,13 +66,9 @@ def partition_of(source: Source) -> Column:
 def _active(
     partitions: Mapping[str, PartitionProgress], idle_after: timedelta
 ) -> dict[str, PartitionProgress]:
-    newest = max(progress.last_ingested_at for progress in partitions.values())
+    newest = max((one.last_ingested_at for one in partitions.values()), default=BEGINNING)
     return {
         name: progress
         for name, progress in partitions.items()
         if newest - progress.last_ingested_at <= idle_after
     }
-
-
-def _reached(progress: PartitionProgress) -> datetime:
-    return progress.max_event_time or datetime.min.replace(tzinfo=UTC)
