@@ -21,6 +21,7 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.instants import to_json
 from tidelake.ledger.history import history
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay.compare import (
@@ -36,7 +37,7 @@ from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, stored_schemas
+from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
@@ -240,13 +241,12 @@ def _batch_inputs(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
         {
             "_generation": commit.generation,
             "_batch": commit.batch,
-            _MARK: mark.isoformat() if mark else None,
+            _MARK: to_json(note.watermark_in),
             _PINS: pins[_versions(note)],
         }
         for commit in closing
         if commit.batch > CREATION
         for note in [SilverNote.of(commit)]
-        for mark in [note.watermark_in]
     ]
     ddl = f"_generation string, _batch bigint, {_MARK} timestamp, {_PINS} int"
     return from_records(spark, rows, ddl)
@@ -258,8 +258,8 @@ def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
 
 def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
     """List the distinct sets of dimension versions that batches used, in a fixed order."""
-    closed = [commit for commit in closing if commit.batch > CREATION]
-    return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
+    used = {_versions(SilverNote.of(commit)) for commit in closing if commit.batch > CREATION}
+    return sorted(used) or [()]
 
 
 def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
@@ -275,19 +275,14 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         pinned = today
         # If the definition has other dimensions now, read the current versions.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
-            pinned = [
-                Lookup(lookup.enrich, lookup.table, version)
-                for lookup, (_, version) in zip(today, versions, strict=True)
-            ]
+            pinned = [replace(one, version=v) for one, (_, v) in zip(today, versions, strict=True)]
         try:
             parts.append(enriched(pinned_rows, run.plan, pinned))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
-            pinned_names = ", ".join(
-                f"{table} as of version {version}" for table, version in versions
-            )
+            names = ", ".join(f"{table} as of version {version}" for table, version in versions)
             raise UsageError(
-                f"{pipeline.name} looked up {pinned_names}, which can no longer be read: it "
+                f"{pipeline.name} looked up {names}, which can no longer be read: it "
                 "is older than what maintenance keeps. Verify only later arrivals with: "
                 f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
