@@ -1,7 +1,8 @@
 """Find a subject's records, count the rows that each table loses, and store the erasure.
 
 As in silver, the pipeline's definition decides which records are a subject's; for a payload that
-cannot be decoded, a text search does. All later steps use record ids.
+cannot be decoded, a text search does. All later steps use record ids; they are in :mod:`.erase`,
+since one file would exceed 500 lines.
 """
 
 from __future__ import annotations
