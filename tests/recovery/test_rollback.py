@@ -95,7 +95,9 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
 
 def _without_a_row(green: Run) -> SilverInputs:
     found = read_inputs(green)
-    return replace(found, silver=found.silver.where("event_id <> 'e1'"))
+    silver, *_ = found.decided
+    kept = found.decided[silver].where("event_id <> 'e1'")
+    return replace(found, decided={**found.decided, silver: kept})
 
 
 @pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.long)])

@@ -7,15 +7,8 @@ from datetime import UTC, datetime
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.replay.compare import (
-    TableShape,
-    by_group,
-    joined,
-    row_hash,
-    sums_of,
-    sums_of_hash,
-    types_in,
-)
+from tidelake.delta.append import types_of
+from tidelake.replay.compare import TableShape, by_group, joined, row_hash, sums_of, sums_of_hash
 
 _ROWS = [("a", 1, None), ("a", 1, None), ("b", None, 2), ("c", 3, 3)]
 _DDL = "k string, x int, y int"
@@ -46,5 +39,5 @@ def test_rows_are_summed_by_their_day_in_utc(spark: SparkSession) -> None:
 def test_where_a_null_stands_counts(spark: SparkSession) -> None:
     rows = spark.createDataFrame([("a", 1, None), ("a", None, 1)], _DDL)
     columns = {name: F.col(name) for name in rows.columns}
-    one, other = rows.select(row_hash(columns, types_in(rows))).collect()
+    one, other = rows.select(row_hash(columns, types_of(rows.schema))).collect()
     assert one != other

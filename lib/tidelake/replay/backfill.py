@@ -31,7 +31,7 @@ from tidelake.ledger.history import history, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
-from tidelake.replay.verify_silver import ORIGIN
+from tidelake.replay.verify_silver import BATCH_COLUMNS
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
@@ -140,8 +140,8 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
     name = pipeline.name
     own = set(pipeline.gold_names)
     if start == "bronze":
-        tables = (lake.silver(name), lake.quarantine(name), lake.late(name), lake.requeue(name))
-        own |= {table.name for table in tables}
+        filled = (lake.silver, lake.quarantine, lake.late, lake.requeue)
+        own |= {table(name).name for table in filled}
     return GreenLake(
         folder_of(lake, pipeline),
         lake,
@@ -246,11 +246,11 @@ def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
 
 def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
     """Return the median rows per second between consecutive commits."""
-    rates = []
-    for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False):
-        apart = later.written_at - earlier.written_at
-        if count and timedelta(0) < apart < _ONE_RUN:
-            rates.append(count / apart.total_seconds())
+    rates = [
+        count / apart.total_seconds()
+        for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False)
+        if count and timedelta(0) < (apart := later.written_at - earlier.written_at) < _ONE_RUN
+    ]
     return median(rates) if rates else None
 
 
@@ -260,13 +260,8 @@ def build(
     """Fill green tables from the current contents of their input; live hops may run meanwhile.
 
     No row is late in a backfill: the result depends on bronze and the definition, but not on
-    arrival times or batch boundaries.
-
-    Args:
-        run: The session, lake and pipeline to use.
-        start: The layer to read.
-        span: The range of event time whose gold is recomputed from silver; None for all.
-        since: Recompute only the bronze rows that arrived from then on (UTC); None for all.
+    arrival times or batch boundaries. From silver, ``span`` limits the event times whose gold is
+    recomputed; from bronze, ``since`` the arrivals (UTC) that are recomputed.
 
     Raises:
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
@@ -290,12 +285,12 @@ def build(
         span=None if span is None else [span.start.isoformat(), span.end.isoformat()],
         since=None if since is None else since.isoformat(),
     )
-    if state not in (wanted, replace(wanted, stage="built")):
+    built = replace(wanted, stage="built")
+    if state not in (wanted, built):
         # It has another definition or range, or was swapped already.
         clear(run)
     write_state(lake, pipeline, wanted)
     fill(run, start, span, since=since)
-    built = replace(wanted, stage="built")
     write_state(lake, pipeline, built)
     return built
 
@@ -399,7 +394,7 @@ def _rows_in(
         inside = (moment >= first) & (moment < end)
         name = target.table.name
         stored = load(run.spark, run.lake.table(name), version=versions[name])
-        kept = stored.drop(*ORIGIN).where(~inside | moment.isNull())
+        kept = stored.drop(*BATCH_COLUMNS).where(~inside | moment.isNull())
         return kept.unionByName(kind.of_all(inputs).where(inside))
 
     return rows_of

@@ -14,8 +14,8 @@ from typing import Any, Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType
 
+from tidelake.delta.append import types_of
 from tidelake.silver.classify import utc_date
 
 Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
@@ -26,7 +26,7 @@ Sums = Mapping[str | None, tuple[int, int, int]]
 # The maximum number of differences that are listed; others are only counted.
 SHOWN = 20
 _GROUP, _HASH, _WHOLE = "_group", "_hash", "_whole"
-_ROW, _COUNT, _EXPECTED = "_row", "_count", "_expected"
+_ROW, _COUNT = "_row", "_count"
 # Never shown: a payload may hold sensitive data.
 _SECRET = frozenset({"payload"})
 # A column reference in the conditions of ``TableShape.near``.
@@ -107,45 +107,38 @@ class TableComparison:
         )
 
 
-def compare(expected: DataFrame, stored: DataFrame, shape: TableShape) -> TableComparison:
-    """Compare a table's rows with the expected ones, in the expected columns."""
-    wanted = typed_like(expected, types_in(stored))
-    lacking = shape.unhashed - set(stored.columns)
-    found = stored.select(*[name for name in expected.columns if name not in lacking])
-    sides = _marked(wanted.drop(*lacking), shape).withColumn(_EXPECTED, F.lit(True))
-    sides = sides.union(_marked(found, shape).withColumn(_EXPECTED, F.lit(False)))
-    sums = summed(sides, F.col(_EXPECTED))
-    return compare_summed(wanted, found, shape, sums.get(True, {}), sums.get(False, {}))
-
-
-def compare_summed(
-    wanted: DataFrame, found: DataFrame, shape: TableShape, expected_sums: Sums, stored_sums: Sums
+def compare(
+    expected: DataFrame, stored: DataFrame, shape: TableShape, expected_sums: Sums | None = None
 ) -> TableComparison:
-    """Compare expected and stored rows of the same columns and types whose sums are known.
+    """Compare a table's rows with the expected ones, in the expected columns.
 
-    ``wanted``, the expected rows, may have more columns, which only ``shape.near`` reads.
+    ``expected_sums`` are the sums of the expected rows, in the stored types; None to compute them.
     """
+    types = types_of(stored.schema)
+    # Hashes depend on the types.
+    cast = {name: F.col(name).cast(types[name]) for name in expected.columns if name in types}
+    wanted = expected.withColumns(cast)
+    lacking = shape.unhashed - set(stored.columns)
+    found = stored.select(*[name for name in wanted.columns if name not in lacking])
     names = found.columns
+    if expected_sums is None:
+        expected_sums = sums_of(wanted.drop(*lacking), shape)
+    stored_sums = sums_of(found, shape)
     rows = sum(count for count, *_ in stored_sums.values())
-    stored, expected = by_group(stored_sums), by_group(expected_sums)
+    stored_groups, expected_groups = by_group(stored_sums), by_group(expected_sums)
     # Even values compared with a tolerance are mostly equal, so this skips most groups.
-    in_question = [
-        group
-        for group in {**expected_sums, **stored_sums}
-        if expected_sums.get(group) != stored_sums.get(group)
-    ]
+    in_question = {group for group, _ in expected_sums.items() ^ stored_sums.items()}
     if not in_question:
-        return TableComparison(rows, tuple(names), stored)
+        return TableComparison(rows, tuple(names), stored_groups)
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
     count, differences = _rows_that_differ(wanted, found, names, shape)
     if not count:
         # Every column is equal but the hashes differ: report the groups rather than hide it.
-        none = 0, 0
-        off = sorted(g for g in expected | stored if expected.get(g, none) != stored.get(g, none))
+        off = sorted({group for group, _ in expected_groups.items() ^ stored_groups.items()})
         differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
         count = len(off)
-    return TableComparison(rows, tuple(names), stored, count, tuple(differences))
+    return TableComparison(rows, tuple(names), stored_groups, count, tuple(differences))
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:
@@ -158,27 +151,15 @@ def sums_of(rows: DataFrame, shape: TableShape) -> Sums:
     return summed(_marked(rows, shape), F.lit(0)).get(0, {})
 
 
-def typed_like(rows: DataFrame, types: Mapping[str, DataType]) -> DataFrame:
-    """Cast columns to the stored types, on which hashes depend."""
-    return rows.select(*[F.col(n).cast(types[n]) if n in types else F.col(n) for n in rows.columns])
-
-
-def types_in(rows: DataFrame) -> dict[str, DataType]:
-    """Return the types of a frame's columns."""
-    return {one.name: one.dataType for one in rows.schema.fields}
-
-
 def _marked(rows: DataFrame, shape: TableShape, *, keep: bool = False) -> DataFrame:
     """Select each row's group and hashes, and with ``keep`` its columns."""
     columns = {name: F.col(name) for name in rows.columns}
     kept = rows.columns if keep else []
-    of_row = marks(columns, types_in(rows), shape).alias("_of_row")
+    of_row = marks(columns, types_of(rows.schema), shape).alias("_of_row")
     return rows.select(*kept, of_row).select(*kept, "_of_row.*")
 
 
-def marks(
-    columns: Mapping[str, Column], types: Mapping[str, DataType], shape: TableShape
-) -> Column:
+def marks(columns: Mapping[str, Column], types: Mapping[str, str], shape: TableShape) -> Column:
     """Return a row's group and hashes, as a struct for :func:`summed`."""
     inexact = shape.near.keys() | shape.unhashed
     exact = {name: column for name, column in columns.items() if name not in inexact}
@@ -191,12 +172,11 @@ def marks(
     return F.struct(group.alias(_GROUP), row_hash(exact, types).alias(_HASH), whole.alias(_WHOLE))
 
 
-def row_hash(columns: Mapping[str, Column], types: Mapping[str, DataType]) -> Column:
+def row_hash(columns: Mapping[str, Column], types: Mapping[str, str]) -> Column:
     """Hash a row in the order of column names, which may differ between computations."""
     hashable = []
     for name in sorted(columns):
-        kind = types[name].simpleString()
-        as_text = "map<" in kind or "variant" in kind
+        as_text = "map<" in types[name] or "variant" in types[name]
         hashable.append(F.to_json(columns[name]) if as_text else columns[name])
     # Spark's hash skips nulls, so the columns that are null are hashed too.
     return F.xxhash64(*hashable, *[column.isNull() for column in hashable])

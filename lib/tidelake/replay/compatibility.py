@@ -31,14 +31,10 @@ Standing = Literal["continues", "not there yet", "new", "redefined", "no longer 
 
 @dataclass(frozen=True)
 class TableVerdict:
-    """The differences between a stored table and the definition.
+    """The differences, by column, between a stored table and the definition.
 
-    Attributes:
-        table: The table's logical name.
-        standing: Whether a run continues the table; ``new`` if other gold tables already hold
-            batches, ``redefined`` if it was filled under another definition.
-        differences: The differences by column; none if the table continues unchanged.
-        changed: Parts of the definition that changed and apply to rows from now on.
+    A table is ``new`` if other gold tables already hold batches, ``redefined`` if it was filled
+    under another definition. ``changed`` parts of the definition apply to rows from now on.
     """
 
     table: str
@@ -57,12 +53,8 @@ class TableVerdict:
 class FieldDrift:
     """A payload field in which the newest arrivals differ from ``event.schema``.
 
-    Attributes:
-        field: The field's name.
-        kind: ``unknown`` to the schema, or in it and ``absent`` from every payload.
-        rows: Number of sampled payloads that have it.
-        sampled: Number of payloads sampled.
-        follows: How silver treats it.
+    It is ``unknown`` to the schema, or in it and ``absent`` from every payload. ``rows`` of the
+    ``sampled`` payloads have it; ``follows`` says how silver treats it.
     """
 
     field: str
@@ -164,7 +156,6 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
 
 
 def _follows(name: str, pipeline: Pipeline) -> str:
-    """Describe how silver treats an unknown field."""
     evolution, columns = pipeline.event.evolution, pipeline.defined_columns
     if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
         return "stays in bronze only: its name cannot be a column of silver"

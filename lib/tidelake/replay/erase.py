@@ -43,16 +43,17 @@ from tidelake.replay.erase_records import (
     end,
     find_records,
     read_begun,
+    stored_ids,
     tables_with_records,
 )
 from tidelake.replay.generations import (
     continue_silver,
     fitted_to_bronze,
-    gold_mismatch,
+    gold_mismatches,
     heads,
     rebuild_gold,
 )
-from tidelake.replay.requeue import as_requeued, requeue_rows
+from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.books import close_epoch, copy_books
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -159,7 +160,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         if begun is not None:
             _delete(run, begun)
             _continue(run, begun)
-            requeued = _requeue_neighbours(run, begun)
+            requeued = _requeue_neighbours(run)
             locks.step("process the requeued rows")
             run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
             locks.step("copy the ledger")
@@ -170,7 +171,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             gave_up = folder_of(lake, pipeline).exists()
             clear(run)
             locks.step("record that all rows are erased")
-            end(run, begun)
+            end(run)
         if now:
             locks.step("delete old files")
         broken = purge(run) if now else []
@@ -191,14 +192,13 @@ def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
     Its promotion would restore the rows.
     """
     state = read_state(run.lake, run.pipeline)
-    if state is None or state.stage in ("promoted", "rolled back"):
-        return
-    if begun is not None:
-        end(run, begun)
-    raise RefusedError(
-        f"nothing was erased: {what_next(run.pipeline, state)}; or abandon it by removing "
-        f"{folder_of(run.lake, run.pipeline)}"
-    )
+    if state is not None and state.stage not in ("promoted", "rolled back"):
+        if begun is not None:
+            end(run)
+        raise RefusedError(
+            f"nothing was erased: {what_next(run.pipeline, state)}; or abandon it by removing "
+            f"{folder_of(run.lake, run.pipeline)}"
+        )
 
 
 def _drain(run: Run) -> None:
@@ -219,21 +219,20 @@ def _delete(run: Run, begun: Erasure) -> None:
     """Delete the records from every table that holds them, bronze's rows last."""
     bronze = run.lake.bronze(run.pipeline.name)
     with CheckpointedFrames() as frames:
-        records = frames.checkpoint(begun.records(run))
+        records = frames.checkpoint(stored_ids(run, "records"))
         reach = span(records, "ingested_at", "ingested_at")
         # The range lets Delta skip files.
         within = between("t.ingested_at", reach) if reach else ""
         for table in tables_with_records(run.lake, run.pipeline.name):
-            note = None
+            rows, note = begun.rows.get(table.name, 0), None
+            if not rows:
+                continue
             if table == bronze:
                 last = last_commit(bronze)
                 # The last batch's metadata, because no other commit lists its files; no new rows.
                 empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
                 erased = arrivals_note(begun.name, begun.arrivals)
                 note = {**(last.note if last else {}), **empty, ERASED: erased}
-            rows = begun.rows.get(table.name, 0)
-            if not rows:
-                continue
             is_dated = table != run.lake.discarded(run.pipeline.name)
             run.locks.step(f"delete rows from {table.name}")
             delete_records(records, table, within=within if is_dated else "", note=note)
@@ -247,23 +246,18 @@ def _continue(run: Run, begun: Erasure) -> None:
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
         until = heads(lake.silver_inputs(name))
         continue_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
-    if gold_mismatch(run):
+    if any(gold_mismatches(run)):
         rebuild_gold(run)
         run.progress.say(f"gold recomputed: {', '.join(run.pipeline.gold_names)}")
 
 
-def _requeue_neighbours(run: Run, begun: Erasure) -> int:
+def _requeue_neighbours(run: Run) -> int:
     """Requeue the neighbours that are still in quarantine."""
     with CheckpointedFrames() as frames:
-        neighbours = begun.neighbours(run).select("record_id")
-        rows = frames.checkpoint(conflicting(run).join(neighbours, on="record_id", how="left_semi"))
+        ids = stored_ids(run, "neighbours")
+        rows = conflicting(run).join(ids, on="record_id", how="left_semi")
         chosen = rows.select("record_id", "ingested_at").distinct()
-        expected = chosen.count()
-        if not expected:
-            return 0
-        return requeue_rows(
-            run, frames.checkpoint(as_requeued(run, chosen, "quarantine")), expected=expected
-        )
+        return requeue_from(run, chosen, "quarantine", frames)
 
 
 def _forget_ids(run: Run) -> None:
@@ -312,16 +306,13 @@ def _filled_tables(run: Run) -> list[Table]:
 
 def _old_files(run: Run) -> Iterator[Remains]:
     now = datetime.now(UTC)
+    remedy = f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now"
     for table in _filled_tables(run):
         left = _files_left(run, table)
         if left != 0:
             files = "files" if left is None else f"{left:,} files"
-            yield Remains(
-                f"{files} that the table no longer uses, with the erased rows",
-                table.name,
-                now + run.environment.recovery_horizon,
-                f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now",
-            )
+            what = f"{files} that the table no longer uses, with the erased rows"
+            yield Remains(what, table.name, now + run.environment.recovery_horizon, remedy)
     # Maintenance gives all tables of a pipeline the same retention.
     bronze = run.lake.bronze(run.pipeline.name)
     stored = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
@@ -348,16 +339,13 @@ def _files_left(run: Run, table: Table) -> int | None:
 
 
 def _landed(sources: Sequence[str]) -> Iterator[Remains]:
+    what, unmanaged = "the original records", "not managed by Tidelake"
+    hint = f"{unmanaged}: delete or archive whole files (a changed file stops bronze)"
     for source in sources[:_MOST_FILES]:
-        yield Remains(
-            "the original records",
-            source,
-            None,
-            "not managed by Tidelake: delete or archive whole files (a changed file stops bronze)",
-        )
+        yield Remains(what, source, None, hint)
     if len(sources) > _MOST_FILES:
         more = f"{len(sources) - _MOST_FILES:,} more sources"
-        yield Remains("the original records", more, None, "not managed by Tidelake either")
+        yield Remains(what, more, None, f"{unmanaged} either")
 
 
 def _others(lake: Lake, run: Run) -> Iterator[Remains]:
@@ -370,35 +358,19 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         if last is None:
             continue
         owner, hop = str(last.note.get("pipeline")), last.note.get("hop")
-        if owner == name and hop == "gold" and table.name not in gold:
-            yield Remains(
-                "rows computed under an earlier definition; no longer filled",
-                table.name,
-                None,
-                "remove the table's folder",
-            )
-        elif owner == name:
-            continue
+        if owner == name:
+            if hop == "gold" and table.name not in gold:
+                what = "rows computed under an earlier definition; no longer filled"
+                yield Remains(what, table.name, None, "remove the table's folder")
         elif hop == "gold" and silver in positions(last):
             followers.add(owner)
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
-            yield Remains(
-                f"columns looked up in {gold[0]}",
-                table.name,
-                None,
-                f"tidelake erase {owner} --subject COLUMN=VALUE",
-            )
+            remedy = f"tidelake erase {owner} --subject COLUMN=VALUE"
+            yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    what = f"rows computed from {silver}"
     for owner in sorted(followers):
-        yield Remains(
-            f"rows computed from {silver}; the next run of hop gold is refused",
-            f"gold of {owner}",
-            None,
-            f"tidelake repair {owner} --hop gold",
-        )
+        refused = f"{what}; the next run of hop gold is refused"
+        yield Remains(refused, f"gold of {owner}", None, f"tidelake repair {owner} --hop gold")
         if (lake.root / "backfill" / owner).exists():
-            yield Remains(
-                f"rows computed from {silver}",
-                f"backfill/{owner}",
-                None,
-                f"tidelake backfill run {owner} from the start, or remove the folder",
-            )
+            remedy = f"tidelake backfill run {owner} from the start, or remove the folder"
+            yield Remains(what, f"backfill/{owner}", None, remedy)

@@ -1,17 +1,18 @@
 """Find a subject's records, count the rows that each table loses, and store the erasure.
 
 As in silver, the pipeline's definition decides which records are a subject's; for a payload that
-cannot be decoded, a text search does. All later steps use record ids.
+cannot be decoded, a text search does. All later steps use record ids; they are in :mod:`.erase`,
+since one file would exceed 500 lines.
 """
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
-from typing import Any
+from typing import Literal
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -22,7 +23,7 @@ from tidelake.delta.notes import RECORDS, Arrival, Deduction, hash_of
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import contents, fingerprint
-from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.folders import remove_tree, write_whole
 from tidelake.instants import from_micros
 from tidelake.replay.requeue import read_side
 from tidelake.replay.subject import EVENT_ID, Subject
@@ -32,7 +33,6 @@ from tidelake.runtime.schemas import stored_schemas
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
 
 _WAS_FILTERED, _STORED = "filtered", "_stored"
-_RECORDS, _NEIGHBOURS = "records", "neighbours"
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,6 @@ class Erasure:
         arrivals: The rows that bronze loses, by arrival.
         deductions: The rows that silver's batches lose, lost fates without a row, and the records.
         sources: The files or topics of the records.
-        folder: The folder that stores it, with the record ids.
     """
 
     name: str
@@ -57,15 +56,11 @@ class Erasure:
     arrivals: tuple[Arrival, ...]
     deductions: tuple[Deduction, ...]
     sources: tuple[str, ...]
-    folder: Folder
 
-    def records(self, run: Run) -> DataFrame:
-        """Read ``record_id`` and ``ingested_at`` of the erased records."""
-        return run.spark.read.parquet(str(self.folder / _RECORDS))
 
-    def neighbours(self, run: Run) -> DataFrame:
-        """Read ``record_id`` and ``ingested_at`` of the neighbours to requeue."""
-        return run.spark.read.parquet(str(self.folder / _NEIGHBOURS))
+def stored_ids(run: Run, of: Literal["records", "neighbours"]) -> DataFrame:
+    """Read ``record_id`` and ``ingested_at``: records to erase, or neighbours to requeue."""
+    return run.spark.read.parquet(str(run.lake.erasure(run.pipeline.name).parent / of))
 
 
 def begin(run: Run, subject: Subject) -> Erasure | None:
@@ -78,27 +73,25 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
         rows, arrivals = count_rows(run, records), _count_arrivals(run, records)
         if not arrivals:
             return None
-        deductions = _count_deductions(run, records, rows)
         sources = records.select("source").distinct().orderBy("source").collect()
+        begun = Erasure(
+            name=datetime.now(UTC).isoformat(),
+            subject=subject.hashed,
+            definition=hash_of(run.pipeline),
+            rows=rows,
+            arrivals=tuple(arrivals),
+            deductions=tuple(_count_deductions(run, records, rows)),
+            sources=tuple(row["source"] for row in sources),
+        )
         neighbours = frames.checkpoint(_find_neighbours(run, records))
-        stored = {
-            "name": datetime.now(UTC).isoformat(),
-            "subject": subject.hashed,
-            "definition": hash_of(run.pipeline),
-            "rows": rows,
-            "arrivals": [[one.ingested_at.isoformat(), *one[1:]] for one in arrivals],
-            "deductions": [list(one) for one in deductions],
-            "sources": [row["source"] for row in sources],
-        }
         run.locks.step("record which rows are erased")
         state = run.lake.erasure(run.pipeline.name)
-        folder = state.parent
-        remove_tree(folder)
-        for found, name in ((records, _RECORDS), (neighbours, _NEIGHBOURS)):
+        remove_tree(state.parent)
+        for found, name in ((records, "records"), (neighbours, "neighbours")):
             ids = found.select("record_id", "ingested_at").coalesce(1)
-            ids.write.parquet(str(folder / name))
-        write_whole(state, json.dumps(stored, indent=1))
-        return _read(folder, stored)
+            ids.write.parquet(str(state.parent / name))
+        write_whole(state, msgspec.json.encode(begun).decode())
+        return begun
 
 
 def read_begun(run: Run, subject: Subject) -> Erasure | None:
@@ -110,7 +103,7 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
     state = run.lake.erasure(run.pipeline.name)
     if not state.exists():
         return None
-    begun = _read(state.parent, json.loads(state.read_text(encoding="utf-8")))
+    begun = msgspec.json.decode(state.read_text(encoding="utf-8"), type=Erasure)
     if begun.subject != subject.hashed:
         raise UsageError(
             f"an erasure of another subject of {run.pipeline.name}, begun at {begun.name}, was "
@@ -124,20 +117,11 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
     return begun
 
 
-def end(run: Run, begun: Erasure) -> None:
-    """Remove a stored erasure, the state file first, so that it counts as ended."""
-    run.lake.erasure(run.pipeline.name).unlink()
-    remove_tree(begun.folder)
-
-
-def _read(folder: Folder, stored: dict[str, Any]) -> Erasure:
-    arrivals = (Arrival(datetime.fromisoformat(at), *rest) for at, *rest in stored["arrivals"])
-    parsed = {
-        "arrivals": tuple(arrivals),
-        "deductions": tuple(Deduction(*one) for one in stored["deductions"]),
-        "sources": tuple(stored["sources"]),
-    }
-    return Erasure(**stored | parsed, folder=folder)
+def end(run: Run) -> None:
+    """Remove the stored erasure, the state file first, so that it counts as ended."""
+    state = run.lake.erasure(run.pipeline.name)
+    state.unlink()
+    remove_tree(state.parent)
 
 
 def find_records(run: Run, subject: Subject) -> DataFrame:
@@ -151,10 +135,8 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     # Request refused schemas again: some payloads may be decodable now.
     schemas = stored_schemas(run, still_refused=F.lit(False))
     rows = run.plan.judge(as_never_requeued(bronze), schemas)
-    if subject.column == EVENT_ID:
-        column = F.col(EVENT_ID)
-    else:
-        column = F.col(SELECTED).getField(subject.column)
+    is_id = subject.column == EVENT_ID
+    column = F.col(EVENT_ID) if is_id else F.col(SELECTED).getField(subject.column)
     # Columns are null if the payload is broken; in rows that `where` excludes they may also not
     # have been computed.
     unreadable = F.col(STAGE).isin("parse", "contract") | (
@@ -165,13 +147,9 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     stored = _stored(run, subject)
     if stored is not None:
         rows = rows.join(F.broadcast(stored), on="record_id", how="left")
-        found = F.coalesce(found, F.lit(False)) | F.coalesce(_STORED, F.lit(False))
-    return rows.where(found).select(
-        "record_id",
-        "ingested_at",
-        "source",
-        F.coalesce(F.col(STAGE) == FILTERED, F.lit(False)).alias(_WAS_FILTERED),
-    )
+        found = found | F.col(_STORED)
+    was_filtered = F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED)
+    return rows.where(found).select("record_id", "ingested_at", "source", was_filtered)
 
 
 def mentions(subject: Subject, pipeline: Pipeline) -> Column:
@@ -189,17 +167,13 @@ def _stored(run: Run, subject: Subject) -> DataFrame | None:
     An earlier definition may have computed it differently.
     """
     lake, name = run.lake, run.pipeline.name
-    frames = [load(run.spark, one) for one in (lake.silver(name), lake.late(name)) if one.exists]
     is_same = F.col(subject.column).cast("string") == F.lit(subject.value)
     found = [
-        frame.where(is_same).select("record_id")
-        for frame in frames
-        if subject.column in frame.columns
+        rows.where(is_same).select("record_id", F.lit(True).alias(_STORED))
+        for table in (lake.silver(name), lake.late(name))
+        if table.exists and subject.column in (rows := load(run.spark, table)).columns
     ]
-    if not found:
-        return None
-    once = reduce(DataFrame.unionByName, found).distinct()
-    return once.withColumn(_STORED, F.lit(True))
+    return reduce(DataFrame.union, found).distinct() if found else None
 
 
 def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
@@ -208,16 +182,12 @@ def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
     Without that record one of them would have been accepted; a recomputation would accept it.
     """
     lake, name = run.lake, run.pipeline.name
-    accepted = [
-        load(run.spark, table).select("record_id", EVENT_ID)
-        for table in (lake.silver(name), lake.late(name))
-    ]
-    ids = records.select("record_id")
-    events = reduce(DataFrame.unionByName, accepted).join(ids, on="record_id", how="left_semi")
+    accepted = (_rows_of(run, table, records) for table in (lake.silver(name), lake.late(name)))
+    events = reduce(DataFrame.union, (rows.select(EVENT_ID) for rows in accepted)).distinct()
     return (
         conflicting(run)
-        .join(events.select(EVENT_ID).distinct(), on=EVENT_ID, how="left_semi")
-        .join(ids, on="record_id", how="left_anti")
+        .join(events, on=EVENT_ID, how="left_semi")
+        .join(records, on="record_id", how="left_anti")
         .select("record_id", "ingested_at")
         .distinct()
     )
@@ -231,15 +201,8 @@ def conflicting(run: Run) -> DataFrame:
 
 def tables_with_records(lake: Lake, name: str) -> list[Table]:
     """List the existing tables with record ids, bronze last."""
-    known = [
-        lake.requeue(name),
-        lake.quarantine(name),
-        lake.late(name),
-        lake.discarded(name),
-        lake.silver(name),
-        lake.bronze(name),
-    ]
-    return [table for table in known if table.exists]
+    known = (lake.requeue, lake.quarantine, lake.late, lake.discarded, lake.silver, lake.bronze)
+    return [table for table in (named(name) for named in known) if table.exists]
 
 
 def count_rows(run: Run, records: DataFrame) -> dict[str, int]:
@@ -289,5 +252,4 @@ def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> lis
 
 
 def _rows_of(run: Run, table: Table, records: DataFrame) -> DataFrame:
-    ids = records.select("record_id")
-    return load(run.spark, table).join(ids, on="record_id", how="left_semi")
+    return load(run.spark, table).join(records, on="record_id", how="left_semi")

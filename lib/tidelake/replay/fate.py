@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ from tidelake.config import GoldTable, Pipeline
 from tidelake.delta.log import commits, last_commit
 from tidelake.delta.notes import position
 from tidelake.delta.positions import version_at
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
@@ -133,12 +134,11 @@ def _text(value: str) -> str:
 
 
 def _listed(values: Iterable[str]) -> str:
-    """Return the SQL list for ``IN``; NULL, which matches nothing, for no values."""
+    # NULL matches nothing.
     return ", ".join(_text(value) for value in values) or "NULL"
 
 
 def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
-    """Return the fates of bronze's rows that meet a condition."""
     name = pipeline.name
     rows = ask(
         lake,
@@ -147,22 +147,22 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
     ).as_dicts()
     inside = f"q.record_id IN ({_listed(row['record_id'] for row in rows)})"
     closed = f"{inside} AND {in_closed_batch(closed_batch(lake, name))}"
-
-    def newest(table: Table, condition: str, order: str) -> dict[str, dict[str, Any]]:
-        if not table.exists:
-            return {}
-        sql = f"SELECT q.* FROM {table.name} q WHERE {condition} ORDER BY {order}"
-        return {row["record_id"]: row for row in ask(lake, sql).as_dicts()}
-
-    seen = {
-        "silver": newest(lake.silver(name), inside, "q._batch"),
-        "quarantined": newest(lake.quarantine(name), closed, "q._batch"),
-        "late": newest(lake.late(name), closed, "q._batch"),
-        "requeued": newest(lake.requeue(name), inside, "q.requeued_at"),
-        "discarded": newest(lake.discarded(name), inside, "q.discarded_at"),
+    # The table that may hold a record, its rows that count, and their order: the last one counts.
+    places = {
+        "silver": (lake.silver(name), inside, "q._batch"),
+        "quarantined": (lake.quarantine(name), closed, "q._batch"),
+        "late": (lake.late(name), closed, "q._batch"),
+        "requeued": (lake.requeue(name), inside, "q.requeued_at"),
+        "discarded": (lake.discarded(name), inside, "q.discarded_at"),
     }
+    seen: dict[str, dict[str, Row]] = defaultdict(dict)
+    for place, (table, counts, order) in places.items():
+        if table.exists:
+            sql = f"SELECT q.* FROM {table.name} q WHERE {counts} ORDER BY {order}"
+            for found in ask(lake, sql).as_dicts():
+                seen[found["record_id"]][place] = found
     waiting = _waiting(lake, name)
-    return [_fate(lake, pipeline, row, seen, waiting) for row in rows]
+    return [_fate(lake, pipeline, row, seen[row["record_id"]], waiting) for row in rows]
 
 
 def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
@@ -182,77 +182,71 @@ def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
 
 
 def _fate(
-    lake: Lake,
-    pipeline: Pipeline,
-    row: Row,
-    seen: Mapping[str, Mapping[str, Row]],
-    waiting: frozenset[datetime],
+    lake: Lake, pipeline: Pipeline, row: Row, found: Mapping[str, Row], waiting: frozenset[datetime]
 ) -> Fate:
-    record = row["record_id"]
-    found = {name: rows[record] for name, rows in seen.items() if record in rows}
-    requeue_row = found.get("requeued")
-    requeued_at = None if requeue_row is None else requeue_row["requeued_at"]
+    requeued_at = found["requeued"]["requeued_at"] if "requeued" in found else None
     judged = found.get("silver") or found.get("quarantined") or found.get("late") or {}
-    base = {
-        "record_id": record,
-        "source": row["source"],
-        "ingested_at": row["ingested_at"],
-        "payload": bytes(row["payload"] or b""),
-        "event_id": judged.get("event_id"),
-        "event_time": judged.get("event_time"),
-        "requeued_at": requeued_at,
-    }
+    fate = Fate(
+        record_id=row["record_id"],
+        state="pending",
+        event_id=judged.get("event_id"),
+        source=row["source"],
+        ingested_at=row["ingested_at"],
+        payload=bytes(row["payload"] or b""),
+        event_time=judged.get("event_time"),
+        reasons=("silver has not processed it yet",),
+        requeued_at=requeued_at,
+    )
     if "silver" in found:
         why = ("late, within the allowed lateness",) if judged["is_late"] else ()
-        counted = _counted_in(lake, pipeline, record)
-        return Fate(state="silver", reasons=why, counted=counted, **base)
-    if requeue_row is not None and requeued_at in waiting:
-        return Fate(state="requeued", reasons=(f"requeued from {requeue_row['reason']}",), **base)
+        counted = _counted_in(lake, pipeline, fate.record_id)
+        return replace(fate, state="silver", reasons=why, counted=counted)
+    if requeued_at is not None and requeued_at in waiting:
+        why = (f"requeued from {found['requeued']['reason']}",)
+        return replace(fate, state="requeued", reasons=why)
     for side in ("quarantined", "late"):
         stored = found.get(side)
         if stored is not None and (requeued_at is None or requeued_at == stored["_requeued_at"]):
-            return _side_fate(stored, found.get("discarded"), base)
-    if requeued_at is None and row["ingested_at"] in waiting:
-        return Fate(state="pending", reasons=("silver has not processed it yet",), **base)
-    return _fate_without_row(lake, pipeline, base)
+            return _side_fate(fate, stored, found.get("discarded"))
+    if requeued_at is None and fate.ingested_at in waiting:
+        return fate
+    return _fate_without_row(lake, pipeline, fate)
 
 
-def _side_fate(stored: Row, given_up: Row | None, base: dict[str, Any]) -> Fate:
-    """Return the fate of a row in a side table."""
+def _side_fate(fate: Fate, stored: Row, given_up: Row | None) -> Fate:
     if "lateness_seconds" in stored:
         behind = f"{stored['lateness_seconds']:,.0f} s behind the watermark {stored['watermark']}"
-        return Fate(state="late", reasons=(behind,), **base)
+        return replace(fate, state="late", reasons=(behind,))
     reasons, stage = tuple(stored["reasons"]), stored["stage"]
     if given_up is not None:
-        return Fate(state="discarded", stage=stage, reasons=(*reasons, given_up["why"]), **base)
-    return Fate(state="quarantined", stage=stage, reasons=reasons, **base)
+        return replace(fate, state="discarded", stage=stage, reasons=(*reasons, given_up["why"]))
+    return replace(fate, state="quarantined", stage=stage, reasons=reasons)
 
 
-def _fate_without_row(lake: Lake, pipeline: Pipeline, base: dict[str, Any]) -> Fate:
+def _fate_without_row(lake: Lake, pipeline: Pipeline, fate: Fate) -> Fate:
     """Return the fate of a record that no table of silver holds.
 
     It is a duplicate if its payload equals that of an accepted record.
     """
     bronze = lake.bronze(pipeline.name).name
-    accepted = [
+    accepted = " UNION ALL ".join(
         f"SELECT record_id, event_id FROM {table.name}"
         for table in (lake.silver(pipeline.name), lake.late(pipeline.name))
         if table.exists
-    ]
-    payload = f"SELECT payload FROM {bronze} WHERE record_id = {_text(base['record_id'])}"
+    )
+    payload = f"SELECT payload FROM {bronze} WHERE record_id = {_text(fate.record_id)}"
     copies = ask(
         lake,
-        f"SELECT a.record_id, a.event_id FROM {bronze} b "
-        f"JOIN ({' UNION ALL '.join(accepted)}) a USING (record_id) "
+        f"SELECT a.record_id, a.event_id FROM {bronze} b JOIN ({accepted}) a USING (record_id) "
         f"WHERE b.payload = ({payload}) ORDER BY b.ingested_at, a.record_id LIMIT 1",
     ).rows
     if copies:
-        original, base["event_id"] = copies[0]
-        why = f"a duplicate of {original}, which was accepted"
-        return Fate(state="duplicate", reasons=(why,), copy_of=original, **base)
+        original, event_id = copies[0]
+        why = (f"a duplicate of {original}, which was accepted",)
+        return replace(fate, state="duplicate", event_id=event_id, reasons=why, copy_of=original)
     if pipeline.event.where:
-        return Fate(state="filtered", reasons=(f"outside where: {pipeline.event.where}",), **base)
-    return Fate(state="duplicate", reasons=("a duplicate of an event no longer stored",), **base)
+        return replace(fate, state="filtered", reasons=(f"outside where: {pipeline.event.where}",))
+    return replace(fate, state="duplicate", reasons=("a duplicate of an event no longer stored",))
 
 
 def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.bronze import REQUEUE_DDL, as_never_requeued
@@ -49,8 +49,7 @@ from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, require_table
-from tidelake.replay.verify_silver import ORIGIN as _ORIGIN
-from tidelake.replay.verify_silver import read_inputs
+from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
@@ -97,37 +96,65 @@ def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
     return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
 
 
-def _prepare_checkpoint(
+def begin(
     run: Run,
     hop: Hop,
     generation: str,
     batch: int,
-    offsets: Sequence[str],
+    until: Mapping[str, Position],
+    *,
+    source: Sequence[str] = (),
     files: Sequence[str] = (),
-) -> None:
-    """Write a generation's checkpoint: its last committed batch and its offset in each input."""
-    run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
-    folder = run.lake.checkpoints(run.pipeline.name, hop) / generation
-    prepare(folder, batch, offsets, files=files)
-
-
-def begin(
-    run: Run, hop: Hop, generation: str, batch: int, until: Mapping[str, Position]
 ) -> dict[str, Any]:
-    """Prepare a checkpoint of silver or gold that resumes from given input positions.
+    """Begin a generation: prepare its checkpoint, and return the metadata that identifies it.
 
-    Returns:
-        The commit metadata that identifies the generation and the batch.
+    The query resumes after ``batch`` (:data:`CREATION`: from the first commit of each input), from
+    the positions ``until`` in its input tables. Bronze instead has the offset of its ``source``
+    and, for files, the ``files`` that it has ingested, as entries of the source's log.
     """
     lake, name = run.lake, run.pipeline.name
-    inputs = inputs_of(lake, run.pipeline) if hop == "gold" else lake.silver_inputs(name)
+    inputs: dict[str, Table] = {}
+    if hop != "bronze":
+        inputs = lake.silver_inputs(name) if hop == "silver" else inputs_of(lake, run.pipeline)
     offsets = [
         # The first commit, which holds the table id, may have been removed from the log.
         delta_offset(table.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
         for key, table in inputs.items()
     ]
-    _prepare_checkpoint(run, hop, generation, batch, offsets)
+    run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
+    folder = lake.checkpoints(name, hop) / generation
+    prepare(folder, batch, [*source, *offsets], files=files)
     return {"pipeline": name, "hop": hop, "generation": generation, "batch": batch}
+
+
+def continue_hop(
+    run: Run,
+    hop: Hop,
+    tables: Sequence[Table],
+    until: Mapping[str, Position],
+    metadata: Mapping[str, Any],
+    *,
+    unfilled: int = CREATION,
+    source: Sequence[str] = (),
+    files: Sequence[str] = (),
+) -> str:
+    """Begin a generation that keeps the rows of a hop's tables, and return its name.
+
+    Each table is committed without rows, at its last batch (``unfilled`` if it has none), with its
+    last metadata updated by ``metadata``. The checkpoint resumes after the first table's batch; see
+    :func:`begin` for the other arguments.
+    """
+    generation = next_generation(run, hop)
+    newest = [_newest_of(run, hop, table) for table in tables]
+    batches = [max(one.batch, FIRST) if one.batch > CREATION else unfilled for one in newest]
+    begin(run, hop, generation, batches[0], until, source=source, files=files)
+    for table, last, batch in zip(tables, newest, batches, strict=True):
+        # A rebuild or an erasure must be recorded in exactly one commit.
+        kept = {key: value for key, value in last.note.items() if key not in (REBUILT, ERASED)}
+        note = {**kept, **metadata, "generation": generation, "batch": batch}
+        run.locks.step(f"begin generation {generation} in {table.name}")
+        append(load(run.spark, table).limit(0), table, note, surely_filled=False)
+    return generation
 
 
 def continue_silver(
@@ -135,29 +162,21 @@ def continue_silver(
 ) -> str:
     """Begin a generation of silver that keeps the tables' rows, and return its name.
 
-    Args:
-        run: The session, lake and pipeline to use.
-        until: The positions in bronze and the requeue from which silver continues.
-        erased: Commit metadata about the rows that an erasure removed.
+    ``erased`` is commit metadata about the rows that an erasure removed.
     """
-    lake, name = run.lake, run.pipeline.name
-    table = lake.silver(name)
-    generation = next_generation(run, "silver")
+    table = run.lake.silver(run.pipeline.name)
     last = _newest_of(run, "silver", table)
-    closing = history(lake, table)
-    for side in (lake.quarantine(name), lake.late(name)):
-        _delete_uncommitted(run, side, closing)
-    # A checkpoint without a batch starts at the first commit of each input.
-    is_begun = last.batch > CREATION or any(one != BEGINNING for one in until.values())
-    batch = max(last.batch, FIRST) if is_begun else CREATION
-    begin(run, "silver", generation, batch, until)
-    before = SilverNote.of(last)
-    idle = replace(without_batch(before, until), watermark_in=before.watermark)
-    metadata = idle.to_json() if is_begun else {}
+    _delete_uncommitted(run)
+    has_read = any(one != BEGINNING for one in until.values())
+    metadata: dict[str, Any] = {}
+    if has_read or last.batch > CREATION:
+        before = SilverNote.of(last)
+        metadata |= replace(without_batch(before, until), watermark_in=before.watermark).to_json()
     if erased is not None:
         metadata[ERASED] = dict(erased)
-    _name_generation(run, table, last, generation, batch=batch, **metadata)
-    return generation
+    # A checkpoint without a batch starts at the first commit of each input.
+    unfilled = FIRST if has_read else CREATION
+    return continue_hop(run, "silver", [table], until, metadata, unfilled=unfilled)
 
 
 def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote:
@@ -173,15 +192,8 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
 
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name."""
-    generation = next_generation(run, "gold")
-    begin(run, "gold", generation, _last_batch(_newest_of(run, "gold", tables[0])), until)
     reached = {"until": dict(until)} if until else {}
-    for table in tables:
-        last = _newest_of(run, "gold", table)
-        _name_generation(
-            run, table, last, generation, batch=_last_batch(last), rows=0, eligible=0, **reached
-        )
-    return generation
+    return continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
 
 
 def _newest_of(run: Run, hop: Hop, table: Table) -> Commit:
@@ -200,35 +212,20 @@ def _newest_of(run: Run, hop: Hop, table: Table) -> Commit:
     return last
 
 
-def _last_batch(last: Commit) -> int:
-    """Return the batch that a prepared checkpoint ends with."""
-    return last.batch if last.batch == CREATION else max(last.batch, FIRST)
-
-
-def _name_generation(
-    run: Run, table: Table, last: Commit, generation: str, *, batch: int, **metadata: object
-) -> None:
-    """Commit the new generation and its last committed batch to a table, without rows."""
-    # A rebuild or an erasure must be recorded in exactly one commit.
-    kept = {key: value for key, value in last.note.items() if key not in (REBUILT, ERASED)}
-    note = {**kept, **metadata, "generation": generation, "batch": batch}
-    run.locks.step(f"begin generation {generation} in {table.name}")
-    append(load(run.spark, table).limit(0), table, note, surely_filled=False)
-
-
-def _delete_uncommitted(run: Run, side: Table, closing: Sequence[Commit]) -> None:
-    """Delete a side table's rows of batches that silver never committed."""
-    newest: dict[str, int] = {}
-    for commit in closing:
-        newest[commit.generation] = max(newest.get(commit.generation, -1), commit.batch)
+def _delete_uncommitted(run: Run) -> None:
+    """Delete the side tables' rows of batches that silver never committed."""
+    lake, name = run.lake, run.pipeline.name
+    # The newest batch of each generation.
+    newest = dict(sorted((one.generation, one.batch) for one in history(lake, lake.silver(name))))
     # Only generated names enter the SQL: a letter and digits, so no quoting is needed.
     known = " OR ".join(
         f"(_generation = '{generation}' AND _batch <= {batch})"
         for generation, batch in newest.items()
         if _GENERATION.fullmatch(generation)
     )
-    run.locks.step(f"delete rows of uncommitted batches from {side.name}")
-    run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")
+    for side in (lake.quarantine(name), lake.late(name)):
+        run.locks.step(f"delete rows of uncommitted batches from {side.name}")
+        run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")
 
 
 def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[str, Any]) -> None:
@@ -238,23 +235,22 @@ def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[s
     append(rows, table, {**note, REBUILT: True}, surely_filled=False, replaces=True)
 
 
-def replace_gold(
+def replace_tables(
     run: Run,
+    hop: Hop,
     until: Mapping[str, Position],
     contents: Iterable[tuple[Table, DataFrame, Mapping[str, Any]]],
 ) -> str:
-    """Replace gold tables in a new generation, and return its name.
+    """Begin a generation that replaces the rows of a hop's tables, and return its name.
 
-    Args:
-        run: The session, lake and pipeline to use.
-        until: The positions in silver up to which the rows were computed.
-        contents: Each table with its rows and their commit metadata.
+    ``contents`` are each table, its rows computed from the inputs up to ``until``, and the commit
+    metadata, in the order of the commits.
     """
-    generation = next_generation(run, "gold")
-    note = begin(run, "gold", generation, FIRST, until)
+    generation = next_generation(run, hop)
+    note = begin(run, hop, generation, FIRST, until)
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
-        replace_rows(run, table, made, {**note, **metadata, "until": dict(until)})
+        replace_rows(run, table, made, {**note, **metadata})
     return generation
 
 
@@ -266,27 +262,18 @@ def rebuild_gold(
 ) -> str:
     """Compute every gold table from silver in a new generation, and return its name.
 
-    Args:
-        run: The session, lake and pipeline to use.
-        until: The positions up to which silver is read; None for all of it.
-        rows_of: Computes a table's rows.
+    Silver is read up to ``until``, None for all of it; ``rows_of`` computes a table's rows.
     """
-    tables = inputs_of(run.lake, run.pipeline)
-    if until is None:
-        until = heads(tables)
-    read = up_to(run.spark, tables, until)
-    settled = settled_until((table, until[key]) for key, table in tables.items())
-    targets = targets_of(run.lake, run.pipeline)
-    counted = count_contributions({key: read(key) for key in tables}, targets)
+    inputs, targets = inputs_of(run.lake, run.pipeline), targets_of(run.lake, run.pipeline)
+    until = heads(inputs) if until is None else until
+    read = up_to(run.spark, inputs, until)
+    settled = settled_until((table, until[key]) for key, table in inputs.items())
+    counted = count_contributions({key: read(key) for key in inputs}, targets)
     contents = (
-        (
-            target.table,
-            rows_of(target, Inputs({}, read)),
-            {**contributed, **gold_note(target, until, settled)},
-        )
-        for target, contributed in zip(targets, counted, strict=True)
+        (one.table, rows_of(one, Inputs({}, read)), {**counts, **gold_note(one, until, settled)})
+        for one, counts in zip(targets, counted, strict=True)
     )
-    return replace_gold(run, until, contents)
+    return replace_tables(run, "gold", until, contents)
 
 
 def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
@@ -294,12 +281,8 @@ def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     return {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
-def gold_mismatch(run: Run) -> str:
-    """Return why gold's tables cannot continue from their current state, or ""."""
-    return next(_gold_mismatches(run), "")
-
-
-def _gold_mismatches(run: Run) -> Iterator[str]:
+def gold_mismatches(run: Run) -> Iterator[str]:
+    """Yield why gold's tables cannot continue from their current state."""
     found: list[Commit] = []
     for target in targets_of(run.lake, run.pipeline):
         table = target.table
@@ -383,36 +366,36 @@ def decided_before(live: Run, since: datetime) -> Stored:
             "since then, and their fates depend on all of bronze. Recompute all of it "
             f"with: tidelake backfill run {pipeline.name}"
         )
-    silver = inputs.silver.where(before)
-    late = inputs.late.where(before).select(*silver.columns)
-    accepted = silver.unionByName(late).withColumn("is_late", F.lit(False)).drop(*_ORIGIN)
-    quarantine = inputs.quarantine.where(before).drop(*_ORIGIN)
+    silver, quarantine, late = (
+        rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
+    )
+    accepted = silver.unionByName(late.select(*silver.columns))
     batch = inputs.closing[0].batch + 1
     known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
-    return Stored(known, accepted, quarantine)
+    return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
 def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
     """Count the kept rows by fate, in the format of a batch's counts."""
-
-    def groups(rows: DataFrame, fate: str, stage: Column, newest: Column) -> list[dict[str, Any]]:
-        found = (
-            rows.groupBy(stage.alias(STAGE), partition_of(source).alias("partition"))
-            .agg(
-                F.count("*").alias("rows"),
-                fingerprint().alias("fingerprint"),
-                F.max(newest).alias("newest"),
-                F.max(F.unix_micros("ingested_at")).alias("last"),
-            )
-            .collect()
+    ids = [F.col("record_id"), F.col("ingested_at"), partition_of(source).alias("partition")]
+    silver = kept.silver.select(
+        *ids, F.lit(SILVER).alias(FATE), F.lit(None).cast("string").alias(STAGE), "event_time"
+    )
+    quarantine = kept.quarantine.select(
+        *ids, F.lit(QUARANTINED).alias(FATE), F.col("stage"), F.lit(None).cast("timestamp")
+    )
+    found = (
+        silver.union(quarantine)
+        .groupBy(FATE, STAGE, "partition")
+        .agg(
+            F.count("*").alias("rows"),
+            fingerprint().alias("fingerprint"),
+            F.max(F.unix_micros("event_time")).alias("newest"),
+            F.max(F.unix_micros("ingested_at")).alias("last"),
         )
-        return [{**row.asDict(), FATE: fate, ORIGIN: FRESH} for row in found]
-
-    none = F.lit(None)
-    return [
-        *groups(kept.silver, SILVER, none.cast("string"), F.unix_micros("event_time")),
-        *groups(kept.quarantine, QUARANTINED, F.col("stage"), none.cast("bigint")),
-    ]
+        .collect()
+    )
+    return [{**row.asDict(), ORIGIN: FRESH} for row in found]
 
 
 class Repaired(NamedTuple):
@@ -457,10 +440,8 @@ def _repair_bronze(run: Run) -> Repaired:
         metadata |= {"from": offset, "read": {}}
     else:
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
-    generation = next_generation(run, "bronze")
-    _prepare_checkpoint(run, "bronze", generation, _last_batch(last), [json.dumps(offset)], files)
-    _name_generation(run, table, last, generation, batch=_last_batch(last), **metadata)
-    return Repaired(generation)
+    at = [json.dumps(offset)]
+    return Repaired(continue_hop(run, "bronze", [table], {}, metadata, source=at, files=files))
 
 
 def _repair_silver(run: Run) -> Repaired:
@@ -487,7 +468,7 @@ def _repair_silver(run: Run) -> Repaired:
 def _repair_gold(run: Run) -> Repaired:
     for table in inputs_of(run.lake, run.pipeline).values():
         _newest_of(run, "silver", table)
-    why = gold_mismatch(run)
+    why = next(gold_mismatches(run), "")
     if why:
         return Repaired(rebuild_gold(run), why)
     tables = closing_tables(run, "gold")

@@ -6,7 +6,7 @@ interrupted between two tables must be finished or rolled back before anything e
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -16,7 +16,6 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import stamped
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
@@ -39,7 +38,6 @@ from tidelake.replay.backfill import State, fill, green_lake, green_run, need_st
 from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
     FIRST,
-    begin,
     closing_tables,
     continue_gold,
     continue_silver,
@@ -47,13 +45,13 @@ from tidelake.replay.generations import (
     heads,
     next_generation,
     rebuild_gold,
-    replace_gold,
     replace_rows,
+    replace_tables,
     without_batch,
 )
 from tidelake.replay.requeue import next_instant, requeue_rows, waiting
 from tidelake.replay.verify import shape_of
-from tidelake.replay.verify_silver import ORIGIN, read_inputs
+from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import inputs_of, targets_of
 from tidelake.runtime.hop import Run
@@ -117,8 +115,8 @@ def differences(run: Run, state: State) -> Differences:
         if not exists or changed_definition(last_commit(live.table), live.kind.definition):
             redefined.add(live.table.name)
         if exists:
-            made = load(run.spark, target.table).drop(*ORIGIN)
-            stored = load(run.spark, live.table).drop(*ORIGIN)
+            made = load(run.spark, target.table).drop(*BATCH_COLUMNS)
+            stored = load(run.spark, live.table).drop(*BATCH_COLUMNS)
             both = [name for name in made.columns if name in stored.columns]
             gold[live.table.name] = compare(
                 made.select(*both), stored, shape_of(target.kind, stored)
@@ -166,13 +164,13 @@ def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
                 _hashed(rows, ()).alias(_WHOLE),
                 _hashed(rows, enriched).alias(_OWN),
             )
-            for table, rows in read_inputs(run).decided(run).items()
+            for table, rows in read_inputs(run).decided.items()
         ],
     )
 
 
 def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
-    left_out = {*ORIGIN, *_OF_THE_BATCH, *but}
+    left_out = {*BATCH_COLUMNS, *_OF_THE_BATCH, *but}
     names = sorted(name for name in rows.columns if name not in left_out)
     return F.xxhash64(*[F.to_json(F.struct(name)) for name in names])
 
@@ -233,7 +231,6 @@ def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
-    """Write the backfill's next state, as a step that requires the lock."""
     state = replace(state, **changes)
     run.locks.step(step)
     write_state(run.lake, run.pipeline, state)
@@ -241,7 +238,6 @@ def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
 
 
 def _check_ledger(run: Run, done: str, remedy: str) -> None:
-    """Raise an UnbalancedError if the ledger of the replaced tables does not balance."""
     problems = read_ledger(run.lake, run.pipeline).problems
     if problems:
         raise UnbalancedError(
@@ -267,21 +263,20 @@ def _install_silver(run: Run, green: Run) -> None:
     inputs = read_inputs(green)
     notes = [SilverNote.of(commit) for commit in inputs.closing]
     counts = merged_counts(count for note in notes for count in note.counts)
-    generation = next_generation(run, "silver")
-    requeue = lake.requeue(name)
+    generation, requeue = next_generation(run, "silver"), lake.requeue(name)
     emptied = {"pipeline": name, "hop": "requeue", "generation": generation, "batch": FIRST}
     replace_rows(run, requeue, None, emptied)
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
-    note = begin(run, "silver", generation, FIRST, until)
     taken = {"bronze": sum(count.rows for count in counts), "requeue": 0}
-    metadata = replace(without_batch(notes[0], until), counts=counts, taken=taken)
-    silver, *side = inputs.decided(run).items()
-    for table, rows in (*side, silver):
-        if table == silver[0]:
-            note |= metadata.to_json() | silver_note(run.pipeline)
-        replace_rows(
-            run, table, stamped(rows.drop(*ORIGIN), generation=generation, batch=FIRST), note
-        )
+    summary = replace(without_batch(notes[0], until), counts=counts, taken=taken)
+    metadata = {lake.silver(name).name: summary.to_json() | silver_note(run.pipeline)}
+    silver, *sides = inputs.decided.items()
+    contents = (
+        (lake.table(made.name), rows.drop(*BATCH_COLUMNS), metadata.get(made.name, {}))
+        # Silver last: its commit asserts that the side tables are complete.
+        for made, rows in (*sides, silver)
+    )
+    replace_tables(run, "silver", until, contents)
 
 
 def _requeue_quarantined(run: Run, state: State) -> None:
@@ -327,24 +322,22 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
 
     With ``follows_new_silver`` gold continues after the newest commit of the replaced silver.
     """
-    contents, until = [], {}
-    for live, made in zip(
-        targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
-    ):
-        newest_first = history(green.lake, made.table)
-        last = newest_first[0]
-        until = positions(last)
-        metadata: dict[str, Any] = {
-            key: value for key, value in last.note.items() if key in ("definition", "final")
+    inputs, tables = inputs_of(run.lake, run.pipeline), closing_tables(run, "gold")
+    made = {table: green.lake.table(table.name) for table in tables}
+    commits = {table: history(green.lake, made[table]) for table in tables}
+    until = {key: positions(commits[tables[-1]][0])[key] for key in inputs}
+    if follows_new_silver:
+        until |= heads({OWN: inputs[OWN]})
+    contents = []
+    for table, newest_first in commits.items():
+        last = newest_first[0].note
+        metadata = {"until": until} | {
+            key: last[key] for key in ("definition", "final") if key in last
         }
         for key in ("rows", "eligible", "failed"):
             metadata[key] = sum(int(commit.note.get(key, 0)) for commit in newest_first)
-        contents.append((live.table, load(run.spark, made.table).drop(*ORIGIN), metadata))
-    inputs = inputs_of(run.lake, run.pipeline)
-    until = {key: until[key] for key in inputs}
-    if follows_new_silver:
-        until |= heads({OWN: inputs[OWN]})
-    replace_gold(run, until, contents)
+        contents.append((table, load(run.spark, made[table]).drop(*BATCH_COLUMNS), metadata))
+    replace_tables(run, "gold", until, contents)
 
 
 def rollback(run: Run) -> State:
@@ -411,10 +404,11 @@ def _continue_restored_silver(run: Run, state: State) -> None:
     """
     lake, name = run.lake, run.pipeline.name
     silver, requeue = lake.silver(name), lake.requeue(name)
-    if silver.name not in state.before:
-        _empty_silver(run)
-    bronze = position(last_commit(silver), "bronze")
-    continue_silver(run, {"bronze": bronze} | heads({"requeue": requeue}))
+    if silver.name in state.before:
+        bronze = position(last_commit(silver), "bronze")
+        continue_silver(run, {"bronze": bronze} | heads({"requeue": requeue}))
+    else:
+        _empty_silver(run, {"bronze": BEGINNING} | heads({"requeue": requeue}))
     restored = state.before[requeue.name]
     sent = restored if state.requeue is None else max(state.requeue, restored)
     since = _requeued_between(run, (restored + 1, -1), (sent + 1, -1))
@@ -426,17 +420,19 @@ def _continue_restored_silver(run: Run, state: State) -> None:
         _append_to_requeue(run, frames.checkpoint(_waited(run, state).unionByName(known)))
 
 
-def _empty_silver(run: Run) -> None:
-    """Remove all rows of silver and its side tables, as if just created."""
+def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
+    """Begin a generation of silver without rows, where the promotion created the tables."""
     lake, name = run.lake, run.pipeline.name
-    generation = next_generation(run, "silver")
-    note = {"pipeline": name, "hop": "silver", "generation": generation, "batch": CREATION}
-    if not lake.silver(name).exists:
+    silver = lake.silver(name)
+    if not silver.exists:
         # The promotion was interrupted before it created silver.
-        run.locks.step(f"create {lake.silver(name).name}")
-        create_silver(run, note)
-    for table in (lake.quarantine(name), lake.late(name), lake.silver(name)):
-        replace_rows(run, table, None, note)
+        note = {"pipeline": name, "hop": "silver", "generation": next_generation(run, "silver")}
+        run.locks.step(f"create {silver.name}")
+        create_silver(run, {**note, "batch": CREATION})
+    metadata = {silver: SilverNote(until=until).to_json()}
+    tables = (lake.quarantine(name), lake.late(name), silver)
+    empty = ((one, load(run.spark, one).limit(0), metadata.get(one, {})) for one in tables)
+    replace_tables(run, "silver", until, empty)
 
 
 def _continue_restored_gold(run: Run, state: State) -> None:

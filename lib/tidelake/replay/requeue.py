@@ -16,6 +16,7 @@ from typing import Any, Literal
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F
 
+from tidelake.columns import between
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
@@ -24,6 +25,7 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
+from tidelake.gold.kinds import span
 from tidelake.instants import from_json, from_micros, to_json
 from tidelake.ledger.history import require_table
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
@@ -55,15 +57,10 @@ def read_side(
     requeued: DataFrame | None = None,
     exclude_discarded: bool = False,
 ) -> DataFrame:
-    """Read the rows of a side table that were not requeued since.
+    """Read the rows of quarantine or late that were not requeued since.
 
-    Args:
-        run: The session, lake and pipeline to use.
-        side: Quarantine or late.
-        closed: The last committed batch to include; None for silver's newest.
-        requeued: The requeued rows to exclude; None for the whole requeue, including rows that
-            silver has not processed yet.
-        exclude_discarded: Whether to exclude discarded rows.
+    Up to the committed batch ``closed``, None for silver's newest. ``requeued`` are the requeued
+    rows to exclude; None for the whole requeue, including rows that silver has not processed yet.
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
@@ -105,11 +102,7 @@ def apply_late(run: Run, *, event_date: date | None = None) -> int:
         rows = waiting(run, run.lake.late(run.pipeline.name))
         if event_date is not None:
             rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
-        chosen = frames.checkpoint(rows.select("record_id", "ingested_at"))
-        expected = chosen.count()
-        return requeue_rows(
-            locked, frames.checkpoint(as_requeued(run, chosen, "late")), expected=expected
-        )
+        return requeue_from(locked, rows.select("record_id", "ingested_at"), "late", frames)
 
 
 @dataclass(frozen=True)
@@ -160,9 +153,8 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
     with _holding_silver(run, "quarantine replay") as (locked, frames):
         lake, name = run.lake, run.pipeline.name
         chosen = choice.of(waiting(run, lake.quarantine(name)))
-        failed = frames.checkpoint(
-            chosen.select("record_id", "ingested_at", F.col("stage").alias("failed"))
-        )
+        columns = ("record_id", "ingested_at", F.col("stage").alias("failed"))
+        failed = frames.checkpoint(chosen.select(*columns))
         rows = frames.checkpoint(as_requeued(run, failed, "quarantine"))
         mark = SilverNote.of(last_commit(lake.silver(name))).watermark
         batch = closed_batch(lake, name).batch + 1
@@ -172,18 +164,13 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         judged = run.plan.judge(rows, schemas)
         decision = decide_fates(judged, run.plan, accepted, mark, frames)
         decided = frames.checkpoint(decision.rows.select("record_id", FATE, STAGE))
-        found = (
-            decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
-            .groupBy("failed", FATE, STAGE)
-            .count()
-            .orderBy("failed", FATE, STAGE)
-            .collect()
+        both = decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")
+        found = both.groupBy("failed", FATE, STAGE).count().orderBy("failed", FATE, STAGE)
+        outcomes = (
+            Outcome(before, fate, stage if fate == QUARANTINED else None, count)
+            for before, fate, stage, count in found.collect()
         )
-        outcomes = tuple(
-            Outcome(failed, fate, stage if fate == QUARANTINED else None, count)
-            for failed, fate, stage, count in found
-        )
-        shown = Replay(outcomes, 0)
+        shown = Replay(tuple(outcomes), 0)
         if look_only or not shown.released:
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
@@ -223,36 +210,34 @@ def _append_next(
 ) -> None:
     """Append rows as the next batch of a table, in its current generation."""
     last = last_commit(table)
-    batch = {"generation": FIRST_GENERATION, "batch": 0}
-    if last is not None:
-        batch = {"generation": last.generation, "batch": last.batch + 1}
+    generation, batch = (last.generation, last.batch + 1) if last else (FIRST_GENERATION, 0)
     run.locks.step(f"append {count:,} rows to {table.name}")
-    append(rows, table, {**note, **batch})
+    append(rows, table, {**note, "generation": generation, "batch": batch})
+
+
+def requeue_from(run: Run, rows: DataFrame, reason: Reason, frames: CheckpointedFrames) -> int:
+    """Requeue rows of a side table, and return their number; see :func:`as_requeued`."""
+    chosen = frames.checkpoint(rows)
+    expected = chosen.count()
+    if not expected:
+        return 0
+    return requeue_rows(run, frames.checkpoint(as_requeued(run, chosen, reason)), expected=expected)
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     """Return the bronze rows of a side table's rows, in the columns of the requeue.
 
+    The rows have ``record_id`` and ``ingested_at``. ``requeued_at`` is later than all earlier ones.
     Bronze may hold a record more than once if two writers appended the same batch: each row of the
     side table is matched with one bronze row.
-
-    Args:
-        run: The session, lake and pipeline to use.
-        rows: With ``record_id`` and ``ingested_at``.
-        reason: Why they are requeued.
-
-    Returns:
-        Bronze's columns with ``reason`` and ``requeued_at``, which is later than all earlier ones.
     """
-    micros = F.unix_micros("ingested_at")
-    first, last = map(from_micros, rows.agg(F.min(micros), F.max(micros)).collect()[0])
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
-    if first is not None and last is not None:
+    if reach := span(rows, "ingested_at", "ingested_at"):
         # Literal bounds let Delta skip the files of other days.
-        bronze = bronze.where(F.col("ingested_at").between(F.lit(first), F.lit(last)))
-    same = ("record_id", "ingested_at")
+        bronze = bronze.where(between("ingested_at", reach))
+    same = ["record_id", "ingested_at"]
     number = F.row_number().over(Window.partitionBy(*same).orderBy(F.lit(0))).alias("_number")
-    matching = bronze.join(rows, on=list(same), how="left_semi").select("*", number)
+    matching = bronze.join(rows, on=same, how="left_semi").select("*", number)
     return (
         matching.join(rows.select(*same, number), on=[*same, "_number"], how="left_semi")
         .select(*BRONZE_COLUMNS)
@@ -278,8 +263,6 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
             f"{count:,} of them. Nothing was requeued. "
             f"See the ledger with: tidelake ledger {run.pipeline.name}"
         )
-    if not expected:
-        return 0
     note = {
         "pipeline": run.pipeline.name,
         "hop": "requeue",

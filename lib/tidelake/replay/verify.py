@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -19,20 +18,12 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
-from tidelake.delta.log import Commit, last_commit, newest_version, repeated
-from tidelake.delta.notes import Arrival, arrivals_in, erasure_of, hash_of, position
+from tidelake.delta.log import last_commit, newest_version, repeated
+from tidelake.delta.notes import arrivals_in, erasure_of, hash_of, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.fingerprints import (
-    EMPTY,
-    Fingerprint,
-    combined,
-    contents,
-    contents_in,
-    fingerprint,
-    ids_in,
-)
-from tidelake.gold.kinds import GoldKind, Inputs
+from tidelake.fingerprints import EMPTY, Fingerprint, contents, contents_in, fingerprint, ids_in
+from tidelake.gold.kinds import GoldKind, Inputs, span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.history import history, require_table
 from tidelake.names import BRONZE_COLUMNS
@@ -48,10 +39,9 @@ from tidelake.replay.compare import (
     row_hash,
     sums_of,
     sums_of_hash,
-    types_in,
 )
 from tidelake.replay.generations import fitted_to_bronze
-from tidelake.replay.verify_silver import EVENTS, ORIGIN, judge_silver, read_inputs
+from tidelake.replay.verify_silver import BATCH_COLUMNS, EVENTS, judge_silver, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
 from tidelake.runtime.hop import Run
@@ -95,12 +85,9 @@ def verify(
 ) -> Verification:
     """Recompute silver from bronze and gold from silver, and compare row by row.
 
-    Nothing is locked or written: tables are read as of their last committed batches.
-
-    Args:
-        run: The session, lake and pipeline to use.
-        since: Compare only rows that arrived from this instant on (UTC).
-        earlier: A certificate whose rows must still exist; see :func:`changed_since`.
+    Nothing is locked or written: tables are read as of their last committed batches. ``since``
+    limits the rows to those that arrived from this instant on (UTC); ``earlier`` is a certificate
+    whose rows must still exist, see :func:`changed_since`.
 
     Raises:
         UsageError: The pipeline has not run under this root, or rows of the certificate were
@@ -151,6 +138,12 @@ class _Mark(NamedTuple):
     ids: Fingerprint = EMPTY
     contents: Fingerprint | None = EMPTY
 
+    def plus(self, other: _Mark, *, sign: int = 1) -> _Mark:
+        whole = None
+        if self.contents and other.contents:
+            whole = self.contents.plus(other.contents, sign=sign)
+        return _Mark(self.rows + sign * other.rows, self.ids.plus(other.ids, sign=sign), whole)
+
     def agrees(self, other: _Mark) -> bool:
         if self.rows != other.rows or not self.ids.agrees(other.ids):
             return False
@@ -169,15 +162,18 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     rows = load(run.spark, table, version=version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
-    written: dict[datetime, list[Commit]] = defaultdict(list)
-    erased: dict[datetime, list[Arrival]] = defaultdict(list)
+    expected: dict[datetime, _Mark] = {}
+    counted = []
     for commit in commits:
-        arrived = from_json(commit.note.get("ingested_at"))
+        note, arrived = commit.note, from_json(commit.note.get("ingested_at"))
         if arrived is not None and (since is None or arrived >= since):
-            written[arrived].append(commit)
+            mark = _Mark(int(note["records"]), ids_in(note), contents_in(note))
+            expected[arrived] = expected.get(arrived, _Mark()).plus(mark)
+            counted.append(commit)
     for one in arrivals_in(commits):
-        erased[one.ingested_at].append(one)
-    expected = {arrived: _committed(ours, erased[arrived]) for arrived, ours in written.items()}
+        if one.ingested_at in expected:
+            erased = _Mark(one.rows, one.ids, one.whole)
+            expected[one.ingested_at] = expected[one.ingested_at].plus(erased, sign=-1)
     found, by_day = _stored(rows)
     differences = []
     for arrived in sorted(expected.keys() | found.keys()):
@@ -188,7 +184,6 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
             if wanted.rows == stored.rows:
                 kind, counts = "altered", {}
             differences.append(RowDifference(kind, {"ingested_at": arrived.isoformat()}, counts))
-    counted = (commit for ours in written.values() for commit in ours)
     repeats = [
         RowDifference(
             "doubled", {"generation": generation, "batch": batch}, {"commits": (1, len(versions))}
@@ -214,23 +209,10 @@ def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
     return compare(wanted, once, _BRONZE)
 
 
-def _committed(commits: Sequence[Commit], erased: Sequence[Arrival]) -> _Mark:
-    """Add up the metadata of one arrival's commits, minus the erased rows."""
-    ids = combined(ids_in(commit.note) for commit in commits)
-    whole = [contents_in(commit.note) for commit in commits]
-    known = [mark for mark in whole if mark is not None]
-    content = combined(known).minus(combined(one.whole for one in erased))
-    return _Mark(
-        sum(int(commit.note["records"]) for commit in commits) - sum(one.rows for one in erased),
-        ids.minus(combined(one.ids for one in erased)),
-        content if len(known) == len(whole) else None,
-    )
-
-
 def _stored(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int, int]]]:
     """Count the stored rows by arrival and, with the sums of their hashes, by day (UTC)."""
     columns = {name: F.col(name) for name in BRONZE_COLUMNS}
-    hashed = row_hash(columns, types_in(rows))
+    hashed = row_hash(columns, types_of(rows.schema))
     summed = rows.groupBy(F.unix_micros("ingested_at")).agg(
         F.count("*"), fingerprint(), contents(), *sums_of_hash(hashed)
     )
@@ -274,21 +256,18 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     tables = inputs_of(run.lake, run.pipeline)
     last = last_commit(target.table, up_to=version)
     read = up_to(run.spark, tables, {key: position(last, key) for key in tables})
-    found = load(run.spark, target.table, version=version).drop(*ORIGIN)
+    found = load(run.spark, target.table, version=version).drop(*BATCH_COLUMNS)
     kind = target.kind.with_terms(types_of(found.schema))
     shape = shape_of(kind, found)
     if since is None or kind.reach is None or kind.moment is None:
         return compare(kind.of_all(Inputs({}, read)), found, shape)
-    # The earliest rows that the arrivals may have changed.
-    earliest = []
-    for key in kind.sources:
-        arrived = read(key).where(F.col("ingested_at") >= F.lit(since))
-        micros = arrived.agg(F.min(F.unix_micros("event_time"))).collect()[0][0]
-        if (at := from_micros(micros)) is not None:
-            earliest.append(at)
-    if not earliest:
+    arrived = F.col("ingested_at") >= F.lit(since)
+    spans = [span(read(key).where(arrived), "event_time", "event_time") for key in kind.sources]
+    earliest = min((one[0] for one in spans if one), default=None)
+    if earliest is None:
         return compare(found.limit(0), found.limit(0), shape)
-    first = instant(min(earliest) - kind.reach)
+    # The earliest rows that the arrivals may have changed.
+    first = instant(earliest - kind.reach)
     expected = kind.of_all(Inputs({}, lambda key: read(key).where(F.col("event_time") >= first)))
     late_enough = F.col(kind.moment) >= first
     return compare(expected.where(late_enough), found.where(late_enough), shape)
@@ -386,17 +365,13 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
         rows = load(run.spark, table).where(condition)
         if since is not None:
             rows = rows.where(F.col("ingested_at") >= F.lit(since))
-        now = by_group(sums_of(rows.select(*certified[table.name]["columns"]), shape))
+        after = by_group(sums_of(rows.select(*certified[table.name]["columns"]), shape))
         groups = certified[table.name]["groups"].items()
-        then = {group: (int(count), int(total)) for group, (count, total) in groups}
+        before = {group: (int(count), int(total)) for group, (count, total) in groups}
         found[table.name] = [
-            RowDifference(
-                "changed since",
-                {"group": group},
-                {"rows": (then.get(group, (0, 0))[0], now.get(group, (0, 0))[0])},
-            )
-            for group in sorted(then | now)
-            if then.get(group) != now.get(group)
+            RowDifference("changed since", {"group": group}, {"rows": (then[0], now[0])})
+            for group in sorted(before | after)
+            if (then := before.get(group, (0, 0))) != (now := after.get(group, (0, 0)))
         ]
     return found
 

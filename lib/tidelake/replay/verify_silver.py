@@ -10,10 +10,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
-from typing import NamedTuple
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.delta.access import load
@@ -22,25 +21,23 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.instants import to_json
 from tidelake.ledger.history import history
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay.compare import (
     RowDifference,
     TableComparison,
     TableShape,
-    compare_summed,
+    compare,
     marks,
     summed,
-    sums_of,
-    typed_like,
-    types_in,
 )
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import Lookup, enriched, from_records, lookups, stored_schemas
+from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
@@ -59,7 +56,7 @@ from tidelake.silver.scope import with_id_hash
 from tidelake.spark.tuning import BROADCAST
 
 # The columns that identify the batch that wrote a row.
-ORIGIN = ("_generation", "_batch")
+BATCH_COLUMNS = ("_generation", "_batch")
 EVENTS = TableShape(key=("record_id",), moment="event_time")
 _FAILED = TableShape(key=("record_id",), moment="ingested_at")
 
@@ -71,26 +68,16 @@ _UNREAD = "_quarantined_unread"
 class SilverInputs:
     """A version of silver, its side tables, and its inputs up to the position it has reached.
 
-    Side tables hold the rows of committed batches that were not requeued; ``closing`` are silver's
-    commits, newest first.
+    ``decided`` has the rows of silver, quarantine and late, in this order; the side tables' rows
+    are those of committed batches that were not requeued. ``closing`` are silver's commits, newest
+    first.
     """
 
     version: int
     closing: Sequence[Commit]
     bronze: DataFrame
     requeued: DataFrame
-    silver: DataFrame
-    quarantine: DataFrame
-    late: DataFrame
-
-    def decided(self, run: Run) -> dict[Table, DataFrame]:
-        """Return the rows of silver and its side tables by table, silver first."""
-        lake, name = run.lake, run.pipeline.name
-        return {
-            lake.silver(name): self.silver,
-            lake.quarantine(name): self.quarantine,
-            lake.late(name): self.late,
-        }
+    decided: Mapping[Table, DataFrame]
 
     def since(self, instant: datetime | None) -> SilverInputs:
         """Return only the rows that arrived from an instant on (UTC)."""
@@ -104,16 +91,14 @@ class SilverInputs:
             closing=later or self.closing[:1],
             bronze=self.bronze.where(arrived),
             requeued=self.requeued.where(arrived),
-            silver=self.silver.where(arrived),
-            quarantine=self.quarantine.where(arrived),
-            late=self.late.where(arrived),
+            decided={table: rows.where(arrived) for table, rows in self.decided.items()},
         )
 
 
 def read_inputs(run: Run) -> SilverInputs:
     """Read the tables as of silver's last committed batch, even while a run is writing."""
     spark, lake, name = run.spark, run.lake, run.pipeline.name
-    silver = lake.silver(name)
+    silver, quarantine, late = lake.silver(name), lake.quarantine(name), lake.late(name)
     # Read the version first, so that later batches are not read.
     version = newest_version(silver)
     closing = [commit for commit in history(lake, silver) if commit.version <= version]
@@ -122,23 +107,12 @@ def read_inputs(run: Run) -> SilverInputs:
     read = up_to(spark, inputs, {key: position(last, key) for key in inputs})
     closed = ClosedBatch(last.generation, last.batch)
     requeued = read("requeue")
-    return SilverInputs(
-        version,
-        closing,
-        read("bronze"),
-        requeued,
-        with_id_hash(load(spark, silver, version=version)),
-        read_side(run, lake.quarantine(name), closed, requeued=requeued),
-        with_id_hash(read_side(run, lake.late(name), closed, requeued=requeued)),
-    )
-
-
-class _Route(NamedTuple):
-    fate: str
-    table: Table
-    columns: Sequence[Column]
-    stored: DataFrame
-    shape: TableShape
+    decided = {
+        silver: with_id_hash(load(spark, silver, version=version)),
+        quarantine: read_side(run, quarantine, closed, requeued=requeued),
+        late: with_id_hash(read_side(run, late, closed, requeued=requeued)),
+    }
+    return SilverInputs(version, closing, read("bronze"), requeued, decided)
 
 
 def judge_silver(
@@ -160,19 +134,7 @@ def judge_silver(
     marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
     decided = _looked_up(run, judged, inputs.closing)
-    extra = extra_columns(types_of(inputs.silver.schema), pipeline.defined_columns)
-    # The late table gets a new column only with its next late row.
-    of_late = [column for column in extra if column in inputs.late.columns]
-    columns = {
-        SILVER: silver_columns(plan.routing, extra),
-        QUARANTINED: quarantine_columns(),
-        LATE: late_columns(plan.routing, of_late, F.col(_MARK)),
-    }
-    routes = [
-        _Route(fate, table, columns[fate], stored, _FAILED if fate == QUARANTINED else EVENTS)
-        for fate, (table, stored) in zip(columns, inputs.decided(run).items(), strict=True)
-    ]
-    found, computed = _compare_routes(decided, routes)
+    found, computed = _compare_tables(run, inputs, decided)
     if since is None:
         silver = lake.silver(pipeline.name).name
         off = list(_fates_that_differ(computed, inputs.closing))
@@ -180,30 +142,39 @@ def judge_silver(
     return found
 
 
-def _compare_routes(
-    decided: DataFrame, routes: Sequence[_Route]
+def _compare_tables(
+    run: Run, inputs: SilverInputs, decided: DataFrame
 ) -> tuple[dict[str, TableComparison], dict[str, int]]:
-    """Compare each table with its computed rows, hashing all tables' rows in one pass."""
-    shaped = decided.select(FATE, *[F.struct(*one.columns).alias(one.fate) for one in routes])
-    for one in routes:
-        types = types_in(one.stored)
-        names = shaped.select(f"{one.fate}.*").columns
-        typed = {name: F.col(f"{one.fate}.{name}").cast(types[name]) for name in names}
-        of_row = F.when(F.col(FATE) == one.fate, marks(typed, types, one.shape))
-        shaped = shaped.withColumn(f"_of_{one.fate}", of_row)
-    first = F.coalesce(*[f"_of_{one.fate}" for one in routes]).alias("_of_row")
-    expected_sums = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
-    found = {}
-    for one in routes:
-        computed = decided.where(F.col(FATE) == one.fate).select(*one.columns)
-        wanted = typed_like(computed, types_in(one.stored))
-        stored = one.stored.select(*wanted.columns)
-        found[one.table.name] = compare_summed(
-            wanted, stored, one.shape, expected_sums.get(one.fate, {}), sums_of(stored, one.shape)
-        )
-    return found, {
-        fate: sum(one[0] for one in sums.values()) for fate, sums in expected_sums.items()
+    """Compare each table with its computed rows, hashing all tables' rows in one pass.
+
+    Returns:
+        The comparisons by table, and the number of computed rows by fate.
+    """
+    routing, (silver, _, late) = run.plan.routing, inputs.decided.values()
+    extra = extra_columns(types_of(silver.schema), run.pipeline.defined_columns)
+    # The late table gets a new column only with its next late row.
+    of_late = [column for column in extra if column in late.columns]
+    columns = {
+        SILVER: silver_columns(routing, extra),
+        QUARANTINED: quarantine_columns(),
+        LATE: late_columns(routing, of_late, F.col(_MARK)),
     }
+    shapes = {SILVER: EVENTS, QUARANTINED: _FAILED, LATE: EVENTS}
+    tables = dict(zip(columns, inputs.decided.items(), strict=True))
+    shaped = decided.select(FATE, *[F.struct(*made).alias(fate) for fate, made in columns.items()])
+    for fate, (_, stored) in tables.items():
+        types = types_of(stored.schema)
+        names = shaped.select(f"{fate}.*").columns
+        typed = {name: F.col(f"{fate}.{name}").cast(types[name]) for name in names}
+        of_row = F.when(F.col(FATE) == fate, marks(typed, types, shapes[fate]))
+        shaped = shaped.withColumn(f"_of_{fate}", of_row)
+    first = F.coalesce(*[f"_of_{fate}" for fate in tables]).alias("_of_row")
+    sums = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
+    found = {}
+    for fate, (table, stored) in tables.items():
+        computed = decided.where(F.col(FATE) == fate).select(*columns[fate])
+        found[table.name] = compare(computed, stored, shapes[fate], sums.get(fate, {}))
+    return found, {fate: sum(one[0] for one in groups.values()) for fate, groups in sums.items()}
 
 
 def _fates_that_differ(
@@ -235,7 +206,8 @@ def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> Data
     if not texts:
         return arrived.withColumn(_UNREAD, F.lit(False))
     refused = (F.col("stage") == "parse") & F.get("reasons", F.lit(0)).isin(texts)
-    unread = inputs.quarantine.where(refused).select("record_id").distinct()
+    _, quarantine, _ = inputs.decided.values()
+    unread = quarantine.where(refused).select("record_id").distinct()
     return arrived.join(unread.withColumn(_UNREAD, F.lit(True)), on="record_id", how="left")
 
 
@@ -245,16 +217,16 @@ def _seen_by_batches(run: Run, inputs: SilverInputs, frames: CheckpointedFrames)
     Only for records whose result depends on them: most were on time, and most batches used the
     same dimension versions. A record wrongly stored as on time differs in its own columns.
     """
-    stored = inputs.silver.select("record_id", "event_time", *ORIGIN).union(
-        inputs.late.select("record_id", "event_time", *ORIGIN)
-    )
+    columns = ("record_id", "event_time", *BATCH_COLUMNS)
+    silver, _, late = inputs.decided.values()
+    stored = silver.select(*columns).union(late.select(*columns))
     facts = F.broadcast(_batch_inputs(run.spark, inputs.closing))
-    seen = stored.join(facts, on=list(ORIGIN), how="left")
+    seen = stored.join(facts, on=list(BATCH_COLUMNS), how="left")
     has_several_pins = len(_pins_of(inputs.closing)) > 1
     if not has_several_pins:
         allowed = run.pipeline.watermark.allowed_lateness
         seen = seen.where(lateness(F.col(_MARK), allowed) != "on_time")
-    first = F.min_by(F.struct(_MARK, _PINS), F.struct(*ORIGIN))
+    first = F.min_by(F.struct(_MARK, _PINS), F.struct(*BATCH_COLUMNS))
     once = seen.groupBy("record_id").agg(first.alias("_seen")).select("record_id", "_seen.*")
     if has_several_pins:
         return once
@@ -269,13 +241,12 @@ def _batch_inputs(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
         {
             "_generation": commit.generation,
             "_batch": commit.batch,
-            _MARK: mark.isoformat() if mark else None,
+            _MARK: to_json(note.watermark_in),
             _PINS: pins[_versions(note)],
         }
         for commit in closing
         if commit.batch > CREATION
         for note in [SilverNote.of(commit)]
-        for mark in [note.watermark_in]
     ]
     ddl = f"_generation string, _batch bigint, {_MARK} timestamp, {_PINS} int"
     return from_records(spark, rows, ddl)
@@ -287,8 +258,8 @@ def _versions(note: SilverNote) -> tuple[tuple[str, int], ...]:
 
 def _pins_of(closing: Sequence[Commit]) -> list[tuple[tuple[str, int], ...]]:
     """List the distinct sets of dimension versions that batches used, in a fixed order."""
-    closed = [commit for commit in closing if commit.batch > CREATION]
-    return sorted({_versions(SilverNote.of(commit)) for commit in closed}) or [()]
+    used = {_versions(SilverNote.of(commit)) for commit in closing if commit.batch > CREATION}
+    return sorted(used) or [()]
 
 
 def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFrame:
@@ -304,19 +275,14 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         pinned = today
         # If the definition has other dimensions now, read the current versions.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
-            pinned = [
-                Lookup(lookup.enrich, lookup.table, version)
-                for lookup, (_, version) in zip(today, versions, strict=True)
-            ]
+            pinned = [replace(one, version=v) for one, (_, v) in zip(today, versions, strict=True)]
         try:
             parts.append(enriched(pinned_rows, run.plan, pinned))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
-            pinned_names = ", ".join(
-                f"{table} as of version {version}" for table, version in versions
-            )
+            names = ", ".join(f"{table} as of version {version}" for table, version in versions)
             raise UsageError(
-                f"{pipeline.name} looked up {pinned_names}, which can no longer be read: it "
+                f"{pipeline.name} looked up {names}, which can no longer be read: it "
                 "is older than what maintenance keeps. Verify only later arrivals with: "
                 f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
