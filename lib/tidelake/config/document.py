@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -14,6 +14,7 @@ from tidelake.config.model import Problems, suggestion
 from tidelake.errors import ConfigError, UsageError, Violation
 
 KeyPath = tuple[str | int, ...]
+_M = TypeVar("_M", bound=BaseModel)
 
 # Limits far above any file written by hand: aliases in 1 KB of YAML could fill the memory.
 _MAX_CHARACTERS = 1 << 20
@@ -35,13 +36,21 @@ class Finding:
 class Document:
     """A parsed file: its path, its mapping, and the line of each key and item, from 1.
 
-    ``findings`` are problems of the YAML that do not stop the parser.
+    ``findings`` are the problems found so far; after reading, those that do not stop the parser.
     """
 
     file: str
     content: dict[str, Any] = field(default_factory=dict)
     lines: dict[KeyPath, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
+
+    def validated(self, model: type[_M], raw: object) -> _M | None:
+        """Validate ``raw`` as a ``model``; if it is invalid, add to the findings, return None."""
+        try:
+            return model.model_validate(raw)
+        except ValidationError as error:
+            self.findings += findings_of(error, model, raw)
+            return None
 
     def error(self, findings: Iterable[Finding]) -> ConfigError:
         """Return one error with all findings, in the order of lines."""

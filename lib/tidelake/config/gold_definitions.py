@@ -381,14 +381,20 @@ class Detection(Documented):
         return ceil(max(lengths) / HOUR) * HOUR
 
     @property
+    def expressions(self) -> dict[tuple[str, str], str]:
+        """The SQL over silver of the columns and the rules, by its two keys."""
+        found = {("columns", name): sql for name, sql in self.columns.items()}
+        if self.unusual_amount:
+            found["unusual_amount", "value"] = self.unusual_amount.value
+        if self.impossible_travel:
+            found["impossible_travel", "latitude"] = self.impossible_travel.latitude
+            found["impossible_travel", "longitude"] = self.impossible_travel.longitude
+        return found
+
+    @property
     def used_columns(self) -> frozenset[str]:
         """Silver's columns that the rules and the columns use, in lower case."""
-        written = list(self.columns.values())
-        if self.unusual_amount:
-            written.append(self.unusual_amount.value)
-        if self.impossible_travel:
-            written += [self.impossible_travel.latitude, self.impossible_travel.longitude]
-        used = {name for sql in written for name in columns_in(sql)}
+        used = {name for sql in self.expressions.values() for name in columns_in(sql)}
         return frozenset(used | {key.lower() for key in self.keys})
 
     @property

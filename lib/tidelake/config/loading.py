@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
-from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.expressions import columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
     GlobalWindow,
@@ -40,12 +40,11 @@ from tidelake.config.pipeline import (
     Enrich,
     Event,
     Pipeline,
-    event_types,
     payload_types,
     selected_columns,
 )
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
-from tidelake.config.source import address_of, source_findings
+from tidelake.config.source import address_of, is_address, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
@@ -53,11 +52,20 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PAYLOAD_KEYS = ("format", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
+_DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
-_SUBSTITUTES: dict[type[BaseModel], dict[str, Any]] = {
-    Event: {"id": "NULL", "time": "NULL"},
-    GoldTable: {"name": "stand_in", "window": {"kind": "tumbling", "size": "1 day"}},
+_SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
+    Event: {"id": {"id": "NULL"}, "time": {"time": "NULL"}},
+    GoldTable: {
+        "name": {"name": "stand_in"},
+        "window": {"window": _DAYS},
+        # Some windows require keys; the keys are not missing here, only invalid.
+        "keys": {"window": _DAYS},
+        "measures": {"measures": {"stand_in": {"count": "*"}}},
+    },
 }
+# The keys under which a pipeline file names its tables.
+_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 
 
 def load_pipeline(
@@ -79,22 +87,15 @@ def load_pipeline(
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
     document = read_document(file)
-    findings = list(document.findings)
+    findings = document.findings
     if source is not None:
         _override(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
-    pipeline = None
-    try:
-        pipeline = Pipeline.model_validate(raw)
-    except ValidationError as error:
-        findings += findings_of(error, Pipeline, raw)
-    findings += _section_findings(raw)
-    findings += _combination_findings(raw)
+    pipeline = document.validated(Pipeline, raw)
+    findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
-    findings += _duplicate_tables(raw)
     dimensions: dict[str, Pipeline] = {}
-    suite_file: Path | None = None
-    avro: str | None = None
+    suite_file = suite = avro = None
     if pipeline is not None:
         findings += _comment_findings(pipeline)
         if not findings:
@@ -106,7 +107,6 @@ def load_pipeline(
         avro = _avro_schema(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
-    suite = None
     if suite_file is not None:
         gold = {table.name: table.columns for table in pipeline.aggregates}
         gold |= {detection.name: detection.shown for detection in pipeline.detections}
@@ -166,17 +166,14 @@ def _override(document: Document, path: str) -> None:
     if not isinstance(source, dict):
         return
     kind = source.get("kind")
-    if path.startswith("kafka://"):
+    if is_address(path):
         to = address_of(path)
-        kept = {
-            key: value
-            for key, value in source.items()
-            if (key not in ("topic", "pattern") if kind == "kafka" else key in _PAYLOAD_KEYS)
-        }
+        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
+        kept = {key: value for key, value in source.items() if key in keys}
         topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
         document.content["source"] = kept | topic_source
     elif kind == "kafka":
-        kept = {key: value for key, value in source.items() if key == "format"}
+        kept = {"format": source["format"]} if "format" in source else {}
         document.content["source"] = {**kept, "kind": "files", "path": path}
     elif kind == "rate":
         raise UsageError(
@@ -238,12 +235,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for part, key in (
-        ("gold", "name"),
-        ("joins", "name"),
-        ("detections", "name"),
-        ("detections", "features"),
-    ):
+    for part, key in _TABLES:
         items = raw.get(part)
         for index, item in enumerate(items if isinstance(items, list) else []):
             name = item.get(key) if isinstance(item, dict) else None
@@ -267,7 +259,11 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
-            columns = {**{name: STANDARD[name] for name in SILVER_RESERVED}, **event_types(event)}
+            payload = payload_types(event)
+            columns = {name: STANDARD[name] for name in SILVER_RESERVED}
+            columns |= {
+                name: type_of(sql, payload) for name, sql in selected_columns(event).items()
+            }
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
@@ -288,24 +284,17 @@ def _validated(model: type[_M], raw: object) -> _M | None:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        places = [details["loc"] for details in error.errors() if details["loc"]]
-    substitutes = _SUBSTITUTES.get(model)
-    broken = {str(place[0]) for place in places}
-    if not isinstance(raw, dict) or not substitutes or broken & {"schema", "select"}:
+        paths = {finding.path for finding in findings_of(error, model, raw)}
+    broken = {path[0] for path in paths if path}
+    if not isinstance(raw, dict) or model not in _SUBSTITUTES or broken & {"schema", "select"}:
         return None
     repaired = {key: value for key, value in raw.items() if key not in broken}
-    repaired |= {key: value for key, value in substitutes.items() if key in broken}
-    if "keys" in broken:
-        # Some windows require keys; the keys are not missing here, only invalid.
-        repaired["window"] = substitutes["window"]
-    if "measures" in broken:
-        measures = raw.get("measures")
-        measures = measures if isinstance(measures, dict) else {}
-        invalid = {place[1] for place in places if place[0] == "measures" and place[1:]}
-        valid = {
-            name: body for at, (name, body) in enumerate(measures.items()) if at not in invalid
-        }
-        repaired["measures"] = valid or {"stand_in": {"count": "*"}}
+    for key, substitute in _SUBSTITUTES[model].items():
+        repaired |= substitute if key in broken else {}
+    measures = raw.get("measures")
+    if "measures" in broken and isinstance(measures, dict):
+        valid = {key: body for key, body in measures.items() if ("measures", key) not in paths}
+        repaired["measures"] = valid or repaired["measures"]
     try:
         return model.model_validate(repaired)
     except ValidationError:
@@ -444,18 +433,12 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
             yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
         taken.setdefault(key.lower(), "already a key of this table")
-    for name, sql in detection.columns.items():
+    for name in detection.columns:
         if name.lower() in taken:
             message = f"is {taken[name.lower()]}; choose another name"
             yield Finding((*path, "columns", name), message)
-        yield from _sql_findings((*path, "columns", name), sql, columns)
-    if detection.unusual_amount:
-        yield from _sql_findings(
-            (*path, "unusual_amount", "value"), detection.unusual_amount.value, columns
-        )
-    for key in ("latitude", "longitude") if detection.impossible_travel else ():
-        sql = getattr(detection.impossible_travel, key)
-        yield from _sql_findings((*path, "impossible_travel", key), sql, columns)
+    for place, sql in detection.expressions.items():
+        yield from _sql_findings((*path, *place), sql, columns)
 
 
 def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:

@@ -118,10 +118,9 @@ def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
     """Return the comments on silver's columns, including those of dimensions."""
     found: dict[str, str] = {}
     for enrich in pipeline.enrich:
-        dimension = pipeline.dimensions.get(enrich.dimension)
-        comments = dimension.comments if dimension else {}
+        comments = pipeline.dimensions[enrich.dimension].comments
         found |= {name: comments[name] for name in enrich.columns if name in comments}
-    return found | dict(pipeline.comments)
+    return found | pipeline.comments
 
 
 def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
@@ -288,7 +287,5 @@ def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
         sections.append((SHARED, "Tables that all pipelines write to.", [*shared_entries()]))
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415  not needed for comments
 
-    templates = Environment(
-        loader=PackageLoader("tidelake.config"), trim_blocks=True, keep_trailing_newline=True
-    )
+    templates = Environment(loader=PackageLoader("tidelake.config"), trim_blocks=True)
     return templates.get_template("dictionary.md.j2").render(sections=sections).rstrip() + "\n"

@@ -325,21 +325,14 @@ def payload_types(event: Event) -> dict[str, str | None]:
     return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
 
 
-def event_types(event: Event) -> dict[str, str | None]:
-    """Return the types of an event's columns; None where only Spark can infer it."""
-    scope = payload_types(event)
-    return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
-
-
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     """Return the types of silver's columns; None where only Spark can infer it."""
     scope = payload_types(pipeline.event)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     for enrich in pipeline.enrich:
-        dimension = pipeline.dimensions.get(enrich.dimension)
-        types_of_dimension = silver_types(dimension) if dimension else {}
-        found |= {name: types_of_dimension.get(name) for name in enrich.columns}
+        of_dimension = silver_types(pipeline.dimensions[enrich.dimension])
+        found |= {name: of_dimension.get(name) for name in enrich.columns}
     return found
 
 
