@@ -253,8 +253,13 @@ def type_of(sql: str, columns: Types) -> str | None:
 
 
 _TEXT, _BOOLEAN = "STRING", "BOOLEAN"
-_STRING_FUNCTIONS = (exp.Lower, exp.Upper, exp.Trim)
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+# Expressions with the types of operands for which they cannot fail, and of the result.
+_INFALLIBLE: tuple[tuple[tuple[type[exp.Expr], ...], list[str], str], ...] = (
+    ((exp.Lower, exp.Upper, exp.Trim), [_TEXT], _TEXT),
+    ((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), [_TEXT, _TEXT], _BOOLEAN),
+    ((exp.And, exp.Or), [_BOOLEAN, _BOOLEAN], _BOOLEAN),
+    ((exp.Not,), [_BOOLEAN], _BOOLEAN),
+)
 
 
 def never_fails(sql: str, columns: Types) -> str | None:
@@ -271,24 +276,17 @@ def never_fails(sql: str, columns: Types) -> str | None:
 
 
 def _infallible_type(node: exp.Expr, known: Types) -> str | None:
-    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
-    all_text, all_boolean = set(parts) == {_TEXT}, set(parts) == {_BOOLEAN}
-    kind: str | None = None
     if isinstance(node, exp.Column):
-        kind = None if node.table else known.get(node.name.lower())
-    elif isinstance(node, exp.Literal):
-        kind = _TEXT if node.is_string else None
-    elif isinstance(node, exp.Paren):
-        kind = parts[0]
-    elif isinstance(node, exp.Not | exp.And | exp.Or):
-        kind = _BOOLEAN if all_boolean else None
-    elif isinstance(node, exp.Is):
-        kind = _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
-    elif isinstance(node, _STRING_FUNCTIONS):
-        kind = _TEXT if all_text and len(parts) == 1 else None
-    elif isinstance(node, _COMPARISONS):
-        kind = _BOOLEAN if all_text else None
-    return kind
+        return None if node.table else known.get(node.name.lower())
+    if isinstance(node, exp.Literal):
+        return _TEXT if node.is_string else None
+    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
+    if isinstance(node, exp.Paren):
+        return parts[0]
+    if isinstance(node, exp.Is):
+        return _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
+    rules = (rule for rule in _INFALLIBLE if isinstance(node, rule[0]))
+    return next((result for _, operands, result in rules if parts == operands), None)
 
 
 # Java's matcher takes several stack frames per character for a repeated group: with a stack of

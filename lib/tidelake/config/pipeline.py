@@ -226,10 +226,8 @@ class Pipeline(Documented):
     ) -> Pipeline:
         """Return a copy with the file's path and the content of the files that it refers to."""
         pipeline = self.model_copy()
-        pipeline._file = str(file)
-        pipeline._dimensions = dict(dimensions)
-        pipeline._suite = suite
-        pipeline._avro_schema = avro_schema
+        pipeline._file, pipeline._dimensions = str(file), dict(dimensions)
+        pipeline._suite, pipeline._avro_schema = suite, avro_schema
         return pipeline
 
     @property
