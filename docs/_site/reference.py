@@ -11,7 +11,7 @@ from pydantic import BaseModel
 
 from tidelake import errors
 from tidelake.cli import app
-from tidelake.config import Environment, Pipeline
+from tidelake.config import Environment
 from tidelake.config.expectations import ROW_EXPECTATIONS, TABLE_EXPECTATIONS, Suite
 from tidelake.config.names import (
     BRONZE_COLUMNS,
@@ -20,6 +20,7 @@ from tidelake.config.names import (
     GOLD_RESERVED,
     SILVER_RESERVED,
 )
+from tidelake.config.pipeline import PipelineFile
 from tidelake.errors import TidelakeError
 
 _CODES = {
@@ -188,7 +189,7 @@ def pipeline_page() -> str:
         "Keys of the pipeline file",
         "Every key, with its type and default. [The pipeline file](../pipeline-file.md) shows them "
         "together. A duration is `<number> <unit>`, such as `10 minutes`. Unknown keys are errors.",
-        Pipeline,
+        PipelineFile,
     )
 
 

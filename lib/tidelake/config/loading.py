@@ -40,6 +40,7 @@ from tidelake.config.pipeline import (
     Enrich,
     Event,
     Pipeline,
+    PipelineFile,
     payload_types,
     selected_columns,
 )
@@ -91,7 +92,7 @@ def load_pipeline(
     if source is not None:
         _override(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
-    pipeline = document.validated(Pipeline, raw)
+    pipeline = document.validated(PipelineFile, raw)
     findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     dimensions: dict[str, Pipeline] = {}
@@ -113,11 +114,12 @@ def load_pipeline(
         # Rules are evaluated before dimensions are joined.
         columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
-    return pipeline.completed(file=file, dimensions=dimensions, suite=suite, avro_schema=avro)
+    links = {"file": str(file), "dimensions": dimensions, "suite": suite, "avro_schema": avro}
+    return Pipeline.model_validate({**dict(pipeline), **links})
 
 
 def _dimensions(
-    pipeline: Pipeline, file: Path, environment: Environment, findings: list[Finding]
+    pipeline: PipelineFile, file: Path, environment: Environment, findings: list[Finding]
 ) -> dict[str, Pipeline]:
     """Load the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
@@ -135,7 +137,7 @@ def _dimensions(
     return read
 
 
-def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str | None:
+def _avro_schema(pipeline: PipelineFile, file: Path, findings: list[Finding]) -> str | None:
     name = getattr(pipeline.source, "schema_file", None)
     place = ("source", "schema")
     found = None if name is None else _named_file(name, place, file, findings)
@@ -441,7 +443,7 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
         yield from _sql_findings((*path, *place), sql, columns)
 
 
-def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
+def _prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find expressions that use bronze columns: the prefilter compares payloads only."""
     if pipeline.dedup.prefilter == "none":
         return
@@ -456,7 +458,7 @@ def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
             yield Finding(("dedup", "prefilter"), message)
 
 
-def _comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
+def _comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
         (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
         *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),

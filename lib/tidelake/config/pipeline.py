@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field
 from sqlglot import exp
 
 from tidelake.config import types
@@ -176,7 +174,7 @@ class DimensionSpec(Model):
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Documented):
+class PipelineFile(Documented):
     """A pipeline file.
 
     Attributes:
@@ -211,30 +209,6 @@ class Pipeline(Documented):
     transform: _FunctionPath | None = None
     dimension: DimensionSpec | None = None
 
-    _file: str = ""
-    _suite: Suite | None = None
-    _dimensions: dict[str, Pipeline] = PrivateAttr(default_factory=dict)
-    _avro_schema: str | None = None
-
-    def completed(
-        self,
-        *,
-        file: Path,
-        dimensions: Mapping[str, Pipeline],
-        suite: Suite | None,
-        avro_schema: str | None,
-    ) -> Pipeline:
-        """Return a copy with the file's path and the content of the files that it refers to."""
-        pipeline = self.model_copy()
-        pipeline._file, pipeline._dimensions = str(file), dict(dimensions)
-        pipeline._suite, pipeline._avro_schema = suite, avro_schema
-        return pipeline
-
-    @property
-    def dimensions(self) -> Mapping[str, Pipeline]:
-        """The definitions of the dimensions in ``enrich``, by name."""
-        return self._dimensions
-
     @property
     def reads_avro(self) -> bool:
         """Whether payloads are Avro, not JSON."""
@@ -244,26 +218,6 @@ class Pipeline(Documented):
     def registry(self) -> Registry | None:
         """The schema registry of Avro payloads, if there is one."""
         return self.source.registry if isinstance(self.source, KafkaSource) else None
-
-    @property
-    def avro_schema(self) -> str | None:
-        """The content of ``source.schema``."""
-        return self._avro_schema
-
-    @property
-    def suite(self) -> Suite | None:
-        """The content of ``quality.suite``."""
-        return self._suite
-
-    @property
-    def rules(self) -> tuple[Expectation, ...]:
-        """The suite's expectations on single rows."""
-        return self._suite.row_level if self._suite else ()
-
-    @property
-    def file(self) -> str:
-        """The path of the pipeline's file."""
-        return self._file
 
     @property
     def selected(self) -> dict[str, str]:
@@ -299,6 +253,29 @@ class Pipeline(Documented):
     def defined_columns(self) -> tuple[str, ...]:
         """Silver's selected columns, and those of dimensions."""
         return (*self.selected, *(name for enrich in self.enrich for name in enrich.columns))
+
+
+class Pipeline(PipelineFile):
+    """A loaded pipeline: the content of its file, and of the files to which that refers.
+
+    None of these is part of a dump.
+
+    Attributes:
+        file: The path of the pipeline's file.
+        dimensions: The definitions of the dimensions in ``enrich``, by name.
+        suite: The content of ``quality.suite``.
+        avro_schema: The content of ``source.schema``.
+    """
+
+    file: str = Field(exclude=True)
+    dimensions: dict[str, Pipeline] = Field(exclude=True)
+    suite: Suite | None = Field(exclude=True)
+    avro_schema: str | None = Field(exclude=True)
+
+    @property
+    def rules(self) -> tuple[Expectation, ...]:
+        """The suite's expectations on single rows."""
+        return self.suite.row_level if self.suite else ()
 
 
 def selected_columns(event: Event) -> dict[str, str]:
