@@ -54,18 +54,14 @@ class Document:
 
     def error(self, findings: Iterable[Finding]) -> ConfigError:
         """Return one error with all findings, in the order of lines."""
-        violations = [
-            Violation(dotted(f.path), f.message, self.line(f.path)) for f in dict.fromkeys(findings)
-        ]
-        violations.sort(key=lambda violation: violation.line or 0)
-        return ConfigError(self.file, violations)
+        found = dict.fromkeys(findings)
+        violations = [Violation(dotted(f.path), f.message, self.line(f.path)) for f in found]
+        return ConfigError(self.file, sorted(violations, key=lambda one: one.line or 0))
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest enclosing key in the file."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
+        enclosing = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[part] for part in enclosing if part in self.lines), None)
 
 
 def dotted(path: KeyPath) -> str:

@@ -74,9 +74,7 @@ def _syntax_problem(sql: str, error: SqlglotError) -> str:
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
         # sqlglot's message on a missing operand names its internal classes.
-        description = re.sub(
-            r"Required keyword.*", "something is missing", str(first["description"])
-        )
+        description = re.sub("Required keyword.*", "something is missing", first["description"])
         return f"is not valid SQL: {description} near '{first['highlight']}'"
     return "is not valid SQL: a quote or a comment is left open"
 
@@ -116,11 +114,7 @@ def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             name = node.name.lower()
             # Columns of another pipeline are not known here; one of them may be named user.
-            if (
-                name in NO_PARENTHESES
-                and name not in known
-                and (columns is not None or name != "user")
-            ):
+            if name in NO_PARENTHESES - known and (columns is not None or name != "user"):
                 yield _nondeterministic_problem(name)
         elif isinstance(node, exp.Func) and node.sql_name().lower() in NO_PARENTHESES:
             yield _nondeterministic_problem(node.sql_name().lower())
@@ -408,9 +402,7 @@ NONDETERMINISTIC = _words(
 )
 # Also callable without parentheses, unless a column has the name.
 NO_PARENTHESES = _words(
-    """
-    current_date current_time current_timestamp current_user localtimestamp session_user user
-    """
+    "current_date current_time current_timestamp current_user localtimestamp session_user user"
 )
 AGGREGATES = _words(
     """

@@ -14,27 +14,19 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tidelake.config import names
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
 from tidelake.config.expressions import columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
-    GlobalWindow,
     GoldTable,
     HoppingWindow,
     Join,
-    SessionWindow,
+    TumblingWindow,
 )
 from tidelake.config.model import Documented, unknown
-from tidelake.config.names import (
-    BRONZE_COLUMNS,
-    DETECTION_RESERVED,
-    DIMENSION_RESERVED,
-    GOLD_RESERVED,
-    SILVER_RESERVED,
-    is_column_name,
-)
 from tidelake.config.pipeline import (
     DimensionSpec,
     Enrich,
@@ -112,7 +104,7 @@ def load_pipeline(
         gold = {table.name: table.columns for table in pipeline.aggregates}
         gold |= {detection.name: detection.shown for detection in pipeline.detections}
         # Rules are evaluated before dimensions are joined.
-        columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
+        columns = (*names.SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
     links = {"file": str(file), "dimensions": dimensions, "suite": suite, "avro_schema": avro}
     return Pipeline.model_validate({**dict(pipeline), **links})
@@ -262,7 +254,7 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
             payload = payload_types(event)
-            columns = {name: STANDARD[name] for name in SILVER_RESERVED}
+            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
             columns |= {
                 name: type_of(sql, payload) for name, sql in selected_columns(event).items()
             }
@@ -308,8 +300,8 @@ def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[
         yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
 
 
-def _name_findings(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
-    for position, name in enumerate(names):
+def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
+    for position, name in enumerate(used):
         yield from _name_finding((*path, position), name, known)
 
 
@@ -325,14 +317,14 @@ def _event_findings(event: Event) -> Iterator[Finding]:
     seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
-        if name.lower() in SILVER_RESERVED:
+        if name.lower() in names.SILVER_RESERVED:
             yield Finding(path, "is a reserved column of silver; choose another name")
         yield from _sql_findings(path, sql, known)
         if name.lower() in seen:
             yield Finding(path, "appears twice (names are case-insensitive)")
         seen.add(name.lower())
     for field in event.fields if event.select is None else ():
-        if not is_column_name(field.name):
+        if not names.is_column_name(field.name):
             yield Finding(
                 ("event", "schema"),
                 f"field '{field.name}' is not a valid column name in silver; rename it with "
@@ -341,7 +333,7 @@ def _event_findings(event: Event) -> Iterator[Finding]:
 
 
 def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[Finding]:
-    known = [*SILVER_RESERVED, *selected_columns(event)]
+    known = [*names.SILVER_RESERVED, *selected_columns(event)]
     taken = {name.lower() for name in known}
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
@@ -360,7 +352,7 @@ def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Find
     columns = tuple(selected_columns(event))
     yield from _name_findings(("dimension", "key"), dimension.key, columns)
     for name in columns:
-        if name.lower() in DIMENSION_RESERVED:
+        if name.lower() in names.DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
             yield Finding(path, f"{name} is a reserved column of dimensions; choose another")
 
@@ -369,36 +361,33 @@ def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterato
     path: KeyPath = ("enrich", index)
     spec = dimension.dimension
     if spec is None:
-        yield Finding(
-            (*path, "dimension"),
-            f"{dimension.name} is not a dimension, but a pipeline of kind events",
-        )
+        message = f"{dimension.name} is not a dimension, but a pipeline of kind events"
+        yield Finding((*path, "dimension"), message)
         return
     if sorted(enrich.on.values()) != sorted(spec.key):
         message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
         yield Finding((*path, "on"), message)
-    yield from _name_findings(
-        (*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event))
-    )
+    known = tuple(selected_columns(dimension.event))
+    yield from _name_findings((*path, "columns"), enrich.columns, known)
     if enrich.as_of is not None and not spec.history:
         yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
 
 
 def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     window = table.window
-    if isinstance(window, SessionWindow | GlobalWindow):
-        if not table.keys:
-            yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
-    else:
-        if isinstance(window, HoppingWindow) and window.slide > window.size:
+    if isinstance(window, TumblingWindow | HoppingWindow):
+        step = window.slide if isinstance(window, HoppingWindow) else window.size
+        if step > window.size:
             message = "is longer than size; events between two windows would be in no window"
             yield Finding((*path, "window", "slide"), message)
-        if window.offset >= (window.slide if isinstance(window, HoppingWindow) else window.size):
+        if window.offset >= step:
             message = "must be shorter than the time between the starts of two windows"
             yield Finding((*path, "window", "offset"), message)
+    elif not table.keys:
+        yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
     yield from _sql_findings((*path, "where"), table.where, columns)
     yield from _name_findings((*path, "keys"), table.keys, columns)
-    taken = dict.fromkeys(GOLD_RESERVED, "a reserved column of gold")
+    taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
         if key.lower() in taken:
             yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
@@ -430,7 +419,7 @@ def _join_findings(
 
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     yield from _name_findings((*path, "keys"), detection.keys, columns)
-    taken = dict.fromkeys(DETECTION_RESERVED, "a reserved column of alerts")
+    taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
     for position, key in enumerate(detection.keys):
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
             yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
@@ -452,7 +441,7 @@ def _prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     expressions = {"id": event.id, "time": event.time, "where": event.where}
     expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
     for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        used = (columns_in(sql) if sql else set()) & set(names.BRONZE_COLUMNS) - payload
         if used:
             message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
             yield Finding(("dedup", "prefilter"), message)
