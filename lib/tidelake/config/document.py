@@ -171,7 +171,6 @@ def _walk(
             lines[(*path, index)] = item.start_mark.line + 1
             yield from _walk(item, (*path, index), lines, ancestors)
     elif isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 lines.setdefault(path, key.start_mark.line + 1)
@@ -180,12 +179,11 @@ def _walk(
             name = str(key.value)
             place = (*path, name)
             line = key.start_mark.line + 1
-            if name in seen:
-                yield Finding(place, f"appears twice (lines {seen[name]} and {line})")
+            if place in lines:
+                yield Finding(place, f"appears twice (lines {lines[place]} and {line})")
             elif key.tag == "tag:yaml.org,2002:bool":
                 message = f'YAML reads an unquoted {name} as true or false; write "{name}"'
                 yield Finding(place, message)
-            seen.setdefault(name, line)
             lines.setdefault(place, line)
             yield from _walk(value, place, lines, ancestors)
 

@@ -311,17 +311,17 @@ def texts_to_bound(sql: str) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for node in root.find_all(exp.Func):
-        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        operands = node.expressions
-        if not isinstance(node, exp.Anonymous):
-            operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
+        name = node.sql_name()
+        operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
+        if isinstance(node, exp.Anonymous):
+            name, operands = node.name, node.expressions[:2]
         if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
             continue
-        pattern = operands[1]
+        text, pattern = operands
         if not isinstance(pattern, exp.Literal):
-            found += [operand.sql(dialect=DIALECT) for operand in operands[:2]]
+            found += [text.sql(dialect=DIALECT), pattern.sql(dialect=DIALECT)]
         elif may_overflow(pattern.name):
-            found.append(operands[0].sql(dialect=DIALECT))
+            found.append(text.sql(dialect=DIALECT))
     return tuple(dict.fromkeys(found))
 
 
