@@ -77,19 +77,16 @@ def standard_meaning(table: str) -> Meaning:
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
     """Return the meaning of a table of a pipeline, by its logical name."""
     standard = standard_meaning(table)
+    about = f"{pipeline.description} " if pipeline.description else ""
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
         comments = _silver_comments(pipeline)
         columns = _own(comments, pipeline.defined_columns) | comments
-        return Meaning(_joined(pipeline, standard.description), columns, _UNKNOWN_FIELD)
+        return Meaning(about + standard.description, columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
         what = "One row a version of a key." if table.endswith("__history") else "One row a key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
-        return Meaning(_joined(pipeline, what), columns)
+        return Meaning(about + what, columns)
     return dict(_gold_meanings(pipeline)).get(table, standard)
-
-
-def _joined(pipeline: Pipeline, standard: str) -> str:
-    return f"{pipeline.description} {standard}" if pipeline.description else standard
 
 
 def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
