@@ -11,8 +11,9 @@ from pydantic import BaseModel
 
 from tidelake import errors
 from tidelake.cli import app
-from tidelake.config import Environment, Pipeline
+from tidelake.config import Environment
 from tidelake.config.expectations import ROW_EXPECTATIONS, TABLE_EXPECTATIONS, Suite
+from tidelake.config.pipeline import PipelineFile
 from tidelake.errors import TidelakeError
 from tidelake.names import (
     BRONZE_COLUMNS,
@@ -188,7 +189,7 @@ def pipeline_page() -> str:
         "Keys of the pipeline file",
         "Every key, with its type and default. [The pipeline file](../pipeline-file.md) shows them "
         "together. A duration is `<number> <unit>`, such as `10 minutes`. Unknown keys are errors.",
-        Pipeline,
+        PipelineFile,
     )
 
 

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import click, read
 from tests.worlds import World, world
-from tidelake.config.observing import AlertTargets, Lineage, Metrics
+from tidelake.config.environment import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of

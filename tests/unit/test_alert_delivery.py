@@ -15,7 +15,7 @@ import pytest
 
 from tests.listening import Listening, listening
 from tidelake.config import Environment
-from tidelake.config.observing import AlertTargets
+from tidelake.config.environment import AlertTargets
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ops.alert_delivery import AlertReporter, Deliver, deliver, sender_of

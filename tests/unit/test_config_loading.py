@@ -236,6 +236,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"event__time": 5}, "event.time", "quotes"),
         ({"event__where": "is_late"}, "event.where", "unknown column is_late"),
         ({"event__sequence": "n"}, "event.sequence", "kind: dimension only"),
+        ({"event__keys": ["n"]}, "event.keys", "unknown key"),
         ({"event__delete_when": "n = 1"}, "event.delete_when", "kind: dimension only"),
         ({"dimension": {"key": ["n"]}}, "dimension", "kind: dimension only"),
         ({"watermark": {"delay": "10 mins"}}, "watermark.delay", "not a duration"),

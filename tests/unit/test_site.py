@@ -12,7 +12,8 @@ import click
 import pytest
 
 from tidelake.cli import app
-from tidelake.config import Environment, Pipeline
+from tidelake.config import Environment
+from tidelake.config.pipeline import PipelineFile
 from tidelake.config.standard import TABLES
 from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
@@ -54,7 +55,7 @@ def test_each_command_is_in_the_reference_with_all_of_its_options() -> None:
 
 
 @pytest.mark.usefixtures("site")
-@pytest.mark.parametrize("model", [Pipeline, Environment], ids=lambda model: model.__name__)
+@pytest.mark.parametrize("model", [PipelineFile, Environment], ids=lambda model: model.__name__)
 def test_each_key_of_each_model_says_what_it_means(model: type) -> None:
     models = module("models")
     seen = [model]
@@ -66,10 +67,10 @@ def test_each_key_of_each_model_says_what_it_means(model: type) -> None:
 
 @pytest.mark.usefixtures("site")
 def test_types_and_defaults_are_said_in_words() -> None:
-    keys = {key.name: key for key in module("models").keys_of(Pipeline)}
+    keys = {key.name: key for key in module("models").keys_of(PipelineFile)}
     assert (keys["name"].type, keys["name"].default) == ("name", "required")
     assert keys["kind"].type == "`events` or `dimension`"
-    watermark = Pipeline.model_fields["watermark"].annotation
+    watermark = PipelineFile.model_fields["watermark"].annotation
     delay = {key.name: key for key in module("models").keys_of(watermark)}["delay"]
     assert (delay.type, delay.default) == ("duration", "`10 minutes`")
 

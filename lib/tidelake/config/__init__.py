@@ -5,7 +5,7 @@ Nothing here needs Spark.
 
 from __future__ import annotations
 
-from tidelake.config.environment import Environment, Limits, load_environment
+from tidelake.config.environment import Environment, Limits, Lineage, load_environment
 from tidelake.config.gold_definitions import (
     Detection,
     GlobalWindow,
@@ -18,7 +18,6 @@ from tidelake.config.gold_definitions import (
 )
 from tidelake.config.loading import load_pipeline
 from tidelake.config.model import parse_duration
-from tidelake.config.observing import Lineage
 from tidelake.config.pipeline import (
     Alerts,
     DimensionSpec,

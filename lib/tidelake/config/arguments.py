@@ -29,6 +29,7 @@ _MOMENT = re.compile(
     r"\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}(\.\d{1,6})?(Z|[+-]\d{2}:\d{2})?", re.ASCII
 )
 _FROM_NOW = re.compile(r"\s*now\s*(?:([+-])\s*(.+))?")
+_ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
 # Character classes of Java's patterns that Python's lack.
 _JAVA_CLASS = re.compile(
@@ -95,67 +96,40 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
 
 def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     """Check an argument against its kind; ``columns`` of None skips the check of names."""
-    if kind == "column":
-        yield from _column(value, path, columns)
-    elif kind in {"columns", "names"}:
-        yield from _columns(value, path, columns, least=2 if kind == "columns" else 1)
-    elif kind == "condition":
-        if not isinstance(value, str):
-            yield Finding(path, "must be one SQL expression, in quotes")
-        else:
-            yield from (Finding(path, problem) for problem in expression_problems(value, columns))
-    elif kind in _LISTS:
-        yield from _each(value, path, _LISTS[kind])
-    elif kind == "pairs":
-        yield from _pairs(value, path)
+    if kind in _LISTS:
+        yield from _list_findings(kind, value, path, columns)
+    elif kind == "pair" and _is_pair(value):
+        for side, item in enumerate(value):
+            if item is not None:
+                yield from argument_findings("member", item, (*path, side), columns)
+    elif kind == "column" and isinstance(value, str) and value:
+        if columns is not None and value not in columns:
+            yield Finding(path, unknown("column", value, columns))
+    elif kind == "condition" and isinstance(value, str):
+        yield from (Finding(path, problem) for problem in expression_problems(value, columns))
     elif problem := _PROBLEMS[kind](value):
         yield Finding(path, problem)
 
 
-def _column(value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    if not isinstance(value, str) or not value:
-        yield Finding(path, "must be the name of a column")
-    elif columns is not None and value not in columns:
-        yield Finding(path, unknown("column", value, columns))
-
-
-def _columns(value: Any, path: KeyPath, columns: Columns, *, least: int) -> Iterator[Finding]:
+def _list_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
+    item_kind, least, what = _LISTS[kind]
     if not isinstance(value, list) or len(value) < least:
-        yield Finding(path, f"must be a list of at least {least} columns")
-        return
-    for index, name in enumerate(value):
-        yield from _column(name, (*path, index), columns)
-        if name in value[:index]:
-            yield Finding((*path, index), f"{name} appears twice")
-
-
-def _each(value: Any, path: KeyPath, check: Callable[[Any], str | None]) -> Iterator[Finding]:
-    if not isinstance(value, list) or not value:
-        yield Finding(path, "must be a list of at least one")
+        yield Finding(path, f"must be a list of at least {what}")
         return
     for index, item in enumerate(value):
-        if problem := check(item):
-            yield Finding((*path, index), problem)
-    if check is _member and _is_mixed(value):
+        yield from argument_findings(item_kind, item, (*path, index), columns)
+        if item_kind == "column" and item in value[:index]:
+            yield Finding((*path, index), f"{item} appears twice")
+    if kind == "values" and _is_mixed(value):
         yield Finding(path, "mixes text, numbers and booleans")
-
-
-def _pairs(value: Any, path: KeyPath) -> Iterator[Finding]:
-    if not isinstance(value, list) or not value:
-        yield Finding(path, "must be a list of at least one pair")
-        return
-    pairs = []
-    for index, pair in enumerate(value):
-        if not isinstance(pair, list) or len(pair) != 2:
-            yield Finding((*path, index), "must be a pair: [of column_A, of column_B]")
-            continue
-        pairs.append(pair)
-        for side, item in enumerate(pair):
-            if item is not None and (problem := _member(item)):
-                yield Finding((*path, index, side), problem)
+    pairs = [item for item in value if kind == "pairs" and _is_pair(item)]
     for side, name in enumerate(("column_A", "column_B")):
         if _is_mixed(pair[side] for pair in pairs):
             yield Finding(path, f"mixes text, numbers and booleans for {name}")
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2
 
 
 def _is_mixed(values: Iterable[Any]) -> bool:
@@ -187,16 +161,12 @@ def _bound(value: Any) -> str | None:
 
 
 def _moment(value: Any) -> str | None:
-    if is_parameter(value):
-        return _parse_error(
-            lambda parameter: from_now(parameter, datetime(2000, 1, 1, tzinfo=UTC)), value
-        )
-    return _bound(value)
+    return _parse_error(from_now, value, _ANY_TIME) if is_parameter(value) else _bound(value)
 
 
-def _parse_error(parse: Callable[[Any], object], value: Any) -> str | None:
+def _parse_error(parse: Callable[..., object], *arguments: Any) -> str | None:
     try:
-        parse(value)
+        parse(*arguments)
     except ValueError as error:
         return str(error)
     return None
@@ -240,12 +210,16 @@ def _choice(*known: str) -> Callable[[Any], str | None]:
 
 _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "bound": _bound,
+    "column": lambda _: "must be the name of a column",
+    "condition": lambda _: "must be one SQL expression, in quotes",
     "flag": _check(lambda value: isinstance(value, bool), "must be true or false"),
     "ignore_pair": _choice("both_values_are_missing", "either_value_is_missing", "neither"),
     "ignore_record": _choice("all_values_are_missing", "any_value_is_missing", "never"),
     "match_on": _choice("any", "all"),
+    "member": _member,
     "moment": _moment,
     "number": lambda value: _bound(value) if _type_name(value) == "number" else "must be a number",
+    "pair": lambda _: "must be a pair: [of column_A, of column_B]",
     "parser": _check(lambda value: value == "spark", "must be spark: conditions are SQL"),
     "regex": _regex,
     "share": _check(
@@ -258,8 +232,12 @@ _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
         "must be a whole number, at least 0",
     ),
 }
-_LISTS: dict[str, Callable[[Any], str | None]] = {
-    "regexes": _regex,
-    "types": _choice(*_SPARK_TYPES),
-    "values": _member,
+# Kinds of lists: the kind of their items, the least number of them, and its words.
+_LISTS: dict[str, tuple[str, int, str]] = {
+    "columns": ("column", 2, "2 columns"),
+    "names": ("column", 1, "1 columns"),
+    "pairs": ("pair", 1, "one pair"),
+    "regexes": ("regex", 1, "one"),
+    "types": ("type", 1, "one"),
+    "values": ("member", 1, "one"),
 }

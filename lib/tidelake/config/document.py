@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Union, get_args, get_origin
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import BaseModel, ValidationError
-from pydantic_core import ErrorDetails
 
 from tidelake.config.model import Problems, suggestion
 from tidelake.errors import ConfigError, UsageError, Violation
 
 KeyPath = tuple[str | int, ...]
+_M = TypeVar("_M", bound=BaseModel)
 
 # Limits far above any file written by hand: aliases in 1 KB of YAML could fill the memory.
 _MAX_CHARACTERS = 1 << 20
 _MAX_LEVELS = 50
 _MAX_DIGITS = 1000
 _TEXT = "tag:yaml.org,2002:str"
+_REFERS_TO_ITSELF = "refers to itself"
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Finding:
 class Document:
     """A parsed file: its path, its mapping, and the line of each key and item, from 1.
 
-    ``findings`` are problems of the YAML that do not stop the parser.
+    ``findings`` are the problems found so far; after reading, those that do not stop the parser.
     """
 
     file: str
@@ -44,20 +44,24 @@ class Document:
     lines: dict[KeyPath, int] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
+    def validated(self, model: type[_M], raw: object) -> _M | None:
+        """Validate ``raw`` as a ``model``; if it is invalid, add to the findings, return None."""
+        try:
+            return model.model_validate(raw)
+        except ValidationError as error:
+            self.findings += findings_of(error, model, raw)
+            return None
+
     def error(self, findings: Iterable[Finding]) -> ConfigError:
         """Return one error with all findings, in the order of lines."""
-        violations = [
-            Violation(dotted(f.path), f.message, self.line(f.path)) for f in dict.fromkeys(findings)
-        ]
-        violations.sort(key=lambda violation: violation.line or 0)
-        return ConfigError(self.file, violations)
+        found = dict.fromkeys(findings)
+        violations = [Violation(dotted(f.path), f.message, self.line(f.path)) for f in found]
+        return ConfigError(self.file, sorted(violations, key=lambda one: one.line or 0))
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest enclosing key in the file."""
-        for length in range(len(path), -1, -1):
-            if path[:length] in self.lines:
-                return self.lines[path[:length]]
-        return None
+        enclosing = (path[:length] for length in range(len(path), -1, -1))
+        return next((self.lines[part] for part in enclosing if part in self.lines), None)
 
 
 def dotted(path: KeyPath) -> str:
@@ -136,37 +140,30 @@ def read_document(path: Path) -> Document:
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
     try:
-        _parse(text, document)
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        message = error.problem if isinstance(error, _TooLarge) else f"is not YAML: {error.problem}"
-        violation = Violation("(whole file)", str(message), mark.line + 1 if mark else None)
-        raise ConfigError(document.file, [violation]) from error
+        loader = _Loader(text)
+        root = loader.get_single_node()
+        if not isinstance(root, yaml.MappingNode):
+            message = "is not a mapping of keys to values" if root else "is empty"
+            raise document.error([Finding((), message)])
+        document.lines[()] = root.start_mark.line + 1
+        document.findings.extend(_walk(root, (), document.lines, ()))
+        if any(finding.message == _REFERS_TO_ITSELF for finding in document.findings):
+            raise document.error(document.findings)
+        document.content = loader.construct_document(root)
     except (yaml.YAMLError, RecursionError, ValueError) as error:
-        violation = Violation("(whole file)", f"is not YAML: {str(error).splitlines()[0]}")
-        raise ConfigError(document.file, [violation]) from error
+        mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        message = problem if isinstance(error, _TooLarge) else f"is not YAML: {problem}"
+        document.lines = {(): mark.line + 1} if mark else {}
+        raise document.error([Finding((), message)]) from error
     return document
-
-
-def _parse(text: str, document: Document) -> None:
-    loader = _Loader(text)
-    root = loader.get_single_node()
-    if root is None:
-        raise document.error([Finding((), "is empty")])
-    if not isinstance(root, yaml.MappingNode):
-        raise document.error([Finding((), "is not a mapping of keys to values")])
-    document.lines[()] = root.start_mark.line + 1
-    document.findings.extend(_walk(root, (), document.lines, ()))
-    if any(finding.message.startswith("refers to itself") for finding in document.findings):
-        raise document.error(document.findings)
-    document.content = loader.construct_document(root)
 
 
 def _walk(
     node: yaml.Node, path: KeyPath, lines: dict[KeyPath, int], ancestors: tuple[int, ...]
 ) -> Iterator[Finding]:
     if id(node) in ancestors:
-        yield Finding(path, "refers to itself")
+        yield Finding(path, _REFERS_TO_ITSELF)
         return
     ancestors = (*ancestors, id(node))
     if isinstance(node, yaml.SequenceNode):
@@ -174,7 +171,6 @@ def _walk(
             lines[(*path, index)] = item.start_mark.line + 1
             yield from _walk(item, (*path, index), lines, ancestors)
     elif isinstance(node, yaml.MappingNode):
-        seen: dict[str, int] = {}
         for key, value in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 lines.setdefault(path, key.start_mark.line + 1)
@@ -183,18 +179,18 @@ def _walk(
             name = str(key.value)
             place = (*path, name)
             line = key.start_mark.line + 1
-            if name in seen:
-                yield Finding(place, f"appears twice (lines {seen[name]} and {line})")
+            if place in lines:
+                yield Finding(place, f"appears twice (lines {lines[place]} and {line})")
             elif key.tag == "tag:yaml.org,2002:bool":
                 message = f'YAML reads an unquoted {name} as true or false; write "{name}"'
                 yield Finding(place, message)
-            seen.setdefault(name, line)
             lines.setdefault(place, line)
             yield from _walk(value, place, lines, ancestors)
 
 
 _MESSAGES = {
     "missing": "required key is missing",
+    "union_tag_not_found": "required key is missing",
     "string_type": "must be text; put it in quotes",
     "int_type": "must be a whole number",
     "float_type": "must be a number",
@@ -216,6 +212,8 @@ def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> 
     for details in error.errors():
         kind, context = details["type"], details.get("ctx", {})
         path = _key_path(details["loc"], raw, is_missing=kind == "missing")
+        if kind.startswith("union_tag"):
+            path = (*path, "kind")
         cause = context.get("error")
         if isinstance(cause, Problems):
             yield from (Finding(path, problem) for problem in cause.problems)
@@ -224,13 +222,14 @@ def findings_of(error: ValidationError, model: type[BaseModel], raw: object) -> 
         elif kind == "extra_forbidden":
             yield Finding(path, _unknown_key(details["loc"], model))
         elif kind in {"union_tag_invalid", "literal_error"}:
-            path = (*path, "kind") if kind == "union_tag_invalid" else path
-            yield Finding(path, _not_one_of(details))
-        elif kind == "union_tag_not_found":
-            yield Finding((*path, "kind"), "required key is missing")
+            written = str(context.get("tag", details["input"]))
+            expected = context.get("expected_tags") or context["expected"].replace(" or ", ",")
+            known = [tag.strip(" '") for tag in expected.split(",")]
+            hint = suggestion(written, known)
+            yield Finding(path, f"'{written}' is not one of: {', '.join(known)}{hint}")
         else:
-            message = _MESSAGES.get(kind, details["msg"])
-            yield Finding(path, message.format(**context) if kind in _MESSAGES else message)
+            message = _MESSAGES.get(kind)
+            yield Finding(path, message.format(**context) if message else details["msg"])
 
 
 def _key_path(loc: tuple[str | int, ...], raw: object, *, is_missing: bool) -> KeyPath:
@@ -247,54 +246,35 @@ def _key_path(loc: tuple[str | int, ...], raw: object, *, is_missing: bool) -> K
                 continue
             path.append(key)
             node = node.get(key)
-        elif isinstance(node, list) and isinstance(part, int):
-            path.append(part)
-            node = node[part] if part < len(node) else None
         elif isinstance(part, int):
             path.append(part)
+            node = node[part] if isinstance(node, list) and part < len(node) else None
     return tuple(path)
 
 
-def _not_one_of(details: ErrorDetails) -> str:
-    context = details.get("ctx", {})
-    if details["type"] == "union_tag_invalid":
-        written, expected = str(context["tag"]), str(context["expected_tags"])
-    else:
-        written, expected = str(details["input"]), str(context["expected"]).replace(" or ", ",")
-    known = [tag.strip(" '") for tag in expected.split(",")]
-    return f"'{written}' is not one of: {', '.join(known)}{suggestion(written, known)}"
-
-
 def _unknown_key(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
-    owner = _model_at(model, loc[:-1])
-    if owner is None:
-        return "unknown key"
-    known = [field.alias or name for name, field in owner.model_fields.items()]
+    """Name the known keys of the model at a location, which has field names and union tags."""
+    found = [model]
+    for part in loc[:-1]:
+        inner = [
+            field.annotation
+            for owner in found
+            for name, field in owner.model_fields.items()
+            if part in {name, field.alias}
+        ]
+        tagged = [owner for owner in found if part == _tag(owner)]
+        found = list(_models_in(inner)) or tagged or found
+    known = [field.alias or name for name, field in found[0].model_fields.items()]
     return f"unknown key{suggestion(str(loc[-1]), known)} (known: {', '.join(known)})"
 
 
-def _model_at(annotation: Any, loc: tuple[str | int, ...]) -> type[BaseModel] | None:
-    """Return the model at a location within an annotation; None if there is none."""
-    origin = get_origin(annotation)
-    inner = [arg for arg in get_args(annotation) if arg is not type(None)]
-    is_union = origin in {Union, types.UnionType}
-    if origin is Annotated or (is_union and len(inner) == 1):
-        return _model_at(inner[0], loc)
-    is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
-    if not loc:
-        return annotation if is_model else None
-    if is_model:
-        fields = annotation.model_fields.items()
-        inner = [field.annotation for name, field in fields if loc[0] in {name, field.alias}]
-    elif is_union:
-        inner = [member for member in inner if _tag(member) == loc[0]]
-    elif origin is dict:
-        inner = inner[1:]
-    elif origin is not tuple:
-        return None
-    return _model_at(inner[0], loc[1:]) if inner else None
+def _models_in(annotations: Iterable[Any]) -> Iterator[type[BaseModel]]:
+    for annotation in annotations:
+        if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+            yield annotation
+        yield from _models_in(get_args(annotation))
 
 
-def _tag(member: Any) -> str | None:
-    kind = getattr(member, "model_fields", {}).get("kind")
+def _tag(model: type[BaseModel]) -> str | None:
+    kind = model.model_fields.get("kind")
     return None if kind is None else str(get_args(kind.annotation)[0])

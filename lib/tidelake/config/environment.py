@@ -1,4 +1,4 @@
-"""The model of an environment file: location of tables, Spark's settings, triggers."""
+"""The model of an environment file: location of tables, Spark's settings, triggers, observers."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, PlainValidator, ValidationError
+from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
-from tidelake.config.document import Finding, KeyPath, findings_of, read_document
+from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
-from tidelake.config.observing import AlertTargets, Lineage, Metrics
 from tidelake.config.places import find_file
 from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
@@ -47,6 +46,8 @@ _Remote = Annotated[
 _Catalog = Annotated[
     str, matching("[A-Za-z_][A-Za-z0-9_-]*", "must be a catalog's name: letters, digits, _ and -")
 ]
+_ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:.]+\]):(?P<port>[0-9]{1,5})")
+_MAX_PORT = 65_535
 
 
 def _as_root(value: object) -> object:
@@ -54,6 +55,17 @@ def _as_root(value: object) -> object:
     if value is None or hasattr(value, "joinpath"):
         return value
     raise ValueError("must be the path of a folder")
+
+
+def _as_address(text: str) -> str:
+    found = _ADDRESS.fullmatch(text)
+    if found is None or int(found["port"]) > _MAX_PORT:
+        raise ValueError("must be HOST:PORT such as 127.0.0.1:9108")
+    return text
+
+
+_Address = Annotated[str, AfterValidator(_as_address)]
+_FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
 
 
 class Limits(Model):
@@ -84,6 +96,53 @@ class Triggers(Model):
     bronze: Trigger = "available-now"
     silver: Trigger = "available-now"
     gold: Trigger = "available-now"
+
+
+class Metrics(Model):
+    """Where a run reports metrics of its batches; nowhere by default.
+
+    Attributes:
+        prometheus: HOST:PORT that serves ``/metrics`` during a run.
+        table: Whether a run writes to ``ops.progress``.
+        keep: How long ``ops.progress`` keeps a batch.
+    """
+
+    prometheus: _Address | None = None
+    table: Annotated[bool, Field(strict=True)] = False
+    keep: PositiveDuration = timedelta(days=30)
+
+
+class AlertTargets(Model):
+    """Where alerts are sent, in addition to the messages of a run.
+
+    Attributes:
+        webhook: Reference to the URL that receives a POST on each change of an alert.
+    """
+
+    # The URL of a webhook is itself a secret.
+    webhook: SecretReference | None = None
+
+
+class Lineage(Model):
+    """Where OpenLineage events are sent: to a server or into a file.
+
+    Attributes:
+        url: Reference to the server's URL.
+        api_key: Reference to the server's API key, if it requires one.
+        file: File to which events are appended, one per line.
+        namespace: Namespace of the jobs.
+    """
+
+    url: SecretReference | None = None
+    api_key: SecretReference | None = None
+    file: _FilePath | None = None
+    namespace: Text = "tidelake"
+
+    @model_validator(mode="after")
+    def _one_target(self) -> Lineage:
+        if (self.url is None) == (self.file is None):
+            raise ValueError("needs either url or file")
+        return self
 
 
 class Environment(Model):
@@ -154,7 +213,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     root = root or os.environ.get("TIDELAKE_ROOT")
     document = read_document(find_file(name, "environment"))
     raw: dict[str, Any] = dict(document.content)
-    findings = [*document.findings, *_place_findings(raw, name, bool(root))]
+    document.findings += _place_findings(raw, name, bool(root))
     raw["name"] = name
     if root:
         raw["root"] = folder(root)
@@ -174,16 +233,12 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
     if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
         raw["root"] = folder(raw["root"])
-    try:
-        environment = Environment.model_validate(raw)
-    except ValidationError as error:
-        findings += [
-            Finding(finding.path, _REMOVED.get(finding.path, finding.message))
-            for finding in findings_of(error, Environment, raw)
-        ]
-        raise document.error(findings) from error
-    if findings:
-        raise document.error(findings)
+    environment = document.validated(Environment, raw)
+    if document.findings or environment is None:
+        raise document.error(
+            Finding(found.path, _REMOVED.get(found.path, found.message))
+            for found in document.findings
+        )
     if environment.secrets:
         raise NotBuiltError(
             f"{document.file}: secrets",

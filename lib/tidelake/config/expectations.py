@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.arguments import argument_findings, as_bound, is_parameter
-from tidelake.config.document import Finding, KeyPath, findings_of, read_document
+from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.model import Model, Text, suggestion, unknown
 from tidelake.names import TableName
 
@@ -313,14 +313,8 @@ def load_suite(
         ConfigError: The file is invalid; lists all violations.
     """
     document = read_document(path)
-    findings = list(document.findings)
-    raw = document.content
-    suite = None
-    try:
-        suite = Suite.model_validate(raw)
-    except ValidationError as error:
-        findings += findings_of(error, Suite, raw)
-    findings += _suite_findings(raw, columns, gold)
-    if findings or suite is None:
-        raise document.error(findings)
+    suite = document.validated(Suite, document.content)
+    document.findings += _suite_findings(document.content, columns, gold)
+    if document.findings or suite is None:
+        raise document.error(document.findings)
     return suite

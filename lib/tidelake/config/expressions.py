@@ -74,9 +74,7 @@ def _syntax_problem(sql: str, error: SqlglotError) -> str:
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
         # sqlglot's message on a missing operand names its internal classes.
-        description = re.sub(
-            r"Required keyword.*", "something is missing", str(first["description"])
-        )
+        description = re.sub("Required keyword.*", "something is missing", first["description"])
         return f"is not valid SQL: {description} near '{first['highlight']}'"
     return "is not valid SQL: a quote or a comment is left open"
 
@@ -116,11 +114,7 @@ def _function_problems(sql: str, root: exp.Expr, columns: Collection[str] | None
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             name = node.name.lower()
             # Columns of another pipeline are not known here; one of them may be named user.
-            if (
-                name in NO_PARENTHESES
-                and name not in known
-                and (columns is not None or name != "user")
-            ):
+            if name in NO_PARENTHESES - known and (columns is not None or name != "user"):
                 yield _nondeterministic_problem(name)
         elif isinstance(node, exp.Func) and node.sql_name().lower() in NO_PARENTHESES:
             yield _nondeterministic_problem(node.sql_name().lower())
@@ -253,8 +247,13 @@ def type_of(sql: str, columns: Types) -> str | None:
 
 
 _TEXT, _BOOLEAN = "STRING", "BOOLEAN"
-_STRING_FUNCTIONS = (exp.Lower, exp.Upper, exp.Trim)
-_COMPARISONS = (exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE)
+# Expressions with the types of operands for which they cannot fail, and of the result.
+_INFALLIBLE: tuple[tuple[tuple[type[exp.Expr], ...], list[str], str], ...] = (
+    ((exp.Lower, exp.Upper, exp.Trim), [_TEXT], _TEXT),
+    ((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), [_TEXT, _TEXT], _BOOLEAN),
+    ((exp.And, exp.Or), [_BOOLEAN, _BOOLEAN], _BOOLEAN),
+    ((exp.Not,), [_BOOLEAN], _BOOLEAN),
+)
 
 
 def never_fails(sql: str, columns: Types) -> str | None:
@@ -271,24 +270,17 @@ def never_fails(sql: str, columns: Types) -> str | None:
 
 
 def _infallible_type(node: exp.Expr, known: Types) -> str | None:
-    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
-    all_text, all_boolean = set(parts) == {_TEXT}, set(parts) == {_BOOLEAN}
-    kind: str | None = None
     if isinstance(node, exp.Column):
-        kind = None if node.table else known.get(node.name.lower())
-    elif isinstance(node, exp.Literal):
-        kind = _TEXT if node.is_string else None
-    elif isinstance(node, exp.Paren):
-        kind = parts[0]
-    elif isinstance(node, exp.Not | exp.And | exp.Or):
-        kind = _BOOLEAN if all_boolean else None
-    elif isinstance(node, exp.Is):
-        kind = _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
-    elif isinstance(node, _STRING_FUNCTIONS):
-        kind = _TEXT if all_text and len(parts) == 1 else None
-    elif isinstance(node, _COMPARISONS):
-        kind = _BOOLEAN if all_text else None
-    return kind
+        return None if node.table else known.get(node.name.lower())
+    if isinstance(node, exp.Literal):
+        return _TEXT if node.is_string else None
+    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
+    if isinstance(node, exp.Paren):
+        return parts[0]
+    if isinstance(node, exp.Is):
+        return _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
+    rules = (rule for rule in _INFALLIBLE if isinstance(node, rule[0]))
+    return next((result for _, operands, result in rules if parts == operands), None)
 
 
 # Java's matcher takes several stack frames per character for a repeated group: with a stack of
@@ -319,17 +311,17 @@ def texts_to_bound(sql: str) -> tuple[str, ...]:
         return ()
     found: list[str] = []
     for node in root.find_all(exp.Func):
-        name = node.name if isinstance(node, exp.Anonymous) else node.sql_name()
-        operands = node.expressions
-        if not isinstance(node, exp.Anonymous):
-            operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
+        name = node.sql_name()
+        operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
+        if isinstance(node, exp.Anonymous):
+            name, operands = node.name, node.expressions[:2]
         if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
             continue
-        pattern = operands[1]
+        text, pattern = operands
         if not isinstance(pattern, exp.Literal):
-            found += [operand.sql(dialect=DIALECT) for operand in operands[:2]]
+            found += [text.sql(dialect=DIALECT), pattern.sql(dialect=DIALECT)]
         elif may_overflow(pattern.name):
-            found.append(operands[0].sql(dialect=DIALECT))
+            found.append(text.sql(dialect=DIALECT))
     return tuple(dict.fromkeys(found))
 
 
@@ -410,9 +402,7 @@ NONDETERMINISTIC = _words(
 )
 # Also callable without parentheses, unless a column has the name.
 NO_PARENTHESES = _words(
-    """
-    current_date current_time current_timestamp current_user localtimestamp session_user user
-    """
+    "current_date current_time current_timestamp current_user localtimestamp session_user user"
 )
 AGGREGATES = _words(
     """

@@ -22,18 +22,8 @@ from tidelake.config.model import (
 )
 from tidelake.names import ColumnName, TableName
 
-Aggregate = Literal[
-    "count",
-    "count_if",
-    "sum",
-    "min",
-    "max",
-    "avg",
-    "first",
-    "last",
-    "approx_count_distinct",
-    "approx_percentile",
-]
+_Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]
+Aggregate = Literal[_Exact, "approx_count_distinct", "approx_percentile"]
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 
 
@@ -201,12 +191,11 @@ class GoldTable(Documented):
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns in order, without internal columns."""
-        bounds = {
-            "tumbling": ("window_start", "window_end"),
-            "hopping": ("window_start", "window_end"),
-            "session": ("session_id", "session_start", "session_end"),
-            "global": (),
-        }[self.window.kind]
+        bounds: tuple[str, ...] = ("window_start", "window_end")
+        if isinstance(self.window, SessionWindow):
+            bounds = ("session_id", "session_start", "session_end")
+        elif isinstance(self.window, GlobalWindow):
+            bounds = ()
         return (*bounds, *self.keys, *(measure.name for measure in self.measures))
 
 
@@ -373,22 +362,25 @@ class Detection(Documented):
     @property
     def lookback(self) -> timedelta:
         """How far before an event's hour the rules read features, in whole hours."""
-        lengths = [timedelta(0)]
+        history = self.unusual_amount.history if self.unusual_amount else timedelta(0)
+        travel = self.impossible_travel.reach + HOUR if self.impossible_travel else timedelta(0)
+        return ceil(max(history, travel) / HOUR) * HOUR
+
+    @property
+    def expressions(self) -> dict[tuple[str, str], str]:
+        """The SQL over silver of the columns and the rules, by its two keys."""
+        found = {("columns", name): sql for name, sql in self.columns.items()}
         if self.unusual_amount:
-            lengths.append(self.unusual_amount.history)
+            found["unusual_amount", "value"] = self.unusual_amount.value
         if self.impossible_travel:
-            lengths.append(self.impossible_travel.reach + HOUR)
-        return ceil(max(lengths) / HOUR) * HOUR
+            found["impossible_travel", "latitude"] = self.impossible_travel.latitude
+            found["impossible_travel", "longitude"] = self.impossible_travel.longitude
+        return found
 
     @property
     def used_columns(self) -> frozenset[str]:
         """Silver's columns that the rules and the columns use, in lower case."""
-        written = list(self.columns.values())
-        if self.unusual_amount:
-            written.append(self.unusual_amount.value)
-        if self.impossible_travel:
-            written += [self.impossible_travel.latitude, self.impossible_travel.longitude]
-        used = {name for sql in written for name in columns_in(sql)}
+        used = {name for sql in self.expressions.values() for name in columns_in(sql)}
         return frozenset(used | {key.lower() for key in self.keys})
 
     @property

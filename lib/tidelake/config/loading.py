@@ -14,17 +14,17 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from tidelake.config import names
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
-from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.expressions import columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
-    GlobalWindow,
     GoldTable,
     HoppingWindow,
     Join,
-    SessionWindow,
+    TumblingWindow,
 )
 from tidelake.config.model import Documented, unknown
 from tidelake.config.pipeline import (
@@ -32,12 +32,12 @@ from tidelake.config.pipeline import (
     Enrich,
     Event,
     Pipeline,
-    event_types,
+    PipelineFile,
     payload_types,
     selected_columns,
 )
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
-from tidelake.config.source import address_of, source_findings
+from tidelake.config.source import address_of, is_address, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 from tidelake.names import (
@@ -53,11 +53,20 @@ _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PAYLOAD_KEYS = ("format", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
+_DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
-_SUBSTITUTES: dict[type[BaseModel], dict[str, Any]] = {
-    Event: {"id": "NULL", "time": "NULL"},
-    GoldTable: {"name": "stand_in", "window": {"kind": "tumbling", "size": "1 day"}},
+_SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
+    Event: {"id": {"id": "NULL"}, "time": {"time": "NULL"}},
+    GoldTable: {
+        "name": {"name": "stand_in"},
+        "window": {"window": _DAYS},
+        # Some windows require keys; the keys are not missing here, only invalid.
+        "keys": {"window": _DAYS},
+        "measures": {"measures": {"stand_in": {"count": "*"}}},
+    },
 }
+# The keys under which a pipeline file names its tables.
+_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 
 
 def load_pipeline(
@@ -79,22 +88,15 @@ def load_pipeline(
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
     document = read_document(file)
-    findings = list(document.findings)
+    findings = document.findings
     if source is not None:
         _override(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
-    pipeline = None
-    try:
-        pipeline = Pipeline.model_validate(raw)
-    except ValidationError as error:
-        findings += findings_of(error, Pipeline, raw)
-    findings += _section_findings(raw)
-    findings += _combination_findings(raw)
+    pipeline = document.validated(PipelineFile, raw)
+    findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
-    findings += _duplicate_tables(raw)
     dimensions: dict[str, Pipeline] = {}
-    suite_file: Path | None = None
-    avro: str | None = None
+    suite_file = suite = avro = None
     if pipeline is not None:
         findings += _comment_findings(pipeline)
         if not findings:
@@ -106,18 +108,18 @@ def load_pipeline(
         avro = _avro_schema(pipeline, file, findings)
     if findings or pipeline is None:
         raise document.error(findings)
-    suite = None
     if suite_file is not None:
         gold = {table.name: table.columns for table in pipeline.aggregates}
         gold |= {detection.name: detection.shown for detection in pipeline.detections}
         # Rules are evaluated before dimensions are joined.
-        columns = (*SILVER_RESERVED, *selected_columns(pipeline.event))
+        columns = (*names.SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
-    return pipeline.completed(file=file, dimensions=dimensions, suite=suite, avro_schema=avro)
+    links = {"file": str(file), "dimensions": dimensions, "suite": suite, "avro_schema": avro}
+    return Pipeline.model_validate({**dict(pipeline), **links})
 
 
 def _dimensions(
-    pipeline: Pipeline, file: Path, environment: Environment, findings: list[Finding]
+    pipeline: PipelineFile, file: Path, environment: Environment, findings: list[Finding]
 ) -> dict[str, Pipeline]:
     """Load the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
@@ -135,7 +137,7 @@ def _dimensions(
     return read
 
 
-def _avro_schema(pipeline: Pipeline, file: Path, findings: list[Finding]) -> str | None:
+def _avro_schema(pipeline: PipelineFile, file: Path, findings: list[Finding]) -> str | None:
     name = getattr(pipeline.source, "schema_file", None)
     place = ("source", "schema")
     found = None if name is None else _named_file(name, place, file, findings)
@@ -166,17 +168,14 @@ def _override(document: Document, path: str) -> None:
     if not isinstance(source, dict):
         return
     kind = source.get("kind")
-    if path.startswith("kafka://"):
+    if is_address(path):
         to = address_of(path)
-        kept = {
-            key: value
-            for key, value in source.items()
-            if (key not in ("topic", "pattern") if kind == "kafka" else key in _PAYLOAD_KEYS)
-        }
+        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
+        kept = {key: value for key, value in source.items() if key in keys}
         topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
         document.content["source"] = kept | topic_source
     elif kind == "kafka":
-        kept = {key: value for key, value in source.items() if key == "format"}
+        kept = {"format": source["format"]} if "format" in source else {}
         document.content["source"] = {**kept, "kind": "files", "path": path}
     elif kind == "rate":
         raise UsageError(
@@ -238,12 +237,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for part, key in (
-        ("gold", "name"),
-        ("joins", "name"),
-        ("detections", "name"),
-        ("detections", "features"),
-    ):
+    for part, key in _TABLES:
         items = raw.get(part)
         for index, item in enumerate(items if isinstance(items, list) else []):
             name = item.get(key) if isinstance(item, dict) else None
@@ -267,7 +261,11 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
-            columns = {**{name: STANDARD[name] for name in SILVER_RESERVED}, **event_types(event)}
+            payload = payload_types(event)
+            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
+            columns |= {
+                name: type_of(sql, payload) for name, sql in selected_columns(event).items()
+            }
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
@@ -288,24 +286,17 @@ def _validated(model: type[_M], raw: object) -> _M | None:
     try:
         return model.model_validate(raw)
     except ValidationError as error:
-        places = [details["loc"] for details in error.errors() if details["loc"]]
-    substitutes = _SUBSTITUTES.get(model)
-    broken = {str(place[0]) for place in places}
-    if not isinstance(raw, dict) or not substitutes or broken & {"schema", "select"}:
+        paths = {finding.path for finding in findings_of(error, model, raw)}
+    broken = {path[0] for path in paths if path}
+    if not isinstance(raw, dict) or model not in _SUBSTITUTES or broken & {"schema", "select"}:
         return None
     repaired = {key: value for key, value in raw.items() if key not in broken}
-    repaired |= {key: value for key, value in substitutes.items() if key in broken}
-    if "keys" in broken:
-        # Some windows require keys; the keys are not missing here, only invalid.
-        repaired["window"] = substitutes["window"]
-    if "measures" in broken:
-        measures = raw.get("measures")
-        measures = measures if isinstance(measures, dict) else {}
-        invalid = {place[1] for place in places if place[0] == "measures" and place[1:]}
-        valid = {
-            name: body for at, (name, body) in enumerate(measures.items()) if at not in invalid
-        }
-        repaired["measures"] = valid or {"stand_in": {"count": "*"}}
+    for key, substitute in _SUBSTITUTES[model].items():
+        repaired |= substitute if key in broken else {}
+    measures = raw.get("measures")
+    if "measures" in broken and isinstance(measures, dict):
+        valid = {key: body for key, body in measures.items() if ("measures", key) not in paths}
+        repaired["measures"] = valid or repaired["measures"]
     try:
         return model.model_validate(repaired)
     except ValidationError:
@@ -317,8 +308,8 @@ def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[
         yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
 
 
-def _name_findings(path: KeyPath, names: Iterable[str], known: Columns) -> Iterator[Finding]:
-    for position, name in enumerate(names):
+def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
+    for position, name in enumerate(used):
         yield from _name_finding((*path, position), name, known)
 
 
@@ -334,14 +325,14 @@ def _event_findings(event: Event) -> Iterator[Finding]:
     seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
-        if name.lower() in SILVER_RESERVED:
+        if name.lower() in names.SILVER_RESERVED:
             yield Finding(path, "is a reserved column of silver; choose another name")
         yield from _sql_findings(path, sql, known)
         if name.lower() in seen:
             yield Finding(path, "appears twice (names are case-insensitive)")
         seen.add(name.lower())
     for field in event.fields if event.select is None else ():
-        if not is_column_name(field.name):
+        if not names.is_column_name(field.name):
             yield Finding(
                 ("event", "schema"),
                 f"field '{field.name}' is not a valid column name in silver; rename it with "
@@ -350,7 +341,7 @@ def _event_findings(event: Event) -> Iterator[Finding]:
 
 
 def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[Finding]:
-    known = [*SILVER_RESERVED, *selected_columns(event)]
+    known = [*names.SILVER_RESERVED, *selected_columns(event)]
     taken = {name.lower() for name in known}
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
@@ -369,7 +360,7 @@ def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Find
     columns = tuple(selected_columns(event))
     yield from _name_findings(("dimension", "key"), dimension.key, columns)
     for name in columns:
-        if name.lower() in DIMENSION_RESERVED:
+        if name.lower() in names.DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
             yield Finding(path, f"{name} is a reserved column of dimensions; choose another")
 
@@ -378,36 +369,33 @@ def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterato
     path: KeyPath = ("enrich", index)
     spec = dimension.dimension
     if spec is None:
-        yield Finding(
-            (*path, "dimension"),
-            f"{dimension.name} is not a dimension, but a pipeline of kind events",
-        )
+        message = f"{dimension.name} is not a dimension, but a pipeline of kind events"
+        yield Finding((*path, "dimension"), message)
         return
     if sorted(enrich.on.values()) != sorted(spec.key):
         message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
         yield Finding((*path, "on"), message)
-    yield from _name_findings(
-        (*path, "columns"), enrich.columns, tuple(selected_columns(dimension.event))
-    )
+    known = tuple(selected_columns(dimension.event))
+    yield from _name_findings((*path, "columns"), enrich.columns, known)
     if enrich.as_of is not None and not spec.history:
         yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
 
 
 def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     window = table.window
-    if isinstance(window, SessionWindow | GlobalWindow):
-        if not table.keys:
-            yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
-    else:
-        if isinstance(window, HoppingWindow) and window.slide > window.size:
+    if isinstance(window, TumblingWindow | HoppingWindow):
+        step = window.slide if isinstance(window, HoppingWindow) else window.size
+        if step > window.size:
             message = "is longer than size; events between two windows would be in no window"
             yield Finding((*path, "window", "slide"), message)
-        if window.offset >= (window.slide if isinstance(window, HoppingWindow) else window.size):
+        if window.offset >= step:
             message = "must be shorter than the time between the starts of two windows"
             yield Finding((*path, "window", "offset"), message)
+    elif not table.keys:
+        yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
     yield from _sql_findings((*path, "where"), table.where, columns)
     yield from _name_findings((*path, "keys"), table.keys, columns)
-    taken = dict.fromkeys(GOLD_RESERVED, "a reserved column of gold")
+    taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
         if key.lower() in taken:
             yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
@@ -439,26 +427,20 @@ def _join_findings(
 
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     yield from _name_findings((*path, "keys"), detection.keys, columns)
-    taken = dict.fromkeys(DETECTION_RESERVED, "a reserved column of alerts")
+    taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
     for position, key in enumerate(detection.keys):
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
             yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
         taken.setdefault(key.lower(), "already a key of this table")
-    for name, sql in detection.columns.items():
+    for name in detection.columns:
         if name.lower() in taken:
             message = f"is {taken[name.lower()]}; choose another name"
             yield Finding((*path, "columns", name), message)
-        yield from _sql_findings((*path, "columns", name), sql, columns)
-    if detection.unusual_amount:
-        yield from _sql_findings(
-            (*path, "unusual_amount", "value"), detection.unusual_amount.value, columns
-        )
-    for key in ("latitude", "longitude") if detection.impossible_travel else ():
-        sql = getattr(detection.impossible_travel, key)
-        yield from _sql_findings((*path, "impossible_travel", key), sql, columns)
+    for place, sql in detection.expressions.items():
+        yield from _sql_findings((*path, *place), sql, columns)
 
 
-def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
+def _prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find expressions that use bronze columns: the prefilter compares payloads only."""
     if pipeline.dedup.prefilter == "none":
         return
@@ -467,13 +449,13 @@ def _prefilter_findings(pipeline: Pipeline) -> Iterator[Finding]:
     expressions = {"id": event.id, "time": event.time, "where": event.where}
     expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
     for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        used = (columns_in(sql) if sql else set()) & set(names.BRONZE_COLUMNS) - payload
         if used:
             message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
             yield Finding(("dedup", "prefilter"), message)
 
 
-def _comment_findings(pipeline: Pipeline) -> Iterator[Finding]:
+def _comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
         (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
         *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),

@@ -77,19 +77,16 @@ def standard_meaning(table: str) -> Meaning:
 def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
     """Return the meaning of a table of a pipeline, by its logical name."""
     standard = standard_meaning(table)
+    about = f"{pipeline.description} " if pipeline.description else ""
     if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
         comments = _silver_comments(pipeline)
         columns = _own(comments, pipeline.defined_columns) | comments
-        return Meaning(_joined(pipeline, standard.description), columns, _UNKNOWN_FIELD)
+        return Meaning(about + standard.description, columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
         what = "One row a version of a key." if table.endswith("__history") else "One row a key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
-        return Meaning(_joined(pipeline, what), columns)
+        return Meaning(about + what, columns)
     return dict(_gold_meanings(pipeline)).get(table, standard)
-
-
-def _joined(pipeline: Pipeline, standard: str) -> str:
-    return f"{pipeline.description} {standard}" if pipeline.description else standard
 
 
 def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
@@ -118,10 +115,9 @@ def _silver_comments(pipeline: Pipeline) -> dict[str, str]:
     """Return the comments on silver's columns, including those of dimensions."""
     found: dict[str, str] = {}
     for enrich in pipeline.enrich:
-        dimension = pipeline.dimensions.get(enrich.dimension)
-        comments = dimension.comments if dimension else {}
+        comments = pipeline.dimensions[enrich.dimension].comments
         found |= {name: comments[name] for name in enrich.columns if name in comments}
-    return found | dict(pipeline.comments)
+    return found | pipeline.comments
 
 
 def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]:
@@ -288,7 +284,5 @@ def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
         sections.append((SHARED, "Tables that all pipelines write to.", [*shared_entries()]))
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415  not needed for comments
 
-    templates = Environment(
-        loader=PackageLoader("tidelake.config"), trim_blocks=True, keep_trailing_newline=True
-    )
+    templates = Environment(loader=PackageLoader("tidelake.config"), trim_blocks=True)
     return templates.get_template("dictionary.md.j2").render(sections=sections).rstrip() + "\n"

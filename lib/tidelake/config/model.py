@@ -17,7 +17,8 @@ _DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\
 # few durations is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
-_SIZE = re.compile(r"([1-9][0-9]*)([bkmgt]?)", re.IGNORECASE)
+_SIZE = r"(?i)([1-9][0-9]*)([bkmgt]?)"
+_NO_SIZE = "must be a number of bytes such as 256m"
 _SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 # Delta stores longer comments, but no tool displays them.
 _LONGEST_TEXT = 1000
@@ -99,15 +100,10 @@ def bytes_of(text: str) -> int:
     Raises:
         ValueError: The text is not a number of bytes.
     """
-    match = _SIZE.fullmatch(text)
+    match = re.fullmatch(_SIZE, text)
     if match is None:
-        raise ValueError("must be a number of bytes such as 256m")
+        raise ValueError(_NO_SIZE)
     return int(match[1]) << _SHIFTS[match[2].lower()]
-
-
-def _valid_size(text: str) -> str:
-    bytes_of(text)
-    return text
 
 
 def _description(text: str) -> str:
@@ -136,7 +132,7 @@ PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Text = Annotated[str, matching(r"(?s).*\S.*", "must not be empty")]
-ByteSize = Annotated[str, AfterValidator(_valid_size)]
+ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE)]
 Words = Annotated[str, AfterValidator(_description)]
 
 

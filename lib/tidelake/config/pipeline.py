@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, Field, PrivateAttr
+from pydantic import AfterValidator, Field
 from sqlglot import exp
 
 from tidelake.config import types
@@ -177,7 +175,7 @@ class DimensionSpec(Model):
     history: Annotated[bool, Field(strict=True)] = True
 
 
-class Pipeline(Documented):
+class PipelineFile(Documented):
     """A pipeline file.
 
     Attributes:
@@ -212,32 +210,6 @@ class Pipeline(Documented):
     transform: _FunctionPath | None = None
     dimension: DimensionSpec | None = None
 
-    _file: str = ""
-    _suite: Suite | None = None
-    _dimensions: dict[str, Pipeline] = PrivateAttr(default_factory=dict)
-    _avro_schema: str | None = None
-
-    def completed(
-        self,
-        *,
-        file: Path,
-        dimensions: Mapping[str, Pipeline],
-        suite: Suite | None,
-        avro_schema: str | None,
-    ) -> Pipeline:
-        """Return a copy with the file's path and the content of the files that it refers to."""
-        pipeline = self.model_copy()
-        pipeline._file = str(file)
-        pipeline._dimensions = dict(dimensions)
-        pipeline._suite = suite
-        pipeline._avro_schema = avro_schema
-        return pipeline
-
-    @property
-    def dimensions(self) -> Mapping[str, Pipeline]:
-        """The definitions of the dimensions in ``enrich``, by name."""
-        return self._dimensions
-
     @property
     def reads_avro(self) -> bool:
         """Whether payloads are Avro, not JSON."""
@@ -247,26 +219,6 @@ class Pipeline(Documented):
     def registry(self) -> Registry | None:
         """The schema registry of Avro payloads, if there is one."""
         return self.source.registry if isinstance(self.source, KafkaSource) else None
-
-    @property
-    def avro_schema(self) -> str | None:
-        """The content of ``source.schema``."""
-        return self._avro_schema
-
-    @property
-    def suite(self) -> Suite | None:
-        """The content of ``quality.suite``."""
-        return self._suite
-
-    @property
-    def rules(self) -> tuple[Expectation, ...]:
-        """The suite's expectations on single rows."""
-        return self._suite.row_level if self._suite else ()
-
-    @property
-    def file(self) -> str:
-        """The path of the pipeline's file."""
-        return self._file
 
     @property
     def selected(self) -> dict[str, str]:
@@ -304,6 +256,29 @@ class Pipeline(Documented):
         return (*self.selected, *(name for enrich in self.enrich for name in enrich.columns))
 
 
+class Pipeline(PipelineFile):
+    """A loaded pipeline: the content of its file, and of the files to which that refers.
+
+    None of these is part of a dump.
+
+    Attributes:
+        file: The path of the pipeline's file.
+        dimensions: The definitions of the dimensions in ``enrich``, by name.
+        suite: The content of ``quality.suite``.
+        avro_schema: The content of ``source.schema``.
+    """
+
+    file: str = Field(exclude=True)
+    dimensions: dict[str, Pipeline] = Field(exclude=True)
+    suite: Suite | None = Field(exclude=True)
+    avro_schema: str | None = Field(exclude=True)
+
+    @property
+    def rules(self) -> tuple[Expectation, ...]:
+        """The suite's expectations on single rows."""
+        return self.suite.row_level if self.suite else ()
+
+
 def selected_columns(event: Event) -> dict[str, str]:
     """Return an event's columns, name to SQL: ``select``, or all fields without a reserved name."""
     if event.select is not None:
@@ -324,21 +299,14 @@ def payload_types(event: Event) -> dict[str, str | None]:
     return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
 
 
-def event_types(event: Event) -> dict[str, str | None]:
-    """Return the types of an event's columns; None where only Spark can infer it."""
-    scope = payload_types(event)
-    return {name: type_of(sql, scope) for name, sql in selected_columns(event).items()}
-
-
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     """Return the types of silver's columns; None where only Spark can infer it."""
     scope = payload_types(pipeline.event)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     for enrich in pipeline.enrich:
-        dimension = pipeline.dimensions.get(enrich.dimension)
-        types_of_dimension = silver_types(dimension) if dimension else {}
-        found |= {name: types_of_dimension.get(name) for name in enrich.columns}
+        of_dimension = silver_types(pipeline.dimensions[enrich.dimension])
+        found |= {name: of_dimension.get(name) for name in enrich.columns}
     return found
 
 

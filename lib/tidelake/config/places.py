@@ -16,10 +16,11 @@ _PACKAGE = Path(__file__).resolve().parent.parent
 
 def conf_dir() -> Path:
     """Return the first conf folder with ``pipelines`` in it, or raise a UsageError."""
-    for folder in _conf_folders():
+    folders = _conf_folders()
+    for folder in folders:
         if (folder / "pipelines").is_dir():
             return folder
-    searched = ", ".join(map(str, _conf_folders()))
+    searched = ", ".join(map(str, folders))
     raise UsageError(f"no conf folder with pipelines in it; searched {searched}")
 
 
@@ -71,10 +72,9 @@ def find_file(name: str, kind: str) -> Path:
     own = conf_dir() / f"{kind}s"
     others = [folder / f"{kind}s" for folder in _conf_folders()] if kind == "environment" else []
     folders = list(dict.fromkeys([own, *others]))
-    for folder in folders:
-        for suffix in SUFFIXES:
-            if name and os.sep not in name and (folder / f"{name}{suffix}").is_file():
-                return folder / f"{name}{suffix}"
+    for file in (folder / f"{name}{suffix}" for folder in folders for suffix in SUFFIXES):
+        if name and os.sep not in name and file.is_file():
+            return file
     known = sorted({name for folder in folders for name in _names(folder)})
     raise UsageError(
         f"there is no {kind} '{name}'{suggestion(name, known)} "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any, Literal
@@ -12,7 +13,7 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.document import Finding
-from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text
+from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
@@ -49,17 +50,10 @@ def _as_text(value: object) -> object:
 Setting = Annotated[str, BeforeValidator(_as_text)]
 
 
-def _valid_reference(text: str) -> str:
-    # The message omits the text, which may be the secret.
-    if not REFERENCE.fullmatch(text):
-        raise ValueError(
-            "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
-        )
-    return text
-
-
 Compatibility = Literal["backward", "forward", "full", "none"]
-SecretReference = Annotated[str, AfterValidator(_valid_reference)]
+# The message omits the text, which may be the secret.
+_NO_REFERENCE = "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
+SecretReference = Annotated[str, matching(REFERENCE.pattern, _NO_REFERENCE)]
 
 
 class Registry(Model):
@@ -123,13 +117,10 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
 def _starting(text: str) -> str:
     if text in ("earliest", "latest"):
         return text
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        instant = None
-    if instant is None or instant.tzinfo is None:
-        raise ValueError("write earliest, latest or an instant such as 2026-01-05T00:00:00Z")
-    return text
+    with suppress(ValueError):
+        if datetime.fromisoformat(text).tzinfo:
+            return text
+    raise ValueError("write earliest, latest or an instant such as 2026-01-05T00:00:00Z")
 
 
 class KafkaSource(Model):

@@ -13,26 +13,12 @@ from typing import Literal, get_args
 from tidelake.config.model import Problems, suggestion
 from tidelake.names import quoted
 
-Kind = Literal[
-    "string",
-    "boolean",
-    "tinyint",
-    "smallint",
-    "int",
-    "bigint",
-    "float",
-    "double",
-    "decimal",
-    "date",
-    "timestamp",
-    "timestamp_ntz",
-    "binary",
-    "array",
-    "map",
-    "struct",
-]
-KINDS: tuple[Kind, ...] = get_args(Kind)
-SYNONYMS: dict[str, Kind] = {
+_Numeric = Literal["tinyint", "smallint", "int", "bigint", "float", "double", "decimal"]
+_Scalar = Literal["string", "boolean", "date", "timestamp", "timestamp_ntz", "binary"]
+_Nested = Literal["array", "map", "struct"]
+Kind = Literal[_Numeric, _Scalar, _Nested]
+_KINDS: tuple[Kind, ...] = get_args(Kind)
+_KIND_OF: dict[str, Kind] = {str(kind): kind for kind in _KINDS} | {
     "byte": "tinyint",
     "short": "smallint",
     "integer": "int",
@@ -92,7 +78,6 @@ _MAX_DEPTH = 50
 _TOKEN = re.compile(
     r"`(?:[^`]|``)+`|[A-Za-z_][A-Za-z0-9_]*|[0-9]+|'[^']*'|[<>(),:]|(?P<other>\S.{,19})", re.DOTALL
 )
-_KIND_OF: dict[str, Kind] = {str(kind): kind for kind in KINDS} | SYNONYMS
 
 
 class _Syntax(ValueError):
@@ -124,7 +109,6 @@ class _Reader:
         return token
 
     def take_if(self, wanted: str) -> bool:
-        """Consume the next token if it is the wanted one; return whether it was."""
         is_next = self.peek().upper() == wanted
         self.at += is_next
         return is_next
@@ -192,17 +176,14 @@ class _Reader:
         return FieldType("map", key=key, value=self.type(f"{place} (value)"))
 
     def decimal(self, place: str) -> FieldType:
-        digits = [10, 0]
+        precision, scale = 10, 0
         if self.take_if("("):
-            digits[0] = self.number(place)
-            if self.take_if(","):
-                digits[1] = self.number(place)
+            precision = self.number(place)
+            scale = self.number(place) if self.take_if(",") else 0
             self.take(")")
-        precision, scale = digits
         if not 1 <= precision <= _MAX_PRECISION:
-            self.problems.append(
-                f"field '{place}': a decimal's precision must be 1 to {_MAX_PRECISION}"
-            )
+            message = f"a decimal's precision must be 1 to {_MAX_PRECISION}"
+            self.problems.append(f"field '{place}': {message}")
         if scale > precision:
             self.problems.append(f"field '{place}': scale {scale} exceeds precision {precision}")
         return FieldType("decimal", precision=precision, scale=scale)
