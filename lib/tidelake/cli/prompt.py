@@ -23,7 +23,8 @@ from prompt_toolkit.output import Output
 from pygments.lexers.sql import SqlLexer
 
 from tidelake.cli.exits import say
-from tidelake.cli.render import FORMATS, Format, answer_to, counted, format_answer, write_answer
+from tidelake.cli.reading import answer_to, write_answer
+from tidelake.cli.render import FORMATS, Format, counted, format_answer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError

@@ -37,31 +37,29 @@ _seed = click.option("--seed", default=1, show_default=True, help="Random seed o
 @_seed
 @as_json
 @located
-def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place) -> None:
+def demo(events: int | None, seed: int, where: Place) -> None:
     """Generate a stream, run all hops and show the results."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
     # Small silver batches: without a watermark, no event is late in the first batch.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
-    where = replace(where, environment=where.environment.model_copy(update={"limits": limits}))
-    landing = where.lake.root / "landing" / pipeline
-    definition = where.pipeline(pipeline, source=str(landing))
-    count = events or _EVENTS.get(pipeline, 0)
+    environment = where.environment.model_copy(update={"limits": limits})
+    pipeline, landings = where.typed.called or "", where.lake.root / "landing"
+    landing = landings / pipeline
+    where = replace(where, environment=environment, source=str(landing))
+    definition = where.pipeline
     for dimension in definition.dimensions:
-        changes = where.lake.root / "landing" / dimension
-        write_stream(dimension, changes, events=0, seed=seed)
+        write_stream(dimension, landings / dimension, events=0, seed=seed)
+    count = events or _EVENTS.get(pipeline, 0)
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
     say(f"{summary.records:,} records in {summary.files} files in {landing}")
-    dimensions = tuple(definition.dimensions.values())
-    run_pipeline(where, definition, HOPS, AVAILABLE_NOW, first=dimensions)
+    run_pipeline(where, HOPS, AVAILABLE_NOW, first=tuple(definition.dimensions.values()))
     ledger = read_ledger(where.lake, definition)
     tops = tops_of(where.lake, definition)
-    if json_:
-        gold = {name: answer.as_dicts() for name, answer in tops.items()}
-        print_json({"ledger": ledger.to_json(), "gold": gold})
-    else:
-        show_ledger(ledger, where.typed, pipeline)
+    gold = {name: answer.as_dicts() for name, answer in tops.items()}
+    if not where.printed({"ledger": ledger.to_json(), "gold": gold}):
+        show_ledger(ledger, where)
         for name, answer in tops.items():
             print_table(answer.columns, answer.rows, title=name)
     commands = (
@@ -70,11 +68,11 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
             f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
             'GROUP BY ALL"'
         ),
-        where.typed("tidelake ledger", pipeline),
-        where.typed("tidelake status", pipeline),
+        where.command("ledger"),
+        where.command("status"),
     )
     say("Next:\n" + "\n".join(f"  {command}" for command in commands))
-    refuse_unbalanced(ledger.problems, where.typed, pipeline)
+    refuse_unbalanced(ledger.problems, where)
 
 
 @click.command()
@@ -103,21 +101,20 @@ def generate(
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
     count = events or _EVENTS.get(pipeline, 0)
+    result: dict[str, object] = {"pipeline": pipeline, "to": target}
     if is_address(target):
         summary = _produce_stream(pipeline, address_of(target), events=count, seed=seed)
         written = f"{summary.records:,} records to {target}"
+        # The intermediate files were temporary.
+        result |= {"records": summary.records, "kinds": summary.kinds}
     else:
         to = named_folder(target)
         summary = write_stream(pipeline, to, events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files in {target}"
-    options = f"--source {shlex.quote(target)}"
-    typed = Typed(root, env)
-    say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
+        result |= asdict(summary)
+    command = Typed(root, env)("tidelake run", pipeline, f"--source {shlex.quote(target)}")
+    say(f"{written}. Run them with: {command}")
     if json_:
-        result = {"pipeline": pipeline, "to": target} | asdict(summary)
-        if is_address(target):
-            # The intermediate files were temporary.
-            del result["files"], result["written"]
         print_json(result)
     else:
         print_table(["kind", "records"], sorted(summary.kinds.items()))
