@@ -206,8 +206,8 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
     return {
         "pipeline": draft.name,
         "files": written,
-        "records": draft.records,
-        "schema": {field.name: field.type.sql for field in draft.fields},
+        "records": len(draft.sample.records),
+        "schema": {field.name: field.type.sql for field in draft.payload.fields},
         "id": {"sql": draft.id.sql, "why": draft.id.why},
         "time": {"sql": draft.time.sql, "why": draft.time.why},
         "gold": {"name": draft.table.name, "key": draft.table.key, "why": draft.table.why},
