@@ -20,6 +20,10 @@ from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 from pydantic import TypeAdapter, ValidationError
 
+from tidelake.cli.init import guesses
+from tidelake.cli.init.guesses import DraftChoice
+from tidelake.cli.init.payload import Column, Payload, column_named
+from tidelake.cli.init.sample import Sample
 from tidelake.config import Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
@@ -27,10 +31,6 @@ from tidelake.config.names import BRONZE_COLUMNS, TableName
 from tidelake.config.source import Address
 from tidelake.config.types import Field, quoted
 from tidelake.errors import ConfigError, UsageError
-from tidelake.scaffold import guesses
-from tidelake.scaffold.guesses import DraftChoice
-from tidelake.scaffold.payload import Column, Payload, column_named
-from tidelake.scaffold.sample import Sample
 
 NO_KEY = "none"
 _SAMPLE_LINES = 20
@@ -263,7 +263,7 @@ def _content(draft: Draft) -> dict[str, bytes]:
     """Render the files; without examples no test is written."""
     # No HTML autoescaping: the output is YAML and Python, which the filters quote.
     templates = Templates(
-        loader=PackageLoader("tidelake.scaffold"),
+        loader=PackageLoader("tidelake.cli.init"),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,

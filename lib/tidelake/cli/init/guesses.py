@@ -9,10 +9,10 @@ from decimal import Decimal
 from itertools import product
 from typing import Any, TypeVar
 
+from tidelake.cli.init.payload import TIMES, Column, Payload, has_word, is_money, sql_name, words_of
+from tidelake.cli.init.sample import Sample
 from tidelake.config.model import written
 from tidelake.config.names import GOLD_RESERVED
-from tidelake.scaffold.payload import TIMES, Column, Payload, has_word, is_money, sql_name, words_of
-from tidelake.scaffold.sample import Sample
 
 _KINDS = (
     "action category channel class country currency event kind level method operation platform "

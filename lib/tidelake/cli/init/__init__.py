@@ -22,9 +22,9 @@ from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.scaffold.draft import Draft
-    from tidelake.scaffold.payload import Payload
-    from tidelake.scaffold.sample import Sample
+    from tidelake.cli.init.draft import Draft
+    from tidelake.cli.init.payload import Payload
+    from tidelake.cli.init.sample import Sample
 
 _LINES = 10_000
 # Number of candidates listed before a prompt.
@@ -84,8 +84,8 @@ def init(
     **choices: Any,
 ) -> None:
     """Create a pipeline, expectations and a test from a sample."""
-    from tidelake.scaffold.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
-    from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
+    from tidelake.cli.init.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
+    from tidelake.cli.init.payload import payload_of  # noqa: PLC0415
 
     environment = load_environment(env, root=root)
     interactive = not yes and not json_ and sys.stdin.isatty()
@@ -136,8 +136,8 @@ def _prompt_for_choices(
     sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
 ) -> dict[str, Any]:
     """Prompt for each choice without an option; repeat a prompt whose answer does not fit."""
-    from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
-    from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
+    from tidelake.cli.init.draft import NO_KEY, draft_of  # noqa: PLC0415
+    from tidelake.cli.init.guesses import event_ids, event_times  # noqa: PLC0415
 
     def draft(**answer: Any) -> Draft:
         return draft_of("new", "", sample, payload, **{**choices, **answer})
@@ -169,7 +169,7 @@ def _prompt_for_choices(
 
 
 def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
-    from tidelake.scaffold.sample import Record, read_files, sample_of  # noqa: PLC0415
+    from tidelake.cli.init.sample import Record, read_files, sample_of  # noqa: PLC0415
 
     if topic is None or from_file:
         return sample_of(read_files(path, lines=lines))
