@@ -13,8 +13,10 @@ from tidelake.cli.options import (
     Place,
     as_json,
     duration_option,
+    host_option,
     located,
     look_option,
+    port_option,
     reporting,
 )
 from tidelake.cli.render import print_line, print_table, to_minute, to_second
@@ -118,19 +120,10 @@ def doctor(fetch: bool, archive: bool, where: Place) -> int:
 
 @click.command()
 @click.argument("pipelines", nargs=-1, metavar="[PIPELINE]...")
-@click.option(
-    "--port",
-    type=click.IntRange(0, 65535),
-    default=8050,
-    show_default=True,
-    help="Port to listen on; 0 for any free port.",
+@port_option(
+    type=click.IntRange(0, 65535), default=8050, help="Port to listen on; 0 for any free port."
 )
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; no login, and payloads are shown.",
-)
+@host_option(help="Address to listen on; no login, and payloads are shown.")
 @located
 def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     """Serve a page with the state of pipelines and remedies.
@@ -166,13 +159,8 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
 
 
 @click.command()
-@click.option("--port", type=click.IntRange(1, 65535), default=10000, show_default=True)
-@click.option(
-    "--host",
-    default="127.0.0.1",
-    show_default=True,
-    help="Address to listen on; no login, all tables are readable.",
-)
+@port_option(type=click.IntRange(1, 65535), default=10000)
+@host_option(help="Address to listen on; no login, all tables are readable.")
 @located
 def serve(port: int, host: str, where: Place) -> None:
     """Serve the tables read-only over JDBC, until Ctrl-C."""

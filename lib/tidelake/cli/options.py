@@ -29,15 +29,26 @@ class Place:
     """
 
     environment: Environment
-    lake: Lake
     typed: Typed
     source: str | None = None
     json: bool = False
 
     @functools.cached_property
+    def lake(self) -> Lake:
+        """The tables and checkpoints; raises a UsageError if the root cannot be used."""
+        if self.environment.root is not None:
+            refuse_unusable(self.environment.root)
+        return lake_of(self.environment)
+
+    @functools.cached_property
     def pipeline(self) -> Pipeline:
         """The definition of the pipeline that the command names."""
-        return self.load(self.typed.called or "")
+        return self.load(self.called)
+
+    @property
+    def called(self) -> str:
+        """The pipeline's name or path on the command line."""
+        return self.typed.called or ""
 
     def load(self, name: str) -> Pipeline:
         """Load a pipeline by name or path."""
@@ -45,7 +56,7 @@ class Place:
 
     def command(self, words: str, options: str = "") -> str:
         """Return another command on the same pipeline, as the user can run it."""
-        return self.typed(f"tidelake {words}", self.typed.called or "", options)
+        return self.typed(f"tidelake {words}", self.called, options)
 
     def printed(self, data: object) -> bool:
         """Print data if JSON is asked for; return whether it is."""
@@ -78,7 +89,9 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
         raise click.BadParameter(str(error)) from error
 
 
-# Options by the kind of their value; pass the names and the help.
+# Options by the kind of their value: pass their help, and names where they have none.
+host_option = functools.partial(click.option, "--host", default="127.0.0.1", show_default=True)
+port_option = functools.partial(click.option, "--port", show_default=True)
 moment_option = functools.partial(click.option, metavar="YYYY-MM-DD[THH:MM:SS]", callback=moment)
 duration_option = functools.partial(click.option, metavar="DURATION", callback=duration)
 source_option = functools.partial(
@@ -99,12 +112,10 @@ _env = click.option("--env", metavar="NAME", help="Environment: local, dev or pr
 
 
 def placed(command: Command) -> Command:
-    """Add ``--root`` and ``--env``."""
-    return _root(_env(command))
+    """Add ``--root`` and ``--env``; pass them as ``where``, with the pipeline, source and JSON.
 
-
-def located(command: Command) -> Command:
-    """Add ``--root`` and ``--env``; pass them as ``where``, with the pipeline, source and JSON."""
+    A root that cannot be used is refused only where the command opens the lake.
+    """
 
     @functools.wraps(command)
     def resolved(
@@ -115,9 +126,21 @@ def located(command: Command) -> Command:
         json_: bool = False,
         **options: Any,
     ) -> Any:
-        return command(where=place(root, env, pipeline, source, json=json_), **options)
+        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline)
+        return command(where=Place(environment, typed, source, json_), **options)
 
-    return placed(resolved)
+    return _root(_env(resolved))
+
+
+def located(command: Command) -> Command:
+    """As :func:`placed`, but refuse a root that cannot be used at once."""
+
+    @functools.wraps(command)
+    def opened(where: Place, **options: Any) -> Any:
+        _ = where.lake
+        return command(where=where, **options)
+
+    return placed(opened)
 
 
 def on_pipeline(command: Command) -> Command:
@@ -128,19 +151,3 @@ def on_pipeline(command: Command) -> Command:
 def reporting(command: Command) -> Command:
     """Add ``--json`` to :func:`on_pipeline`."""
     return _of_pipeline(as_json(located(command)))
-
-
-def place(
-    root: str | None,
-    env: str | None,
-    pipeline: str | None = None,
-    source: str | None = None,
-    *,
-    json: bool = False,
-) -> Place:
-    """Resolve ``--root`` and ``--env``; raise if the root cannot be used."""
-    environment = load_environment(env, root=root)
-    if environment.root is not None:
-        refuse_unusable(environment.root)
-    typed = Typed(root, env, pipeline)
-    return Place(environment, lake_of(environment), typed, source, json)

@@ -41,6 +41,7 @@ COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
     ".output": ("FILE", "write the next result to a .csv, .parquet or .json file", ()),
     ".help": ("", "list the dot commands", ()),
     ".exit": ("", "exit (or Ctrl-D)", ()),
+    ".quit": ("", "exit", ()),
 }
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "GROUP BY ALL", "HAVING", "ORDER BY", "LIMIT"),
@@ -284,39 +285,31 @@ class Catalogue:
         return self._columns[key]
 
 
-def statements_of(text: str) -> Iterator[str]:
+def statements_of(text: str) -> list[str]:
     """Split a text into statements, ended by semicolons, and dot commands, ended by newlines.
 
     The last statement needs no semicolon.
     """
-    while not _is_blank(text):
-        text = text.lstrip()
-        if text.startswith("."):
-            command, _, text = text.partition("\n")
-            yield command.rstrip("; \t")
-            continue
-        statement, rest = _first(text)
-        if not _is_blank(statement):
-            yield statement.strip()
-        text = rest or ""
+    return [statement for statement, _ in _parts(text)]
 
 
 def is_complete(text: str) -> bool:
     """Return whether Enter submits the text rather than inserting a line break."""
-    if _is_blank(text) or text.lstrip().startswith("."):
-        return True
-    rest: str | None = text
-    while rest is not None and not _is_blank(rest):
-        _, rest = _first(rest)
-    return rest is not None
+    return text.lstrip().startswith(".") or all(ended for _, ended in _parts(text))
 
 
-def _first(text: str) -> tuple[str, str | None]:
-    """Split off the first statement; the rest after its semicolon is None if there is none."""
-    for part in _PART.finditer(text):
-        if part["end"]:
-            return text[: part.start()], text[part.end() :]
-    return text, None
+def _parts(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each statement and dot command, with whether it is ended."""
+    while not _is_blank(text):
+        text = text.lstrip()
+        if text.startswith("."):
+            command, _, text = text.partition("\n")
+            yield command.rstrip("; \t"), True
+            continue
+        end = next((part.start() for part in _PART.finditer(text) if part["end"]), len(text))
+        statement, ended, text = text[:end], end < len(text), text[end + 1 :]
+        if not _is_blank(statement):
+            yield statement.strip(), ended
 
 
 def _is_blank(text: str) -> bool:

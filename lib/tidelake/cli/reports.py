@@ -171,7 +171,7 @@ def refuse_unbalanced(problems: Sequence[str], where: Place) -> None:
     """Raise an UnbalancedError if the ledger has problems."""
     if problems:
         raise UnbalancedError(
-            f"the ledger of {where.typed.called} does not balance. {problems[0]}. "
+            f"the ledger of {where.called} does not balance. {problems[0]}. "
             f"See the batches with: {where.command('ledger', '--by batch')}"
         )
 
@@ -229,7 +229,7 @@ def late_list(where: Place) -> None:
         for day in days
     ]
     columns = ["event date", "rows", "waiting", "least late", "median", "most late", "watermark"]
-    print_table(columns, rows, title=f"Late rows of {where.typed.called}")
+    print_table(columns, rows, title=f"Late rows of {where.called}")
     if any(day.waiting for day in days):
         say(f"Requeue them with: {where.command('late apply')}")
 
@@ -283,7 +283,7 @@ def quarantine_list(stage: str | None, rule: str | None, where: Place) -> None:
         discarded = f" ({group.discarded:,} discarded)" if group.discarded else ""
         count, trend = f"{group.rows:,}{discarded}", _bars(group.trend)
         rows.append([group.stage, group.reason, count, trend, to_minute(group.last)])
-    name = where.typed.called
+    name = where.called
     title = f"Quarantine of {name}; a row with several reasons is on several lines"
     print_table(["stage", "reason", "rows", "trend", "last"], rows, title=title)
     for group in groups:
@@ -307,7 +307,7 @@ def quarantine_replay(stage: str | None, rule: str | None, look: bool, where: Pl
     if where.printed(asdict(replay) | {"released": replay.released}):
         return
     rows = [[o.stage, f"{o.fate} ({o.now})" if o.now else o.fate, o.rows] for o in replay.outcomes]
-    title = f"Quarantine of {where.typed.called}, judged by the current definition"
+    title = f"Quarantine of {where.called}, judged by the current definition"
     print_table(["failed at", "fate now", "rows"], rows, title=title)
     if look:
         say(f"{replay.released:,} rows would be released. Nothing was requeued.")

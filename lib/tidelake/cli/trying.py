@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import run_pipeline
-from tidelake.cli.options import Command, Place, as_json, located, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.options import Place, as_json, located, placed, port_option
+from tidelake.cli.render import print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
 from tidelake.config.places import DEFAULT_PIPELINE
 from tidelake.config.source import Address, address_of, is_address
@@ -22,7 +21,6 @@ from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.folders import folder as named_folder
 from tidelake.runtime.triggers import AVAILABLE_NOW
-from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.examples import Generated
@@ -45,7 +43,7 @@ def demo(events: int | None, seed: int, where: Place) -> None:
     # Small silver batches: without a watermark, no event is late in the first batch.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
     environment = where.environment.model_copy(update={"limits": limits})
-    pipeline, landings = where.typed.called or "", where.lake.root / "landing"
+    pipeline, landings = where.called, where.lake.root / "landing"
     landing = landings / pipeline
     where = replace(where, environment=environment, source=str(landing))
     definition = where.pipeline
@@ -88,35 +86,24 @@ def demo(events: int | None, seed: int, where: Place) -> None:
 @_seed
 @as_json
 @placed
-def generate(
-    pipeline: str,
-    target: str,
-    events: int | None,
-    seed: int,
-    json_: bool,
-    root: str | None,
-    env: str | None,
-) -> None:
+def generate(target: str, events: int | None, seed: int, where: Place) -> None:
     """Write an example pipeline's stream as JSON."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
-    count = events or _EVENTS.get(pipeline, 0)
-    result: dict[str, object] = {"pipeline": pipeline, "to": target}
+    name = where.called
+    count = events or _EVENTS.get(name, 0)
     if is_address(target):
-        summary = _produce_stream(pipeline, address_of(target), events=count, seed=seed)
+        summary = _produce_stream(name, address_of(target), events=count, seed=seed)
         written = f"{summary.records:,} records to {target}"
         # The intermediate files were temporary.
-        result |= {"records": summary.records, "kinds": summary.kinds}
+        counts: dict[str, object] = {"records": summary.records, "kinds": summary.kinds}
     else:
-        to = named_folder(target)
-        summary = write_stream(pipeline, to, events=count, seed=seed, progress=say)
+        summary = write_stream(name, named_folder(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files in {target}"
-        result |= asdict(summary)
-    command = Typed(root, env)("tidelake run", pipeline, f"--source {shlex.quote(target)}")
+        counts = asdict(summary)
+    command = where.command("run", f"--source {shlex.quote(target)}")
     say(f"{written}. Run them with: {command}")
-    if json_:
-        print_json(result)
-    else:
+    if not where.printed({"pipeline": name, "to": target} | counts):
         print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
@@ -141,34 +128,32 @@ def kafka() -> None:
     """Run a Kafka broker on this machine, to try things out."""
 
 
-def _in_folder(command: Command) -> Command:
-    @functools.wraps(command)
-    def resolved(folder: Path | None, root: str | None, env: str | None, **options: Any) -> Any:
-        if folder is None:
-            lake_root = place(root, env).lake.root
-            if not isinstance(lake_root, Path):
-                raise UsageError(
-                    f"a broker needs a local folder, not {lake_root}. Give one with --dir."
-                )
-            folder = lake_root / "kafka"
-        return command(folder=folder, **options)
+_folder = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the topics; default: kafka in the root.",
+)
 
-    return click.option(
-        "--dir",
-        "folder",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder of the topics; default: kafka in the root.",
-    )(placed(resolved))
+
+def _broker_folder(folder: Path | None, where: Place) -> Path:
+    if folder is not None:
+        return folder
+    root = where.lake.root
+    if not isinstance(root, Path):
+        raise UsageError(f"a broker needs a local folder, not {root}. Give one with --dir.")
+    return root / "kafka"
 
 
 @kafka.command()
-@click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535))
-@_in_folder
-def up(port: int, folder: Path) -> None:
+@port_option(default=9092, type=click.IntRange(0, 65535))
+@_folder
+@placed
+def up(port: int, folder: Path | None, where: Place) -> None:
     """Start a broker in the background; port 0: any free port."""
     from tidelake.kafka.broker import up as start  # noqa: PLC0415
 
-    broker = start(folder, port)
+    broker = start(_broker_folder(folder, where), port)
     say(
         f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
         f"Stop it with: tidelake kafka down --dir {broker.folder}"
@@ -176,9 +161,11 @@ def up(port: int, folder: Path) -> None:
 
 
 @kafka.command()
-@_in_folder
-def down(folder: Path) -> None:
+@_folder
+@placed
+def down(folder: Path | None, where: Place) -> None:
     """Stop the broker; its topics are kept."""
     from tidelake.kafka.broker import down as stop  # noqa: PLC0415
 
-    say(f"Stopped. Topics are kept in {folder}" if stop(folder) else f"No broker runs in {folder}")
+    kept = _broker_folder(folder, where)
+    say(f"Stopped. Topics are kept in {kept}" if stop(kept) else f"No broker runs in {kept}")

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import as_json, duration, placed
-from tidelake.cli.render import print_json, print_table
-from tidelake.config import load_environment
+from tidelake.cli.options import Place, as_json, duration_option, placed
+from tidelake.cli.render import print_table
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
@@ -47,12 +46,8 @@ _SHOWN = 3
 @click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
 @click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
-@click.option(
-    "--window", metavar="DURATION", callback=duration, help="Window size of that table: '1 hour'."
-)
-@click.option(
-    "--delay", metavar="DURATION", callback=duration, help="Watermark delay: '10 minutes'."
-)
+@duration_option("--window", help="Window size of that table: '1 hour'.")
+@duration_option("--delay", help="Watermark delay: '10 minutes'.")
 @click.option(
     "--to",
     "target",
@@ -73,22 +68,19 @@ _SHOWN = 3
 @placed
 def init(
     name: str | None,
-    source: str | None,
     sample: Path | None,
     target: Path,
     lines: int,
     yes: bool,
-    json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
     **choices: Any,
 ) -> None:
     """Create a pipeline, expectations and a test from a sample."""
     from tidelake.cli.init.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
     from tidelake.cli.init.payload import payload_of  # noqa: PLC0415
 
-    environment = load_environment(env, root=root)
-    interactive = not yes and not json_ and sys.stdin.isatty()
+    source = where.source
+    interactive = not yes and not where.json and sys.stdin.isatty()
     if source is None and interactive:
         source = click.prompt("Source of the records (folder, file or kafka://…)", err=True)
     if source is None and sample is None:
@@ -111,9 +103,8 @@ def init(
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
-    written = [str(path) for path in write(files, draft, environment)]
-    if json_:
-        print_json(_as_json(draft, written))
+    written = [str(path) for path in write(files, draft, where.environment)]
+    if where.printed(_as_json(draft, written)):
         return
     table = draft.table
     print_table(
@@ -129,7 +120,7 @@ def init(
         say(f"Note: {note}")
     for path in written:
         say(f"Wrote {path}")
-    _say_next(draft, target, Typed(root, env))
+    _say_next(draft, target, where.typed)
 
 
 def _prompt_for_choices(
