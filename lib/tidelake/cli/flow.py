@@ -19,13 +19,15 @@ from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
 from tidelake.config.gold_definitions import FastLane
+from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.runtime.triggers import AVAILABLE_NOW
+from tidelake.runtime.landing import check_landing, taken_files
+from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
-    from tidelake.runtime.triggers import Trigger
 
 # One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
 # time is ignored.
@@ -71,10 +73,8 @@ def run_pipeline(
 ) -> None:
     """Run hops of a pipeline, after all hops of the dimensions in ``first``."""
     # Spark takes seconds to start, so every check that works without it runs first.
-    from tidelake.delta.locks import hold_hops  # noqa: PLC0415
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
-    from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
     pipeline = place.pipeline
     when = parse_trigger(trigger)
@@ -97,8 +97,6 @@ def run_pipeline(
 
 def run_dimensions(place: Place, trigger: str) -> None:
     """Run the dimensions of a pipeline, each until its source is exhausted."""
-    from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
-
     dimensions = tuple(place.pipeline.dimensions.values())
     if not dimensions:
         say(f"{place.pipeline.name} has no dimensions: nothing to run.")
@@ -124,9 +122,6 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
-    from tidelake.delta.log import commits  # noqa: PLC0415
-    from tidelake.runtime.landing import check_landing, taken_files  # noqa: PLC0415
-
     if isinstance(pipeline.source, FilesSource):
         _refuse_unbuilt(pipeline)
         # Fail before Spark starts; the run itself also checks files older than the log.
@@ -208,8 +203,6 @@ def fast() -> None:
 @located
 def fast_run(where: Place) -> None:
     """Send alerts on the newest records until stopped."""
-    from tidelake.delta.locks import hold  # noqa: PLC0415
-
     detection, lane = _lane_of(where)
     environment = where.environment
     if environment.master == "local[*]":

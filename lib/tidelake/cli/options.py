@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
@@ -91,6 +92,7 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
 
 # Options by the kind of their value: pass their help, and names where they have none.
 host_option = functools.partial(click.option, "--host", default="127.0.0.1", show_default=True)
+path_option = functools.partial(click.option, type=click.Path(path_type=Path))
 port_option = functools.partial(click.option, "--port", show_default=True)
 moment_option = functools.partial(click.option, metavar="YYYY-MM-DD[THH:MM:SS]", callback=moment)
 duration_option = functools.partial(click.option, metavar="DURATION", callback=duration)

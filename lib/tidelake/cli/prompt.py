@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -82,18 +83,27 @@ def run_prompt(
 
     ``input`` and ``output`` replace the terminal in tests.
     """
-    catalogue = Catalogue(lake)
+    catalogue, keys = Catalogue(lake), KeyBindings()
     conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
     session: PromptSession[str] = PromptSession(
         message=_FIRST,
         multiline=True,
         prompt_continuation=_NEXT,
         lexer=PygmentsLexer(SqlLexer),
-        completer=_Completer(catalogue),
+        completer=catalogue,
         complete_in_thread=True,
         complete_while_typing=True,
         history=_history(),
-        key_bindings=_keys(),
+        key_bindings=keys,
         input=input,
         output=output,
     )
@@ -111,10 +121,8 @@ def run_prompt(
 
 def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
     """Run the statements on stdin; return the exit code of the first error, or 0."""
-    output_format: Format = "json" if json_ else "table"
-    conversation = Conversation(
-        Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=output_format
-    )
+    conversation = Conversation(Catalogue(lake), _show_plainly, say, _width, consistent)
+    conversation.format = "json" if json_ else "table"
     return answer_all(conversation, sys.stdin.read())
 
 
@@ -167,30 +175,6 @@ def _history() -> History:
         return InMemoryHistory()
 
 
-def _keys() -> KeyBindings:
-    keys = KeyBindings()
-
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if is_complete(buffer.text):
-            buffer.validate_and_handle()
-        else:
-            buffer.insert_text("\n")
-
-    return keys
-
-
-class _Completer(Completer):
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-
-    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
-        before, after = document.text_before_cursor, document.text_after_cursor
-        catalogue = self._catalogue
-        return suggestions(before, after, catalogue.tables(), catalogue.columns)
-
-
 @dataclass
 class Conversation:
     """The settings and output functions of a prompt session.
@@ -241,11 +225,8 @@ class Conversation:
                 self.target = AnswerFile(Path(file).expanduser())
                 self.say(f"The next result is written to {file}")
             case [".help"]:
-                rows = [
-                    (f"{name} {argument}".rstrip(), help_text)
-                    for name, (argument, help_text, _) in COMMANDS.items()
-                ]
-                self._list(("command", "description"), rows)
+                usages = [(f"{name} {c[0]}".rstrip(), c[1]) for name, c in COMMANDS.items()]
+                self._list(("command", "description"), usages)
             case [".exit" | ".quit"]:
                 self.ended = True
             case _:
@@ -259,9 +240,9 @@ class Conversation:
 Columns = Sequence[tuple[str, str]]
 
 
-@dataclass
-class Catalogue:
-    """The tables of a lake and their columns, cached by table version."""
+@dataclass(eq=False)
+class Catalogue(Completer):
+    """The tables of a lake and their columns, cached by table version; completes their names."""
 
     lake: Lake
     _columns: dict[tuple[str, int], Columns] = field(default_factory=dict)
@@ -270,19 +251,22 @@ class Catalogue:
         """List the tables by layer."""
         return [table.name for table in self.lake.existing()]
 
+    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+        """Complete the text at the cursor."""
+        before, after = document.text_before_cursor, document.text_after_cursor
+        return suggestions(before, after, self.tables(), self.columns)
+
     def columns(self, table: str) -> Columns:
         """List a table's columns; empty if it does not exist or cannot be read."""
         name = table.lower().removesuffix("__final")
         if name not in self.tables():
             return ()
         key = name, newest_version(self.lake.table(name))
-        if key not in self._columns:
-            try:
+        with contextlib.suppress(TidelakeError):
+            if key not in self._columns:
                 described = ask(self.lake, f"DESCRIBE {name}").rows
-            except TidelakeError:
-                return ()
-            self._columns[key] = [(row[0], row[1]) for row in described]
-        return self._columns[key]
+                self._columns[key] = [(row[0], row[1]) for row in described]
+        return self._columns.get(key, ())
 
 
 def statements_of(text: str) -> list[str]:

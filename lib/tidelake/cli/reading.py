@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, located
+from tidelake.cli.options import Place, as_json, located, path_option
 from tidelake.cli.render import counted, print_json, print_table
+from tidelake.config import meanings
 from tidelake.config.places import pipeline_names
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
@@ -24,12 +25,8 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("query", required=False)
 @click.option("--consistent", is_flag=True, help="Read all tables as of the last epoch.")
-@click.option(
-    "--to",
-    "file",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Write the result to a .csv, .parquet or .json file.",
+@path_option(
+    "--to", "file", metavar="FILE", help="Write the result to a .csv, .parquet or .json file."
 )
 @click.option("--overwrite", is_flag=True, help="Replace the file of --to if it exists.")
 @as_json
@@ -100,8 +97,6 @@ def dictionary(pipelines: tuple[str, ...], where: Place) -> None:
 
     Without a name it describes all pipelines and their shared tables.
     """
-    from tidelake.config import meanings  # noqa: PLC0415
-
     definitions = [where.load(name) for name in pipelines or pipeline_names()]
     if not where.json:
         click.echo(meanings.to_markdown(definitions, with_shared=not pipelines), nl=False)

@@ -25,6 +25,8 @@ from tidelake.cli.render import print_line, print_table, to_minute
 from tidelake.config import Pipeline
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
+from tidelake.kafka.registry import versions_of
+from tidelake.replay.subject import parse_subject
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
@@ -113,8 +115,6 @@ def registry_of(definition: Pipeline) -> str:
 
     A run with stored schemas does not need the registry, so an error is returned, not raised.
     """
-    from tidelake.kafka.registry import versions_of  # noqa: PLC0415
-
     if definition.registry is None:
         return ""
     try:
@@ -379,13 +379,12 @@ def _show_differences(name: str, found: Differences) -> None:
             [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
             title=f"Rows of bronze.{name} whose fate changes",
         )
-    rows = [
-        [
-            *("=" if comparison.equal else "~", table, comparison.rows, comparison.differing),
-            "redefined" if table in found.redefined else "",
-        ]
-        for table, comparison in found.gold.items()
-    ]
+    rows = []
+    for table, comparison in found.gold.items():
+        mark, note = "=" if comparison.equal else "~", table in found.redefined
+        rows.append(
+            [mark, table, comparison.rows, comparison.differing, "redefined" if note else ""]
+        )
     title = f"{name}: {'no changes' if found.equal else 'changes'}"
     print_table(["", "gold table", "rows now", "differing", ""], rows, title=title)
 
@@ -439,7 +438,6 @@ def erase(whose: str, at_once: bool, look: bool, where: Place) -> None:
     Hops must not run meanwhile: the erasure first processes what waits in each of them.
     """
     from tidelake.ledger.history import require_tables  # noqa: PLC0415
-    from tidelake.replay.subject import parse_subject  # noqa: PLC0415
 
     name = where.pipeline.name
     subject = parse_subject(whose, where.pipeline)

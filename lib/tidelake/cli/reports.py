@@ -44,21 +44,16 @@ def status(where: Place) -> None:
 
 
 def _show_status(status: Status) -> None:
-    source_unit = "files" if status.source is None else "records"
-    print_table(
-        ["hop", "generation", "batch", "rows", "waiting", "last commit"],
-        [
-            [
-                *(hop.hop, hop.generation, hop.batch, hop.rows),
-                None
-                if hop.waiting is None
-                else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else source_unit}",
-                to_second(hop.last_commit),
-            ]
-            for hop in status.hops
-        ],
-        title=f"{status.pipeline}: watermark {to_second(status.watermark) or 'none yet'}",
-    )
+    bronze_unit = "files" if status.source is None else "records"
+    rows = []
+    for hop in status.hops:
+        unit = bronze_unit if hop.hop == "bronze" else "rows"
+        waiting = None if hop.waiting is None else f"{hop.waiting:,} {unit}"
+        committed = to_second(hop.last_commit)
+        rows.append([hop.hop, hop.generation, hop.batch, hop.rows, waiting, committed])
+    title = f"{status.pipeline}: watermark {to_second(status.watermark) or 'none yet'}"
+    columns = ["hop", "generation", "batch", "rows", "waiting", "last commit"]
+    print_table(columns, rows, title=title)
     dedup = status.dedup
     if status.held_back_by is not None:
         idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
@@ -120,13 +115,11 @@ def ledger(by: Literal["batch", "day"] | None, where: Place) -> None:
     elif by:
         columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
         fates = ("silver", "duplicate", "quarantined", "late", "filtered")
-        rows = [
-            [
-                *(line.name, line.taken, *(line.fates[fate] for fate in fates)),
-                *(line.returned, to_second(line.closed_at)),
-            ]
-            for line in lines
-        ]
+        rows = []
+        for line in lines:
+            counts = [line.fates[fate] for fate in fates]
+            end = to_second(line.closed_at)
+            rows.append([line.name, line.taken, *counts, line.returned, end])
         _print_ledger(found, [*columns, "requeued", "until"], rows)
     else:
         show_ledger(found, where)
@@ -217,17 +210,11 @@ def late_list(where: Place) -> None:
     days = list_late(where.lake, where.pipeline)
     if where.printed(days):
         return
-    rows = [
-        [
-            *(day.event_date, day.rows, day.waiting),
-            *(
-                f"{seconds / 3600:,.1f} h"
-                for seconds in (day.least_seconds, day.median_seconds, day.most_seconds)
-            ),
-            to_second(day.watermark),
-        ]
-        for day in days
-    ]
+    rows = []
+    for day in days:
+        seconds = (day.least_seconds, day.median_seconds, day.most_seconds)
+        hours = [f"{number / 3600:,.1f} h" for number in seconds]
+        rows.append([day.event_date, day.rows, day.waiting, *hours, to_second(day.watermark)])
     columns = ["event date", "rows", "waiting", "least late", "median", "most late", "watermark"]
     print_table(columns, rows, title=f"Late rows of {where.called}")
     if any(day.waiting for day in days):

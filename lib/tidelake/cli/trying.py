@@ -20,6 +20,9 @@ from tidelake.config.source import Address, address_of, is_address
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.folders import folder as named_folder
+from tidelake.kafka.broker import down as stop_broker
+from tidelake.kafka.broker import up as start_broker
+from tidelake.kafka.client import produce
 from tidelake.runtime.triggers import AVAILABLE_NOW
 
 if TYPE_CHECKING:
@@ -110,7 +113,6 @@ def generate(target: str, events: int | None, seed: int, where: Place) -> None:
 def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Produce the lines of the generated files to a topic, in file order."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
-    from tidelake.kafka.client import produce  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
         summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
@@ -151,9 +153,7 @@ def _broker_folder(folder: Path | None, where: Place) -> Path:
 @placed
 def up(port: int, folder: Path | None, where: Place) -> None:
     """Start a broker in the background; port 0: any free port."""
-    from tidelake.kafka.broker import up as start  # noqa: PLC0415
-
-    broker = start(_broker_folder(folder, where), port)
+    broker = start_broker(_broker_folder(folder, where), port)
     say(
         f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
         f"Stop it with: tidelake kafka down --dir {broker.folder}"
@@ -165,7 +165,6 @@ def up(port: int, folder: Path | None, where: Place) -> None:
 @placed
 def down(folder: Path | None, where: Place) -> None:
     """Stop the broker; its topics are kept."""
-    from tidelake.kafka.broker import down as stop  # noqa: PLC0415
-
     kept = _broker_folder(folder, where)
-    say(f"Stopped. Topics are kept in {kept}" if stop(kept) else f"No broker runs in {kept}")
+    stopped = stop_broker(kept)
+    say(f"Stopped. Topics are kept in {kept}" if stopped else f"No broker runs in {kept}")

@@ -84,7 +84,8 @@ class Rates:
 
     def count(self, kind: str, events: int) -> int:
         """Return the number of lines of a kind in a stream of ``events`` lines."""
-        return round(getattr(self, kind) * events)
+        rate: float = getattr(self, kind)
+        return round(rate * events)
 
 
 RATES = Rates()

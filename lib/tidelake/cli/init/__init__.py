@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from datetime import timedelta
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, duration_option, placed
+from tidelake.cli.options import Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
     from tidelake.cli.init.payload import Payload
     from tidelake.cli.init.sample import Sample
 
-_LINES = 10_000
 # Number of candidates listed before a prompt.
 _SHOWN = 3
 
@@ -37,21 +37,17 @@ _SHOWN = 3
     metavar="PATH|kafka://HOST:PORT/TOPIC",
     help="Source: folder or file of JSON lines, or a topic.",
 )
-@click.option(
-    "--sample",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Infer from this file or folder instead of the source.",
+@path_option(
+    "--sample", metavar="PATH", help="Infer from this file or folder instead of the source."
 )
 @click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
 @click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
 @duration_option("--window", help="Window size of that table: '1 hour'.")
 @duration_option("--delay", help="Watermark delay: '10 minutes'.")
-@click.option(
+@path_option(
     "--to",
     "target",
-    type=click.Path(path_type=Path),
     default=Path(),
     metavar="DIR",
     help="Write to this folder, not to the current one.",
@@ -59,7 +55,7 @@ _SHOWN = 3
 @click.option(
     "--lines",
     type=click.IntRange(min=1),
-    default=_LINES,
+    default=10_000,
     show_default=True,
     help="Maximum number of records to sample.",
 )
@@ -107,15 +103,13 @@ def init(
     if where.printed(_as_json(draft, written)):
         return
     table = draft.table
-    print_table(
-        ["what", "chosen", "why"],
-        [
-            ["event id", draft.id.sql, draft.id.why],
-            ["event time", draft.time.sql, draft.time.why],
-            ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
-            ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
-        ],
-    )
+    rows = [
+        ["event id", draft.id.sql, draft.id.why],
+        ["event time", draft.time.sql, draft.time.why],
+        ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
+        ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
+    ]
+    print_table(["what", "chosen", "why"], rows)
     for note in draft.notes:
         say(f"Note: {note}")
     for path in written:
@@ -174,22 +168,17 @@ def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int)
         raise type(error)(message) from error
     return sample_of(
         Record(
-            f"{topic.topic} partition {record.partition} offset {record.offset}",
-            str(record.partition),
-            record.value,
+            f"{topic.topic} partition {r.partition} offset {r.offset}", str(r.partition), r.value
         )
-        for record in records
+        for r in records
     )
 
 
 def _name_from(source: str) -> str:
     """Derive a pipeline's name from a topic or a path."""
-    if is_address(source):
-        stem = address_of(source).topic
-    else:
-        stem = Path(source).resolve().name.split(".")[0]
-    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem.lower())
-    plain = "_".join(part for part in plain.split("_") if part)[:60]
+    file_name = Path(source).resolve().name
+    stem = address_of(source).topic if is_address(source) else file_name.split(".")[0]
+    plain = re.sub("[^a-z0-9]+", "_", stem.lower()).strip("_")[:60]
     return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
 
 
@@ -210,11 +199,11 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
 
 def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
-    test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
-    if test and find_spec("pytest") is None:
-        test.insert(0, "pip install pytest")
+    test: list[str] = []
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
+        install = [] if find_spec("pytest") else ["pip install pytest"]
+        test = [*install, f"pytest tests/test_{draft.name}.py"]
     table = draft.table
     # SELECT * would include the system columns and not fit a screen.
     bounds = ["window_start", *([table.key] if table.key else [])]

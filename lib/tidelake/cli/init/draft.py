@@ -5,6 +5,7 @@ No existing file is changed except ``.gitignore``.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import textwrap
@@ -307,9 +308,7 @@ def _scalar(value: str) -> str:
 
 
 def _scalar_in_flow(value: str) -> str:
-    if value.isidentifier():
-        return _scalar(value)
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return _scalar(value) if value.isidentifier() else json.dumps(value, ensure_ascii=False)
 
 
 def _flow(value: dict[str, Any], indent: int) -> str:

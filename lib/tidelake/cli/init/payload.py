@@ -355,9 +355,7 @@ def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator
     if kind.kind == "struct" and len(path) < _DEEPEST:
         for field in kind.fields:
             inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
-            prefix = f"{field.name}: "
-            notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
-            yield from _columns((*path, field.name), Shape(field.type, notes), inner)
+            yield from _columns((*path, field.name), shape_of(field.name, inner), inner)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
     clock = clock_of(values) if column.is_scalar else None
