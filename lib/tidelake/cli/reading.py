@@ -65,9 +65,7 @@ def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], 
     """Run a statement; ``consistent`` reads as of the last epoch and reports it."""
     from tidelake.ledger.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
 
-    if not consistent:
-        return ask_for_user(lake, query)
-    answer, epoch = ask_at_epoch(lake, query)
+    answer, epoch = ask_at_epoch(lake, query) if consistent else (ask_for_user(lake, query), None)
     if epoch:
         say(f"Read in {epoch}")
     return answer

@@ -52,6 +52,9 @@ def is_money(name: str) -> bool:
 
 
 STRING = FieldType("string")
+_KINDS: dict[type, str] = {
+    bool: "boolean", str: "text", int: "whole", Decimal: "fraction", dict: "object", list: "array"
+}  # fmt: skip
 _BIGINT_END = 1 << 63
 # An object is a map if it has more names than this, or many names that most records lack.
 _NAMES = 60
@@ -74,7 +77,7 @@ def shape_of(name: str, values: Iterable[object]) -> Shape:
     The name decides whether such numbers are money.
     """
     present = [value for value in values if value is not None]
-    kinds = {_kind(value) for value in present}
+    kinds = {_KINDS[type(value)] for value in present}
     if kinds and kinds <= {"whole", "fraction"}:
         return _number(name, [Decimal(v) for v in present if isinstance(v, int | Decimal)])
     if len(kinds) != 1:
@@ -97,14 +100,6 @@ def fields_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
     """Infer the fields of objects, in order of first appearance."""
     names = dict.fromkeys(name for value in values for name in value)
     return {name: shape_of(name, [value.get(name) for value in values]) for name in names}
-
-
-def _kind(value: object) -> str:
-    kinds: tuple[tuple[type, str], ...] = (
-        (bool, "boolean"), (str, "text"), (int, "whole"), (Decimal, "fraction"),
-        (dict, "object"), (list, "array"),
-    )  # fmt: skip
-    return next(name for kind, name in kinds if isinstance(value, kind))
 
 
 def _number(name: str, values: Sequence[Decimal]) -> Shape:
