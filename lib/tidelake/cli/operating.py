@@ -19,7 +19,7 @@ from tidelake.cli.options import (
     port_option,
     reporting,
 )
-from tidelake.cli.render import print_line, print_table, to_minute, to_second
+from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config.places import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now
@@ -44,8 +44,8 @@ def alerts(tell: bool, where: Place) -> int:
     deliver = sender_of(where.environment)
     found = alerts_of(where.lake, where.pipeline, now=now(), typed=where.typed)
     critical = [alert.severity == "critical" for alert in found]
-    if where.printed([alert.to_json() for alert in found]):
-        pass
+    if where.json:
+        print_json([alert.to_json() for alert in found])
     elif not found:
         print_line(f"No alert of {name} is open.")
     else:

@@ -13,7 +13,7 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place, look_option, on_pipeline, reporting
-from tidelake.cli.render import print_line, print_table, to_minute, to_second
+from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.tables import Lake
@@ -110,8 +110,8 @@ def ledger(by: Literal["batch", "day"] | None, where: Place) -> None:
     found = read_ledger(where.lake, where.pipeline)
     lines = ledger_by(found.batches, by) if by else []
     more = {f"by_{by}": [line.to_json() for line in lines]} if by else {}
-    if where.printed(found.to_json() | more):
-        pass
+    if where.json:
+        print_json(found.to_json() | more)
     elif by:
         columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
         fates = ("silver", "duplicate", "quarantined", "late", "filtered")
