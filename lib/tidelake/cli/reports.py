@@ -45,15 +45,15 @@ def status(where: Place) -> None:
 
 def _show_status(status: Status) -> None:
     bronze_unit = "files" if status.source is None else "records"
-    rows = []
+    hops = []
     for hop in status.hops:
         unit = bronze_unit if hop.hop == "bronze" else "rows"
         waiting = None if hop.waiting is None else f"{hop.waiting:,} {unit}"
         committed = to_second(hop.last_commit)
-        rows.append([hop.hop, hop.generation, hop.batch, hop.rows, waiting, committed])
+        hops.append([hop.hop, hop.generation, hop.batch, hop.rows, waiting, committed])
     title = f"{status.pipeline}: watermark {to_second(status.watermark) or 'none yet'}"
     columns = ["hop", "generation", "batch", "rows", "waiting", "last commit"]
-    print_table(columns, rows, title=title)
+    print_table(columns, hops, title=title)
     dedup = status.dedup
     if status.held_back_by is not None:
         idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
