@@ -411,7 +411,7 @@ def test_the_command_prints_alerts_and_exits_3_where_one_is_critical(
 ) -> None:
     balanced = RULES["books_unbalanced"]._replace(find=lambda *_: iter(()))
     monkeypatch.setitem(RULES, "books_unbalanced", balanced)
-    monkeypatch.setattr("tidelake.cli.upkeep.now", lambda: at(310))
+    monkeypatch.setattr("tidelake.cli.operating.now", lambda: at(310))
     shop.batch(0)
     shop.define()
     file, root = str(shop.lake.root / "shop.yml"), str(shop.lake.root)

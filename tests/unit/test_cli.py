@@ -343,7 +343,7 @@ def test_a_run_takes_its_trigger_from_the_environment(
 ) -> None:
     taken: list[str] = []
     for name in ("run_pipeline", "run_dimensions"):
-        monkeypatch.setattr(COMMANDS, name, lambda *given, called: taken.append(given[-1]))
+        monkeypatch.setattr(COMMANDS, name, lambda *given: taken.append(given[-1]))
     here = tmp_path / "conf"
     (here / "environments").mkdir(parents=True)
     (here / "pipelines").symlink_to(PROJECT / "conf" / "pipelines")

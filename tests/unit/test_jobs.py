@@ -76,7 +76,7 @@ def test_the_range_of_a_backfill_is_what_a_person_or_the_backfill_screen_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], days: tuple[int, int] | None
 ) -> None:
     asked = []
-    monkeypatch.setattr("tidelake.cli.backfilling.started", no_spark)
+    monkeypatch.setattr("tidelake.cli.replaying.started", no_spark)
     monkeypatch.setattr(
         "tidelake.replay.backfill.build",
         lambda _, start, span, *, since: asked.append((start, span, since)),

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidelake.scaffold.payload import shape_of
+from tidelake.cli.init.payload import shape_of
 
 
 def values(*texts: str) -> list[Any]:

@@ -9,11 +9,13 @@ import pytest
 
 from tests.stores import Store, a_free_port
 from tidelake import object_store
-from tidelake.cli.options import place
+from tidelake.cli.options import Place
 from tidelake.config import load_environment
+from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, TidelakeError, UsageError
 from tidelake.object_store import duckdb_secret, named, refuse_unreachable, spark_settings
 from tidelake.spark.session import _settings, _store_settings
+from tidelake.typed import Typed
 
 
 @pytest.fixture
@@ -37,9 +39,14 @@ def _as_before() -> object:
     object_store._session.cache_clear()
 
 
+def lake_at(root: str) -> Lake:
+    """Open the lake that a command's --root names."""
+    return Place(load_environment("local", root=root), Typed(root, "local")).lake
+
+
 def test_a_bucket_that_is_not_there_is_named(s3: Store) -> None:
     with pytest.raises(UsageError, match="s3://nowhere-at-all/x: there is no such bucket") as told:
-        place("s3://nowhere-at-all/x", "local")
+        lake_at("s3://nowhere-at-all/x")
 
     assert told.value.exit_code == 2
 
@@ -47,7 +54,7 @@ def test_a_bucket_that_is_not_there_is_named(s3: Store) -> None:
 def test_a_root_that_nothing_was_written_to_yet_is_good(s3: Store) -> None:
     root = s3.prefix()
 
-    assert str(place(root, "local").lake.root) == root
+    assert str(lake_at(root).root) == root
     assert s3.keys(root) == []
 
 
@@ -57,7 +64,7 @@ def test_a_store_that_does_not_answer_is_named_at_once(anew: Callable[..., None]
     began = time.monotonic()
 
     with pytest.raises(MachineError, match=f"{at} does not answer.*AWS_ENDPOINT_URL") as told:
-        place("s3://bucket/lake", "local")
+        lake_at("s3://bucket/lake")
 
     assert told.value.exit_code == 4
     assert time.monotonic() - began < 10
@@ -102,7 +109,7 @@ def test_an_endpoint_with_a_password_in_it_is_refused_without_repeating_it(
     anew(AWS_ENDPOINT_URL="http://me:hunter2@store:9000")
 
     with pytest.raises(UsageError, match="without a user name or a password") as told:
-        place("s3://bucket/lake", "local")
+        lake_at("s3://bucket/lake")
 
     assert "hunter2" not in str(told.value)
 

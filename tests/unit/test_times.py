@@ -7,9 +7,9 @@ from decimal import Decimal
 
 import pytest
 
+from tidelake.cli.init.guesses import lateness_of, step_above
+from tidelake.cli.init.payload import clock_of
 from tidelake.config.model import written
-from tidelake.scaffold.guesses import lateness_of, step_above
-from tidelake.scaffold.payload import clock_of
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
 

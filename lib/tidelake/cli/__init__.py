@@ -10,16 +10,14 @@ import sys
 import click
 
 from tidelake import __version__
-from tidelake.cli.backfilling import backfill, repair
-from tidelake.cli.checking import check, verify
 from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
-from tidelake.cli.reading import dictionary, serve, sql, ui
-from tidelake.cli.reports import doctor, ledger, status
-from tidelake.cli.sides import fate, late, quarantine
+from tidelake.cli.operating import alerts, doctor, maintain, serve, ui
+from tidelake.cli.reading import dictionary, sql
+from tidelake.cli.replaying import backfill, check, erase, repair, verify
+from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
-from tidelake.cli.upkeep import alerts, erase, maintain
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})

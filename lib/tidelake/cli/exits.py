@@ -9,6 +9,7 @@ import click
 
 from tidelake.errors import TidelakeError
 from tidelake.object_store import store_error
+from tidelake.spark.session import kept_log
 from tidelake.visible import is_of_spark, kind_of, visible
 
 UNEXPECTED = 1
@@ -46,10 +47,7 @@ def _message_of(error: Exception) -> tuple[str, int]:
     if stored is not None:
         return f"tidelake: {stored}", stored.exit_code
     if is_of_spark(error):
-        from tidelake.spark.session import kept_log  # noqa: PLC0415  Spark is loaded only when needed
-
-        log = kept_log(error)
-        return f"tidelake: {kind_of(error)}\nFull log: {log}", UNEXPECTED
+        return f"tidelake: {kind_of(error)}\nFull log: {kept_log(error)}", UNEXPECTED
     if not isinstance(error, OSError):
         raise error
     # Most often a full disk; the operating system's message is enough.

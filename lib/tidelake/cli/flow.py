@@ -15,17 +15,19 @@ from typing import TYPE_CHECKING
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, located
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.options import Place, as_json, located, source_option
+from tidelake.cli.render import print_table
 from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
 from tidelake.config.gold_definitions import FastLane
+from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.runtime.triggers import AVAILABLE_NOW
+from tidelake.runtime.landing import check_landing, taken_files
+from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
-    from tidelake.runtime.triggers import Trigger
 
 # One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
 # time is ignored.
@@ -36,11 +38,7 @@ _SLOTS = 16
 
 @click.command()
 @click.argument("pipeline")
-@click.option(
-    "--source",
-    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
-    help="Read from here, not from the pipeline file's source.",
-)
+@source_option(metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC")
 @click.option(
     "--hop",
     type=click.Choice([*HOPS, "all", "dimensions"]),
@@ -55,67 +53,53 @@ _SLOTS = 16
     help="available-now, continuous or interval ('10 seconds').",
 )
 @located
-def run(pipeline: str, source: str | None, hop: str, trigger: str | None, where: Place) -> None:
+def run(hop: str, trigger: str | None, where: Place) -> None:
     """Run a pipeline's hops; by default all, to the source's end."""
-    definition = where.pipeline(pipeline, source=source)
     if hop == "dimensions":
-        if source is not None:
+        if where.source is not None:
             raise UsageError(
                 "--source replaces the pipeline's source; each dimension has its own. Leave it out"
             )
-        run_dimensions(where, definition, trigger or AVAILABLE_NOW, called=pipeline)
+        run_dimensions(where, trigger or AVAILABLE_NOW)
         return
     hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
     default: str = getattr(where.environment.triggers, hop)
-    run_pipeline(where, definition, hops, trigger or default, called=pipeline)
-    say(f"Done. See the ledger with: {where.typed('tidelake ledger', pipeline)}")
+    run_pipeline(where, hops, trigger or default)
+    say(f"Done. See the ledger with: {where.command('ledger')}")
 
 
 def run_pipeline(
-    place: Place,
-    pipeline: Pipeline,
-    hops: Sequence[Hop],
-    trigger: str,
-    *,
-    called: str = "",
-    first: Sequence[Pipeline] = (),
+    place: Place, hops: Sequence[Hop], trigger: str, *, first: Sequence[Pipeline] = ()
 ) -> None:
-    """Run hops of a pipeline, after all hops of the dimensions in ``first``.
-
-    ``called`` is the pipeline's name or path on the command line, for messages.
-    """
+    """Run hops of a pipeline, after all hops of the dimensions in ``first``."""
     # Spark takes seconds to start, so every check that works without it runs first.
-    from tidelake.delta.locks import hold_hops  # noqa: PLC0415
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
-    from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
 
+    pipeline = place.pipeline
     when = parse_trigger(trigger)
     for definition in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, definition)
-    refuse_unbuilt(pipeline)
+    _refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
-    with hold_hops(place.lake, pipeline.name, hops), started(place, pipeline, brief=brief) as run:
+    with hold_hops(place.lake, pipeline.name, hops), started(place, brief=brief) as run:
         from tidelake.ops.observers import observing  # noqa: PLC0415
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         _run_whole(run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        typed = replace(place.typed, called=called)
-        with observing(run, when, typed) as observed:
+        with observing(run, when, place.typed) as observed:
             run_hops(observed, hops, when, held=True, cold=brief)
 
 
-def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: str) -> None:
+def run_dimensions(place: Place, trigger: str) -> None:
     """Run the dimensions of a pipeline, each until its source is exhausted."""
-    from tidelake.runtime.triggers import parse_trigger  # noqa: PLC0415
-
-    dimensions = tuple(pipeline.dimensions.values())
+    dimensions = tuple(place.pipeline.dimensions.values())
     if not dimensions:
-        say(f"{pipeline.name} has no dimensions: nothing to run.")
+        say(f"{place.pipeline.name} has no dimensions: nothing to run.")
         return
     when = parse_trigger(trigger)
     if not when.ends:
@@ -124,9 +108,9 @@ def run_dimensions(place: Place, pipeline: Pipeline, trigger: str, *, called: st
         )
     for dimension in dimensions:
         _check_source(place, dimension)
-    with started(place, pipeline) as run:
+    with started(place) as run:
         _run_whole(run, dimensions, when)
-    say(f"Done. Run the pipeline with: {place.typed('tidelake run', called)}")
+    say(f"Done. Run the pipeline with: {place.command('run')}")
 
 
 def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
@@ -138,17 +122,14 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
-    from tidelake.delta.log import commits  # noqa: PLC0415
-    from tidelake.runtime.landing import check_landing, taken_files  # noqa: PLC0415
-
     if isinstance(pipeline.source, FilesSource):
-        refuse_unbuilt(pipeline)
+        _refuse_unbuilt(pipeline)
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
         check_landing(pipeline.source.path, taken)
 
 
-def refuse_unbuilt(pipeline: Pipeline) -> None:
+def _refuse_unbuilt(pipeline: Pipeline) -> None:
     """Raise a NotBuiltError listing the pipeline's unsupported features."""
     missing = unbuilt_features(pipeline)
     if missing:
@@ -156,9 +137,10 @@ def refuse_unbuilt(pipeline: Pipeline) -> None:
 
 
 @contextlib.contextmanager
-def started(place: Place, pipeline: Pipeline, *, brief: bool = False) -> Iterator[Run]:
-    """Start Spark for a pipeline and always stop it; ``brief`` tunes it for few small batches."""
-    refuse_unbuilt(pipeline)
+def started(place: Place, *, brief: bool = False) -> Iterator[Run]:
+    """Start Spark for the place's pipeline and always stop it; ``brief``: for few small batches."""
+    pipeline = place.pipeline
+    _refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
@@ -217,29 +199,19 @@ def fast() -> None:
 
 @fast.command("run")
 @click.argument("pipeline")
-@click.option(
-    "--source",
-    metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Read from here, not from the pipeline file's source.",
-)
+@source_option(metavar="PATH|kafka://HOST:PORT/TOPIC")
 @located
-def fast_run(pipeline: str, source: str | None, where: Place) -> None:
+def fast_run(where: Place) -> None:
     """Send alerts on the newest records until stopped."""
-    from tidelake.delta.locks import hold  # noqa: PLC0415
-
-    _refuse_catalog(where)
-    definition = where.pipeline(pipeline, source=source)
-    detection, lane = fast_lane(definition)
+    detection, lane = _lane_of(where)
     environment = where.environment
     if environment.master == "local[*]":
         environment = environment.model_copy(update={"master": f"local[{_SLOTS}]"})
+    writer = f"{where.pipeline.name}, fast lane of {detection.name},"
+    lane_folder, optional = where.lake.fast(detection.name), not where.lake.needs_locks
     with (
-        hold(
-            where.lake.fast(detection.name),
-            f"{definition.name}, fast lane of {detection.name},",
-            optional=not where.lake.needs_locks,
-        ),
-        started(replace(where, environment=environment), definition) as context,
+        hold(lane_folder, writer, optional=optional),
+        started(replace(where, environment=environment)) as context,
     ):
         from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
 
@@ -250,18 +222,16 @@ def fast_run(pipeline: str, source: str | None, where: Place) -> None:
 @click.argument("pipeline")
 @as_json
 @located
-def reconcile(pipeline: str, json_: bool, where: Place) -> None:
+def reconcile(where: Place) -> None:
     """Confirm or retract fast alerts, and list missed ones."""
-    _refuse_catalog(where)
-    definition = where.pipeline(pipeline)
-    detection, lane = fast_lane(definition)
-    with started(where, definition) as context:
+    detection, lane = _lane_of(where)
+    with started(where) as context:
         from tidelake.runtime.fast_lane import VERDICTS  # noqa: PLC0415
         from tidelake.runtime.fast_lane import reconcile as judge  # noqa: PLC0415
 
         found = judge(context, detection, lane)
-    if json_:
-        print_json({"detection": detection.name, "table": found.table, "rules": found.counts})
+    document = {"detection": detection.name, "table": found.table, "rules": found.counts}
+    if where.printed(document):
         return
     rows = [
         [rule, *(counts[verdict] for verdict in VERDICTS)] for rule, counts in found.counts.items()
@@ -270,6 +240,13 @@ def reconcile(pipeline: str, json_: bool, where: Place) -> None:
     query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
     command = where.typed(f'tidelake sql "{query}"')
     say(f"See missed alerts with: {command}")
+
+
+def _lane_of(where: Place) -> tuple[Detection, FastLane]:
+    if where.lake.catalog is not None:
+        # The fast lane copies tables as folders, which a catalog does not have.
+        raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")
+    return fast_lane(where.pipeline)
 
 
 def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
@@ -281,9 +258,3 @@ def fast_lane(pipeline: Pipeline) -> tuple[Detection, FastLane]:
             "fast: {topic: …} under it"
         )
     return found[0]
-
-
-def _refuse_catalog(where: Place) -> None:
-    if where.lake.catalog is not None:
-        # The fast lane copies tables as folders, which a catalog does not have.
-        raise NotBuiltError("The fast lane on a catalog", "Give --root DIR to run it on paths.")

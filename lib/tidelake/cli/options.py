@@ -1,4 +1,4 @@
-"""Options shared by commands, and the parsers of their values."""
+"""Options shared by commands, the parsers of their values, and the place they resolve to."""
 
 from __future__ import annotations
 
@@ -6,18 +6,64 @@ import functools
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import click
 
+from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
 from tidelake.config.places import usual_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.folders import refuse_unusable
 from tidelake.typed import Typed
 
-MOMENT = "YYYY-MM-DD[THH:MM:SS]"
 Command = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Place:
+    """The lake of a command, and the pipeline that it names.
+
+    ``typed`` repeats that name, ``--root`` and ``--env`` in suggested commands; ``source`` replaces
+    the pipeline file's source; ``json`` is ``--json``.
+    """
+
+    environment: Environment
+    typed: Typed
+    source: str | None = None
+    json: bool = False
+
+    @functools.cached_property
+    def lake(self) -> Lake:
+        """The tables and checkpoints; raises a UsageError if the root cannot be used."""
+        if self.environment.root is not None:
+            refuse_unusable(self.environment.root)
+        return lake_of(self.environment)
+
+    @functools.cached_property
+    def pipeline(self) -> Pipeline:
+        """The definition of the pipeline that the command names."""
+        return self.load(self.called)
+
+    @property
+    def called(self) -> str:
+        """The pipeline's name or path on the command line."""
+        return self.typed.called or ""
+
+    def load(self, name: str) -> Pipeline:
+        """Load a pipeline by name or path."""
+        return load_pipeline(name, self.environment, source=self.source)
+
+    def command(self, words: str, options: str = "") -> str:
+        """Return another command on the same pipeline, as the user can run it."""
+        return self.typed(f"tidelake {words}", self.called, options)
+
+    def printed(self, data: object) -> bool:
+        """Print data if JSON is asked for; return whether it is."""
+        if self.json:
+            print_json(data)
+        return self.json
 
 
 def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:
@@ -44,22 +90,19 @@ def duration(_: click.Context, __: click.Parameter, value: str | None) -> timede
         raise click.BadParameter(str(error)) from error
 
 
-@dataclass(frozen=True)
-class Place:
-    """The lake of a command; ``typed`` repeats ``--root`` and ``--env`` in suggested commands."""
-
-    environment: Environment
-    lake: Lake
-    typed: Typed
-
-    def pipeline(self, name: str, *, source: str | None = None) -> Pipeline:
-        """Load a pipeline by name or path."""
-        return load_pipeline(name, self.environment, source=source)
-
-
+# Options by the kind of their value: pass their help, and names where they have none.
+host_option = functools.partial(click.option, "--host", default="127.0.0.1", show_default=True)
+path_option = functools.partial(click.option, type=click.Path(path_type=Path))
+port_option = functools.partial(click.option, "--port", show_default=True)
+moment_option = functools.partial(click.option, metavar="YYYY-MM-DD[THH:MM:SS]", callback=moment)
+duration_option = functools.partial(click.option, metavar="DURATION", callback=duration)
+source_option = functools.partial(
+    click.option, "--source", help="Read from here, not from the pipeline file's source."
+)
+look_option = functools.partial(click.option, "--look", is_flag=True)
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 # Optional if there is only one pipeline.
-of_pipeline = click.argument(
+_of_pipeline = click.argument(
     "pipeline",
     required=False,
     callback=lambda _, __, name: usual_pipeline() if name is None else name,
@@ -71,23 +114,42 @@ _env = click.option("--env", metavar="NAME", help="Environment: local, dev or pr
 
 
 def placed(command: Command) -> Command:
-    """Add ``--root`` and ``--env``."""
-    return _root(_env(command))
+    """Add ``--root`` and ``--env``; pass them as ``where``, with the pipeline, source and JSON.
+
+    A root that cannot be used is refused only where the command opens the lake.
+    """
+
+    @functools.wraps(command)
+    def resolved(
+        root: str | None,
+        env: str | None,
+        pipeline: str | None = None,
+        source: str | None = None,
+        json_: bool = False,
+        **options: Any,
+    ) -> Any:
+        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline)
+        return command(where=Place(environment, typed, source, json_), **options)
+
+    return _root(_env(resolved))
 
 
 def located(command: Command) -> Command:
-    """Add ``--root`` and ``--env``, and pass the resolved ``Place`` as ``where``."""
+    """As :func:`placed`, but refuse a root that cannot be used at once."""
 
     @functools.wraps(command)
-    def resolved(root: str | None, env: str | None, **options: Any) -> Any:
-        return command(where=place(root, env), **options)
+    def opened(where: Place, **options: Any) -> Any:
+        _ = where.lake
+        return command(where=where, **options)
 
-    return placed(resolved)
+    return placed(opened)
 
 
-def place(root: str | None, env: str | None) -> Place:
-    """Resolve ``--root`` and ``--env``; raise if the root cannot be used."""
-    environment = load_environment(env, root=root)
-    if environment.root is not None:
-        refuse_unusable(environment.root)
-    return Place(environment, lake_of(environment), Typed(root, env))
+def on_pipeline(command: Command) -> Command:
+    """Add an optional ``PIPELINE`` to :func:`located`."""
+    return _of_pipeline(located(command))
+
+
+def reporting(command: Command) -> Command:
+    """Add ``--json`` to :func:`on_pipeline`."""
+    return _of_pipeline(as_json(located(command)))

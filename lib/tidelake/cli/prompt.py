@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -23,7 +24,8 @@ from prompt_toolkit.output import Output
 from pygments.lexers.sql import SqlLexer
 
 from tidelake.cli.exits import say
-from tidelake.cli.render import FORMATS, Format, answer_to, counted, format_answer, write_answer
+from tidelake.cli.reading import answer_to, write_answer
+from tidelake.cli.render import FORMATS, Format, counted, format_answer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
@@ -40,6 +42,7 @@ COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
     ".output": ("FILE", "write the next result to a .csv, .parquet or .json file", ()),
     ".help": ("", "list the dot commands", ()),
     ".exit": ("", "exit (or Ctrl-D)", ()),
+    ".quit": ("", "exit", ()),
 }
 KEYWORDS = (
     *("SELECT", "FROM", "WHERE", "GROUP BY", "GROUP BY ALL", "HAVING", "ORDER BY", "LIMIT"),
@@ -80,18 +83,27 @@ def run_prompt(
 
     ``input`` and ``output`` replace the terminal in tests.
     """
-    catalogue = Catalogue(lake)
+    catalogue, keys = Catalogue(lake), KeyBindings()
     conversation = Conversation(catalogue, _page, say, _width, consistent=consistent)
+
+    @keys.add("enter")
+    def _(event: KeyPressEvent) -> None:
+        buffer = event.current_buffer
+        if is_complete(buffer.text):
+            buffer.validate_and_handle()
+        else:
+            buffer.insert_text("\n")
+
     session: PromptSession[str] = PromptSession(
         message=_FIRST,
         multiline=True,
         prompt_continuation=_NEXT,
         lexer=PygmentsLexer(SqlLexer),
-        completer=_Completer(catalogue),
+        completer=catalogue,
         complete_in_thread=True,
         complete_while_typing=True,
         history=_history(),
-        key_bindings=_keys(),
+        key_bindings=keys,
         input=input,
         output=output,
     )
@@ -109,10 +121,8 @@ def run_prompt(
 
 def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
     """Run the statements on stdin; return the exit code of the first error, or 0."""
-    output_format: Format = "json" if json_ else "table"
-    conversation = Conversation(
-        Catalogue(lake), _show_plainly, say, _width, consistent=consistent, format=output_format
-    )
+    conversation = Conversation(Catalogue(lake), _show_plainly, say, _width, consistent)
+    conversation.format = "json" if json_ else "table"
     return answer_all(conversation, sys.stdin.read())
 
 
@@ -165,30 +175,6 @@ def _history() -> History:
         return InMemoryHistory()
 
 
-def _keys() -> KeyBindings:
-    keys = KeyBindings()
-
-    @keys.add("enter")
-    def _(event: KeyPressEvent) -> None:
-        buffer = event.current_buffer
-        if is_complete(buffer.text):
-            buffer.validate_and_handle()
-        else:
-            buffer.insert_text("\n")
-
-    return keys
-
-
-class _Completer(Completer):
-    def __init__(self, catalogue: Catalogue) -> None:
-        self._catalogue = catalogue
-
-    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
-        before, after = document.text_before_cursor, document.text_after_cursor
-        catalogue = self._catalogue
-        return suggestions(before, after, catalogue.tables(), catalogue.columns)
-
-
 @dataclass
 class Conversation:
     """The settings and output functions of a prompt session.
@@ -239,11 +225,8 @@ class Conversation:
                 self.target = AnswerFile(Path(file).expanduser())
                 self.say(f"The next result is written to {file}")
             case [".help"]:
-                rows = [
-                    (f"{name} {argument}".rstrip(), help_text)
-                    for name, (argument, help_text, _) in COMMANDS.items()
-                ]
-                self._list(("command", "description"), rows)
+                usages = [(f"{name} {c[0]}".rstrip(), c[1]) for name, c in COMMANDS.items()]
+                self._list(("command", "description"), usages)
             case [".exit" | ".quit"]:
                 self.ended = True
             case _:
@@ -257,9 +240,9 @@ class Conversation:
 Columns = Sequence[tuple[str, str]]
 
 
-@dataclass
-class Catalogue:
-    """The tables of a lake and their columns, cached by table version."""
+@dataclass(eq=False)
+class Catalogue(Completer):
+    """The tables of a lake and their columns, cached by table version; completes their names."""
 
     lake: Lake
     _columns: dict[tuple[str, int], Columns] = field(default_factory=dict)
@@ -268,54 +251,49 @@ class Catalogue:
         """List the tables by layer."""
         return [table.name for table in self.lake.existing()]
 
+    def get_completions(self, document: Document, _: CompleteEvent) -> Iterable[Completion]:
+        """Complete the text at the cursor."""
+        before, after = document.text_before_cursor, document.text_after_cursor
+        return suggestions(before, after, self.tables(), self.columns)
+
     def columns(self, table: str) -> Columns:
         """List a table's columns; empty if it does not exist or cannot be read."""
         name = table.lower().removesuffix("__final")
         if name not in self.tables():
             return ()
         key = name, newest_version(self.lake.table(name))
-        if key not in self._columns:
-            try:
+        with contextlib.suppress(TidelakeError):
+            if key not in self._columns:
                 described = ask(self.lake, f"DESCRIBE {name}").rows
-            except TidelakeError:
-                return ()
-            self._columns[key] = [(row[0], row[1]) for row in described]
-        return self._columns[key]
+                self._columns[key] = [(row[0], row[1]) for row in described]
+        return self._columns.get(key, ())
 
 
-def statements_of(text: str) -> Iterator[str]:
+def statements_of(text: str) -> list[str]:
     """Split a text into statements, ended by semicolons, and dot commands, ended by newlines.
 
     The last statement needs no semicolon.
     """
-    while not _is_blank(text):
-        text = text.lstrip()
-        if text.startswith("."):
-            command, _, text = text.partition("\n")
-            yield command.rstrip("; \t")
-            continue
-        statement, rest = _first(text)
-        if not _is_blank(statement):
-            yield statement.strip()
-        text = rest or ""
+    return [statement for statement, _ in _parts(text)]
 
 
 def is_complete(text: str) -> bool:
     """Return whether Enter submits the text rather than inserting a line break."""
-    if _is_blank(text) or text.lstrip().startswith("."):
-        return True
-    rest: str | None = text
-    while rest is not None and not _is_blank(rest):
-        _, rest = _first(rest)
-    return rest is not None
+    return text.lstrip().startswith(".") or all(ended for _, ended in _parts(text))
 
 
-def _first(text: str) -> tuple[str, str | None]:
-    """Split off the first statement; the rest after its semicolon is None if there is none."""
-    for part in _PART.finditer(text):
-        if part["end"]:
-            return text[: part.start()], text[part.end() :]
-    return text, None
+def _parts(text: str) -> Iterator[tuple[str, bool]]:
+    """Yield each statement and dot command, with whether it is ended."""
+    while not _is_blank(text):
+        text = text.lstrip()
+        if text.startswith("."):
+            command, _, text = text.partition("\n")
+            yield command.rstrip("; \t"), True
+            continue
+        end = next((part.start() for part in _PART.finditer(text) if part["end"]), len(text))
+        statement, ended, text = text[:end], end < len(text), text[end + 1 :]
+        if not _is_blank(statement):
+            yield statement.strip(), ended
 
 
 def _is_blank(text: str) -> bool:

@@ -7,7 +7,8 @@ import io
 import json
 import math
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import fields, is_dataclass
 from datetime import datetime
 from decimal import Decimal
 from typing import IO, TYPE_CHECKING, Any, Literal, get_args
@@ -20,9 +21,8 @@ from rich.table import Table
 from tidelake.visible import visible, visible_json
 
 if TYPE_CHECKING:
-    # These modules import Spark.
-    from tidelake.delta.tables import Lake
-    from tidelake.ledger.query import Answer, AnswerFile
+    # Imports Spark.
+    from tidelake.ledger.query import Answer
 
 Format = Literal["table", "vertical", "csv", "json"]
 FORMATS: tuple[Format, ...] = get_args(Format)
@@ -35,7 +35,11 @@ _PADDING = 3
 
 def print_json(data: object) -> None:
     """Print one JSON document."""
-    print(visible_json(json.dumps(for_json(data), ensure_ascii=False, allow_nan=False)))
+    print(_encoded(data))
+
+
+def _encoded(data: object) -> str:
+    return visible_json(json.dumps(for_json(data), ensure_ascii=False, allow_nan=False))
 
 
 def print_line(text: str) -> None:
@@ -52,24 +56,27 @@ def print_table(
     width = min(Console(file=sys.stdout).width, _WIDTH) if sys.stdout.isatty() else _WIDTH
     if len(columns) * _MIN_WIDTH > width:
         print(_blocks(columns, kept), end="")
-        return
-    title = None if title is None else visible(title)
-    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
-    _draw(table, columns, kept, sys.stdout, width, overflow="fold")
+    else:
+        title = None if title is None else visible(title)
+        _draw(columns, kept, sys.stdout, width, title=title, overflow="fold")
 
 
 def _draw(
-    table: Table,
     columns: Sequence[str],
     rows: Sequence[Sequence[Any]],
     file: IO[str],
     width: int,
+    *,
+    title: str | None = None,
     **options: Any,
 ) -> None:
-    for index, column in enumerate(columns):
-        table.add_column(column, justify=_alignment(rows, index), **options)
+    """Draw a table of the leading columns; a column that holds only numbers is right-aligned."""
+    table = Table(title=title, box=SIMPLE_HEAD, title_justify="left", title_style="bold")
+    for column, *values in zip(columns, *rows, strict=False):
+        numeric = all(value is None or isinstance(value, int | float | Decimal) for value in values)
+        table.add_column(column, justify="right" if values and numeric else "left", **options)
     for row in rows:
-        table.add_row(*[cell(value) for value in row[: len(columns)]])
+        table.add_row(*map(cell, row[: len(columns)]))
     Console(file=file, width=width, markup=False, highlight=False).print(table)
 
 
@@ -79,8 +86,7 @@ def format_answer(answer: Answer, output_format: Format, width: int) -> tuple[st
     if output_format == "vertical":
         return _blocks(columns, answer.rows), False
     if output_format == "json":
-        lines = [json.dumps(for_json(row), ensure_ascii=False) for row in answer.as_dicts()]
-        return "".join(f"{visible_json(line)}\n" for line in lines), False
+        return "".join(f"{_encoded(row)}\n" for row in answer.as_dicts()), False
     buffer = io.StringIO()
     if output_format == "csv":
         writer = csv.writer(buffer, lineterminator="\n")
@@ -92,8 +98,7 @@ def format_answer(answer: Answer, output_format: Format, width: int) -> tuple[st
     cells = [[cell(value) for value in row[: len(shown)]] for row in answer.rows]
     needed = sum(max(map(cell_len, column)) for column in zip(shown, *cells, strict=True))
     cut = len(shown) < len(columns) or needed + _PADDING * len(shown) + 1 > width
-    table = Table(box=SIMPLE_HEAD)
-    _draw(table, shown, answer.rows, buffer, width, no_wrap=True, overflow="ellipsis")
+    _draw(shown, answer.rows, buffer, width, no_wrap=True, overflow="ellipsis")
     return "".join(f"{line.rstrip()}\n" for line in buffer.getvalue().splitlines()), cut
 
 
@@ -107,15 +112,10 @@ def _blocks(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
     return "".join(lines)
 
 
-def _alignment(rows: Sequence[Sequence[Any]], index: int) -> Literal["left", "right"]:
-    """Return the alignment of a column: right if it holds only numbers."""
-    values = [row[index] for row in rows]
-    numeric = all(value is None or isinstance(value, int | float | Decimal) for value in values)
-    return "right" if values and numeric else "left"
-
-
 def for_json(value: object) -> object:
     """Convert a value for JSON: NaN and infinity become null, types unknown to JSON text."""
+    if is_dataclass(value):
+        return {item.name: for_json(getattr(value, item.name)) for item in fields(value)}
     if isinstance(value, dict):
         return {str(_plain(key)): for_json(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -140,6 +140,16 @@ def cell(value: object) -> str:
     return visible(str(_plain(value)))
 
 
+def to_second(moment: datetime | None) -> str | None:
+    """Format an instant in UTC, to the second."""
+    return f"{moment:%Y-%m-%d %H:%M:%SZ}" if moment else None
+
+
+def to_minute(moment: datetime | None) -> str | None:
+    """Format an instant in UTC, to the minute."""
+    return f"{moment:%Y-%m-%d %H:%MZ}" if moment else None
+
+
 def _plain(value: object) -> object:
     if isinstance(value, datetime):
         precision = "microseconds" if value.microsecond % 1000 else "milliseconds"
@@ -150,33 +160,6 @@ def _plain(value: object) -> object:
     if isinstance(value, bytes | bytearray | memoryview):
         return bytes(value).decode("utf-8", errors="backslashreplace")
     return str(value)
-
-
-def answer_to(lake: Lake, query: str, *, consistent: bool, say: Callable[[str], None]) -> Answer:
-    """Run a statement; ``consistent`` reads as of the last epoch and reports it."""
-    from tidelake.ledger.query import ask_at_epoch, ask_for_user  # noqa: PLC0415
-
-    if not consistent:
-        return ask_for_user(lake, query)
-    answer, epoch = ask_at_epoch(lake, query)
-    if epoch:
-        say(f"Read in {epoch}")
-    return answer
-
-
-def write_answer(
-    lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
-) -> None:
-    """Write a statement's result to a file."""
-    from tidelake.ledger.query import write_at_epoch, write_for_user  # noqa: PLC0415
-
-    if consistent:
-        rows, epoch = write_at_epoch(lake, query, target)
-        if epoch:
-            say(f"Read in {epoch}")
-    else:
-        rows = write_for_user(lake, query, target)
-    say(f"{counted(rows)} in {target.file}")
 
 
 def counted(rows: int) -> str:

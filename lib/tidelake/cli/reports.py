@@ -1,170 +1,59 @@
-"""The commands ``status``, ``ledger`` and ``doctor``."""
+"""The commands ``status``, ``ledger``, ``late``, ``quarantine`` and ``fate``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from datetime import datetime
 from textwrap import fill
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, located, of_pipeline
-from tidelake.cli.render import print_json, print_line, print_table
+from tidelake.cli.flow import started
+from tidelake.cli.options import Place, look_option, on_pipeline, reporting
+from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.tables import Lake
-from tidelake.errors import UnbalancedError
-from tidelake.typed import Typed
+from tidelake.errors import UnbalancedError, UsageError
 
 if TYPE_CHECKING:
     # These modules import Spark, which not every command needs.
     from tidelake.ledger.query import Answer
     from tidelake.ledger.terms import Ledger
     from tidelake.ops.status import SourceLag, Status
+    from tidelake.replay.fate import Fate
 
 _TOP = 3
 # Partitions shown; --json lists all.
 _PARTITIONS = 20
-_TIME = "%Y-%m-%d %H:%M:%SZ"
 _Rows = Sequence[Sequence[object]]
 
 
 @click.command()
-@of_pipeline
-@as_json
-@located
-def status(pipeline: str, json_: bool, where: Place) -> None:
+@reporting
+def status(where: Place) -> None:
     """Show the progress and lag of each hop."""
     from tidelake.ops.status import read_status  # noqa: PLC0415
 
-    found = read_status(where.lake, where.pipeline(pipeline))
-    if json_:
-        print_json(found.to_json())
-    else:
+    found = read_status(where.lake, where.pipeline)
+    if not where.printed(found.to_json()):
         _show_status(found)
 
 
-@click.command()
-@of_pipeline
-@click.option(
-    "--by", type=click.Choice(["batch", "day"]), help="Show one line per batch or per day."
-)
-@as_json
-@located
-def ledger(pipeline: str, by: Literal["batch", "day"] | None, json_: bool, where: Place) -> None:
-    """Print the ledger; exit 3 if it does not balance."""
-    from tidelake.ledger.terms import ledger_by, read_ledger  # noqa: PLC0415
-
-    found = read_ledger(where.lake, where.pipeline(pipeline))
-    lines = ledger_by(found.batches, by) if by else []
-    if json_:
-        print_json(
-            found.to_json() | ({f"by_{by}": [line.to_json() for line in lines]} if by else {})
-        )
-    elif by:
-        columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
-        columns += ["requeued", "until"]
-        fates = ("silver", "duplicate", "quarantined", "late", "filtered")
-        rows = [
-            [
-                line.name,
-                line.taken,
-                *(line.fates[fate] for fate in fates),
-                line.returned,
-                f"{line.closed_at:{_TIME}}",
-            ]
-            for line in lines
-        ]
-        _print_ledger(found, columns, rows)
-    else:
-        show_ledger(found, where.typed, pipeline)
-    refuse_unbalanced(found.problems, where.typed, pipeline)
-
-
-@click.command()
-@click.option("--fetch", is_flag=True, help="First fetch the jars that the cache lacks.")
-@click.option(
-    "--archive", is_flag=True, help="Archive Spark's classes for faster starts (1 minute)."
-)
-@as_json
-@located
-def doctor(fetch: bool, archive: bool, json_: bool, where: Place) -> int:
-    """Check the machine or catalog; failures name a remedy."""
-    from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
-    from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
-    from tidelake.spark.java import make_archive  # noqa: PLC0415
-
-    if fetch:
-        ensure_jars(jars_for(where.lake.root))
-    if archive:
-        say(f"Archived Spark's classes in {make_archive(ensure_jars())}")
-    findings = examine_lake(where.lake)
-    if json_:
-        keys = ("what", "found", "well", "remedy")
-        print_json([{key: getattr(finding, key) for key in keys} for finding in findings])
-    else:
-        print_table(
-            ["", "what", "found", "remedy"],
-            [["ok" if f.well else "!!", f.what, f.found, f.remedy] for f in findings],
-        )
-    return 0 if all(finding.well for finding in findings) else 4
-
-
-def show_ledger(ledger: Ledger, typed: Typed, pipeline: str) -> None:
-    """Print the ledger: source, bronze, the fates of its rows, gold, and problems."""
-    terms = ledger.to_json()
-    stages = ", ".join(f"{stage} {rows:,}" for stage, rows in ledger.stages.items())
-    discarded = f"; {ledger.discarded:,} of them discarded" if ledger.discarded else ""
-    source = "records in the source"
-    if ledger.topics:
-        offsets = terms["source_offsets"]
-        source += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
-    rows = [
-        ["source", terms["source"], source],
-        ["erased", terms["erased"], "records removed by an erasure"],
-        ["bronze", terms["bronze"], "rows, each payload verbatim"],
-        ["  silver", terms["silver"], "accepted events"],
-        ["  duplicates", terms["duplicates"], "copies of an accepted event"],
-        ["  quarantined", terms["quarantined"], (stages or "none") + discarded],
-        ["  late", terms["late"], f"too late: {typed('tidelake late list', pipeline)}"],
-        ["  filtered", terms["filtered"], "excluded by the pipeline's where"],
-        ["  pending", terms["pending"], "not yet read by silver"],
-        ["  requeued", terms["requeued"], "requeued, not yet read by silver"],
-    ]
-    gold = [[name, term.expected, term.counted] for name, term in ledger.gold.items()]
-    _print_ledger(ledger, ["term", "rows", ""], rows, gold)
-
-
-def _print_ledger(ledger: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:
-    verdict = "balanced" if ledger.balanced else "NOT BALANCED"
-    print_table(columns, rows, title=f"Ledger of {ledger.pipeline}: {verdict}")
-    if gold:
-        print_table(["gold table", "expected", "counted"], gold)
-    for problem in ledger.problems:
-        print_line(f"  !! {problem}")
-
-
 def _show_status(status: Status) -> None:
-    source_unit = "files" if status.source is None else "records"
-    watermark = f"{status.watermark:{_TIME}}" if status.watermark else "none yet"
-    print_table(
-        ["hop", "generation", "batch", "rows", "waiting", "last commit"],
-        [
-            [
-                hop.hop,
-                hop.generation,
-                hop.batch,
-                hop.rows,
-                None
-                if hop.waiting is None
-                else f"{hop.waiting:,} {'rows' if hop.hop != 'bronze' else source_unit}",
-                f"{hop.last_commit:{_TIME}}" if hop.last_commit else None,
-            ]
-            for hop in status.hops
-        ],
-        title=f"{status.pipeline}: watermark {watermark}",
-    )
+    bronze_unit = "files" if status.source is None else "records"
+    hops = []
+    for hop in status.hops:
+        unit = bronze_unit if hop.hop == "bronze" else "rows"
+        waiting = None if hop.waiting is None else f"{hop.waiting:,} {unit}"
+        committed = to_second(hop.last_commit)
+        hops.append([hop.hop, hop.generation, hop.batch, hop.rows, waiting, committed])
+    title = f"{status.pipeline}: watermark {to_second(status.watermark) or 'none yet'}"
+    columns = ["hop", "generation", "batch", "rows", "waiting", "last commit"]
+    print_table(columns, hops, title=title)
     dedup = status.dedup
     if status.held_back_by is not None:
         idle = f"; idle: {', '.join(status.idle)}" if status.idle else ""
@@ -192,7 +81,7 @@ def _show_lag(source: SourceLag) -> None:
     print_table(
         ["partition", "read up to", "end offset", "lag", ""],
         [[f"{p.topic}:{p.partition}", p.taken, p.end, p.lag, p.trend] for p in shown],
-        title=f"Kafka at {source.checked_at:{_TIME}}: {source.lag:,} records wait",
+        title=f"Kafka at {to_second(source.checked_at)}: {source.lag:,} records wait",
     )
     if len(source.partitions) > len(shown):
         print_line(f"  and {len(source.partitions) - len(shown)} partitions more, with --json")
@@ -207,6 +96,77 @@ def _show_lag(source: SourceLag) -> None:
             + ("never caught up" if seconds is None else f"caught up in {seconds:,.0f} s")
         )
     print_line(f"  {source.advice.text}")
+
+
+@click.command()
+@click.option(
+    "--by", type=click.Choice(["batch", "day"]), help="Show one line per batch or per day."
+)
+@reporting
+def ledger(by: Literal["batch", "day"] | None, where: Place) -> None:
+    """Print the ledger; exit 3 if it does not balance."""
+    from tidelake.ledger.terms import ledger_by, read_ledger  # noqa: PLC0415
+
+    found = read_ledger(where.lake, where.pipeline)
+    lines = ledger_by(found.batches, by) if by else []
+    more = {f"by_{by}": [line.to_json() for line in lines]} if by else {}
+    if where.json:
+        print_json(found.to_json() | more)
+    elif by:
+        columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
+        fates = ("silver", "duplicate", "quarantined", "late", "filtered")
+        rows = []
+        for line in lines:
+            counts = [line.fates[fate] for fate in fates]
+            end = to_second(line.closed_at)
+            rows.append([line.name, line.taken, *counts, line.returned, end])
+        _print_ledger(found, [*columns, "requeued", "until"], rows)
+    else:
+        show_ledger(found, where)
+    refuse_unbalanced(found.problems, where)
+
+
+def show_ledger(ledger: Ledger, where: Place) -> None:
+    """Print the ledger: source, bronze, the fates of its rows, gold, and problems."""
+    terms = ledger.to_json()
+    stages = ", ".join(f"{stage} {rows:,}" for stage, rows in ledger.stages.items())
+    discarded = f"; {ledger.discarded:,} of them discarded" if ledger.discarded else ""
+    source = "records in the source"
+    if ledger.topics:
+        offsets = terms["source_offsets"]
+        source += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
+    rows = [
+        ["source", terms["source"], source],
+        ["erased", terms["erased"], "records removed by an erasure"],
+        ["bronze", terms["bronze"], "rows, each payload verbatim"],
+        ["  silver", terms["silver"], "accepted events"],
+        ["  duplicates", terms["duplicates"], "copies of an accepted event"],
+        ["  quarantined", terms["quarantined"], (stages or "none") + discarded],
+        ["  late", terms["late"], f"too late: {where.command('late list')}"],
+        ["  filtered", terms["filtered"], "excluded by the pipeline's where"],
+        ["  pending", terms["pending"], "not yet read by silver"],
+        ["  requeued", terms["requeued"], "requeued, not yet read by silver"],
+    ]
+    gold = [[name, term.expected, term.counted] for name, term in ledger.gold.items()]
+    _print_ledger(ledger, ["term", "rows", ""], rows, gold)
+
+
+def _print_ledger(ledger: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:
+    verdict = "balanced" if ledger.balanced else "NOT BALANCED"
+    print_table(columns, rows, title=f"Ledger of {ledger.pipeline}: {verdict}")
+    if gold:
+        print_table(["gold table", "expected", "counted"], gold)
+    for problem in ledger.problems:
+        print_line(f"  !! {problem}")
+
+
+def refuse_unbalanced(problems: Sequence[str], where: Place) -> None:
+    """Raise an UnbalancedError if the ledger has problems."""
+    if problems:
+        raise UnbalancedError(
+            f"the ledger of {where.called} does not balance. {problems[0]}. "
+            f"See the batches with: {where.command('ledger', '--by batch')}"
+        )
 
 
 def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
@@ -236,10 +196,207 @@ def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
     return found
 
 
-def refuse_unbalanced(problems: Sequence[str], typed: Typed, pipeline: str) -> None:
-    """Raise an UnbalancedError if the ledger has problems."""
-    if problems:
-        raise UnbalancedError(
-            f"the ledger of {pipeline} does not balance. {problems[0]}. "
-            f"See the batches with: {typed('tidelake ledger', pipeline, '--by batch')}"
-        )
+@click.group()
+def late() -> None:
+    """List or requeue events that were too late."""
+
+
+@late.command("list")
+@reporting
+def late_list(where: Place) -> None:
+    """List late rows by event date."""
+    from tidelake.ledger.side_tables import list_late  # noqa: PLC0415
+
+    days = list_late(where.lake, where.pipeline)
+    if where.printed(days):
+        return
+    rows = []
+    for day in days:
+        seconds = (day.least_seconds, day.median_seconds, day.most_seconds)
+        hours = [f"{number / 3600:,.1f} h" for number in seconds]
+        rows.append([day.event_date, day.rows, day.waiting, *hours, to_second(day.watermark)])
+    columns = ["event date", "rows", "waiting", "least late", "median", "most late", "watermark"]
+    print_table(columns, rows, title=f"Late rows of {where.called}")
+    if any(day.waiting for day in days):
+        say(f"Requeue them with: {where.command('late apply')}")
+
+
+@late.command("apply")
+@click.option(
+    "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only rows of this event date."
+)
+@on_pipeline
+def late_apply(event_date: datetime | None, where: Place) -> None:
+    """Requeue late rows; the next run skips their lateness test."""
+    with started(where) as run:
+        from tidelake.replay.requeue import apply_late  # noqa: PLC0415
+
+        rows = apply_late(run, event_date=event_date.date() if event_date else None)
+    _say_requeued(rows, where)
+
+
+@click.group()
+def quarantine() -> None:
+    """List, replay or discard quarantined rows."""
+
+
+_STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")
+_EXAMPLE = 92
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
+    stage = click.option(
+        "--stage", type=click.Choice(_STAGES), help="Only rows that failed at this stage."
+    )
+    rule = click.option(
+        "--rule", metavar="TEXT", help="Only rows with a reason that contains this text."
+    )
+    return stage(rule(command))
+
+
+@quarantine.command("list")
+@_chosen
+@reporting
+def quarantine_list(stage: str | None, rule: str | None, where: Place) -> None:
+    """List quarantined rows by reason, with example and trend."""
+    from tidelake.ledger.side_tables import list_quarantine  # noqa: PLC0415
+
+    groups = list_quarantine(where.lake, where.pipeline, stage=stage, rule=rule)
+    if where.printed(groups):
+        return
+    rows = []
+    for group in groups:
+        discarded = f" ({group.discarded:,} discarded)" if group.discarded else ""
+        count, trend = f"{group.rows:,}{discarded}", _bars(group.trend)
+        rows.append([group.stage, group.reason, count, trend, to_minute(group.last)])
+    name = where.called
+    title = f"Quarantine of {name}; a row with several reasons is on several lines"
+    print_table(["stage", "reason", "rows", "trend", "last"], rows, title=title)
+    for group in groups:
+        print_line(f"  {group.reason}")
+        print_line(f"    {_text(group.example, _EXAMPLE)}")
+    if groups:
+        look = where.command("quarantine replay", "--look")
+        say(f"After a fix, preview what would be released: {look}")
+
+
+@quarantine.command("replay")
+@_chosen
+@look_option(help="Show what would be released; requeue nothing.")
+@reporting
+def quarantine_replay(stage: str | None, rule: str | None, look: bool, where: Place) -> None:
+    """Requeue rows that the current definition would accept."""
+    with started(where) as run:
+        from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
+
+        replay = replay_quarantine(run, Choice(stage, rule), look_only=look)
+    if where.printed(asdict(replay) | {"released": replay.released}):
+        return
+    rows = [[o.stage, f"{o.fate} ({o.now})" if o.now else o.fate, o.rows] for o in replay.outcomes]
+    title = f"Quarantine of {where.called}, judged by the current definition"
+    print_table(["failed at", "fate now", "rows"], rows, title=title)
+    if look:
+        say(f"{replay.released:,} rows would be released. Nothing was requeued.")
+    else:
+        _say_requeued(replay.requeued, where)
+
+
+@quarantine.command("discard")
+@_chosen
+@click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with each row.")
+@on_pipeline
+def quarantine_discard(stage: str | None, rule: str | None, reason: str, where: Place) -> None:
+    """Discard rows; they stay in the table and the ledger."""
+    if not reason.strip():
+        raise click.BadParameter("must not be blank", param_hint="--reason")
+    with started(where) as run:
+        from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
+
+        rows = discard_quarantine(run, Choice(stage, rule), why=reason)
+    say(f"{rows:,} rows discarded. See them with: {where.command('quarantine list')}")
+
+
+def _say_requeued(rows: int, where: Place) -> None:
+    if rows:
+        say(f"{rows:,} rows requeued. Process them with: {where.command('run')}")
+    else:
+        say("Nothing to requeue: no waiting row would be accepted.")
+
+
+def _bars(trend: Sequence[int]) -> str:
+    most = max(trend, default=0) or 1
+    return "".join(_BARS[-(-n * (len(_BARS) - 1) // most)] if n else "." for n in trend)
+
+
+def _text(payload: bytes, limit: int) -> str:
+    text = payload[:limit].decode("utf-8", errors="backslashreplace")
+    return text + ("…" if len(payload) > limit else "")
+
+
+# Limits of the text output; --json has whole payloads and all gold rows.
+_SHOWN_PAYLOAD, _SHOWN_ROWS = 400, 3
+_STATE_TEXTS = {
+    "silver": "accepted",
+    "duplicate": "a duplicate",
+    "quarantined": "in quarantine",
+    "discarded": "in quarantine, discarded",
+    "late": "too late",
+    "filtered": "filtered",
+    "requeued": "requeued, waiting for the next run",
+    "pending": "waiting for the next run",
+}
+_VERDICT_TEXTS = {
+    "outside": "excluded by the table's where",
+    "waiting": "gold has not read its batch yet",
+    "no row": "no row for this event",
+    "unknown": "unknown: the table's where can only be evaluated by Spark",
+}
+
+
+@click.command()
+@click.option("--event-id", metavar="ID", help="All records of this event.")
+@click.option("--record-id", metavar="ID", help="The record with this id.")
+@reporting
+def fate(event_id: str | None, record_id: str | None, where: Place) -> None:
+    """Show the fate of an event and the gold rows counting it."""
+    from tidelake.replay.fate import fates_of  # noqa: PLC0415
+
+    if (event_id is None) is (record_id is None):
+        raise UsageError("give exactly one of --event-id and --record-id.")
+    fates = fates_of(where.lake, where.pipeline, event_id=event_id, record_id=record_id)
+    if not where.printed(fates):
+        for found in fates:
+            _show_fate(found, where)
+
+
+def _show_fate(found: Fate, where: Place) -> None:
+    stage = f", {found.stage}" if found.stage else ""
+    facts = [
+        ("arrived", f"{to_second(found.ingested_at)} from {found.source}"),
+        ("event id", found.event_id or "could not be parsed"),
+        ("event time", to_second(found.event_time)),
+        ("payload", _text(found.payload, _SHOWN_PAYLOAD)),
+        *[("reason", reason) for reason in found.reasons],
+        ("requeued", to_second(found.requeued_at)),
+    ]
+    rows = [(name, value) for name, value in facts if value]
+    print_table(["", ""], rows, title=f"{found.record_id}: {_STATE_TEXTS[found.state]}{stage}")
+    for count in found.counted:
+        if not count.rows:
+            print_line(f"  {count.table}: {_VERDICT_TEXTS[count.verdict]}")
+            print()
+            continue
+        columns = [name for name in count.rows[0] if name != "session_id"]
+        shown = [[row[name] for name in columns] for row in count.rows[:_SHOWN_ROWS]]
+        print_table(columns, shown, title=f"  {count.table}")
+        if len(count.rows) > len(shown):
+            print_line(f"  and {len(count.rows) - len(shown)} more rows, with --json")
+            print()
+    if found.state == "late":
+        say(f"Requeue it with: {where.command('late apply')}")
+    elif found.state == "quarantined":
+        preview = where.command("quarantine replay", "--look")
+        say(f"Check whether it would pass now: {preview}")
+    elif found.state in ("requeued", "pending"):
+        say(f"Process it with: {where.command('run')}")

@@ -2,27 +2,28 @@
 
 from __future__ import annotations
 
-import functools
 import shlex
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import run_pipeline
-from tidelake.cli.options import Command, Place, as_json, located, place, placed
-from tidelake.cli.render import print_json, print_table
+from tidelake.cli.options import Place, as_json, located, placed, port_option
+from tidelake.cli.render import print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
 from tidelake.config.places import DEFAULT_PIPELINE
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.folders import folder as named_folder
+from tidelake.kafka.broker import down as stop_broker
+from tidelake.kafka.broker import up as start_broker
+from tidelake.kafka.client import produce
 from tidelake.runtime.triggers import AVAILABLE_NOW
-from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.examples import Generated
@@ -37,31 +38,29 @@ _seed = click.option("--seed", default=1, show_default=True, help="Random seed o
 @_seed
 @as_json
 @located
-def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place) -> None:
+def demo(events: int | None, seed: int, where: Place) -> None:
     """Generate a stream, run all hops and show the results."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
     # Small silver batches: without a watermark, no event is late in the first batch.
     limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
-    where = replace(where, environment=where.environment.model_copy(update={"limits": limits}))
-    landing = where.lake.root / "landing" / pipeline
-    definition = where.pipeline(pipeline, source=str(landing))
-    count = events or _EVENTS.get(pipeline, 0)
+    environment = where.environment.model_copy(update={"limits": limits})
+    pipeline, landings = where.called, where.lake.root / "landing"
+    landing = landings / pipeline
+    where = replace(where, environment=environment, source=str(landing))
+    definition = where.pipeline
     for dimension in definition.dimensions:
-        changes = where.lake.root / "landing" / dimension
-        write_stream(dimension, changes, events=0, seed=seed)
+        write_stream(dimension, landings / dimension, events=0, seed=seed)
+    count = events or _EVENTS.get(pipeline, 0)
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
     say(f"{summary.records:,} records in {summary.files} files in {landing}")
-    dimensions = tuple(definition.dimensions.values())
-    run_pipeline(where, definition, HOPS, AVAILABLE_NOW, first=dimensions)
+    run_pipeline(where, HOPS, AVAILABLE_NOW, first=tuple(definition.dimensions.values()))
     ledger = read_ledger(where.lake, definition)
     tops = tops_of(where.lake, definition)
-    if json_:
-        gold = {name: answer.as_dicts() for name, answer in tops.items()}
-        print_json({"ledger": ledger.to_json(), "gold": gold})
-    else:
-        show_ledger(ledger, where.typed, pipeline)
+    gold = {name: answer.as_dicts() for name, answer in tops.items()}
+    if not where.printed({"ledger": ledger.to_json(), "gold": gold}):
+        show_ledger(ledger, where)
         for name, answer in tops.items():
             print_table(answer.columns, answer.rows, title=name)
     commands = (
@@ -70,11 +69,11 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
             f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
             'GROUP BY ALL"'
         ),
-        where.typed("tidelake ledger", pipeline),
-        where.typed("tidelake status", pipeline),
+        where.command("ledger"),
+        where.command("status"),
     )
     say("Next:\n" + "\n".join(f"  {command}" for command in commands))
-    refuse_unbalanced(ledger.problems, where.typed, pipeline)
+    refuse_unbalanced(ledger.problems, where)
 
 
 @click.command()
@@ -90,43 +89,30 @@ def demo(pipeline: str, events: int | None, seed: int, json_: bool, where: Place
 @_seed
 @as_json
 @placed
-def generate(
-    pipeline: str,
-    target: str,
-    events: int | None,
-    seed: int,
-    json_: bool,
-    root: str | None,
-    env: str | None,
-) -> None:
+def generate(target: str, events: int | None, seed: int, where: Place) -> None:
     """Write an example pipeline's stream as JSON."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
-    count = events or _EVENTS.get(pipeline, 0)
+    name = where.called
+    count = events or _EVENTS.get(name, 0)
     if is_address(target):
-        summary = _produce_stream(pipeline, address_of(target), events=count, seed=seed)
+        summary = _produce_stream(name, address_of(target), events=count, seed=seed)
         written = f"{summary.records:,} records to {target}"
+        # The intermediate files were temporary.
+        counts: dict[str, object] = {"records": summary.records, "kinds": summary.kinds}
     else:
-        to = named_folder(target)
-        summary = write_stream(pipeline, to, events=count, seed=seed, progress=say)
+        summary = write_stream(name, named_folder(target), events=count, seed=seed, progress=say)
         written = f"{summary.records:,} records in {summary.files} files in {target}"
-    options = f"--source {shlex.quote(target)}"
-    typed = Typed(root, env)
-    say(f"{written}. Run them with: {typed('tidelake run', pipeline, options)}")
-    if json_:
-        result = {"pipeline": pipeline, "to": target} | asdict(summary)
-        if is_address(target):
-            # The intermediate files were temporary.
-            del result["files"], result["written"]
-        print_json(result)
-    else:
+        counts = asdict(summary)
+    command = where.command("run", f"--source {shlex.quote(target)}")
+    say(f"{written}. Run them with: {command}")
+    if not where.printed({"pipeline": name, "to": target} | counts):
         print_table(["kind", "records"], sorted(summary.kinds.items()))
 
 
 def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Produce the lines of the generated files to a topic, in file order."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
-    from tidelake.kafka.client import produce  # noqa: PLC0415
 
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
         summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
@@ -144,34 +130,30 @@ def kafka() -> None:
     """Run a Kafka broker on this machine, to try things out."""
 
 
-def _in_folder(command: Command) -> Command:
-    @functools.wraps(command)
-    def resolved(folder: Path | None, root: str | None, env: str | None, **options: Any) -> Any:
-        if folder is None:
-            lake_root = place(root, env).lake.root
-            if not isinstance(lake_root, Path):
-                raise UsageError(
-                    f"a broker needs a local folder, not {lake_root}. Give one with --dir."
-                )
-            folder = lake_root / "kafka"
-        return command(folder=folder, **options)
+_folder = click.option(
+    "--dir",
+    "folder",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Folder of the topics; default: kafka in the root.",
+)
 
-    return click.option(
-        "--dir",
-        "folder",
-        type=click.Path(path_type=Path, file_okay=False),
-        help="Folder of the topics; default: kafka in the root.",
-    )(placed(resolved))
+
+def _broker_folder(folder: Path | None, where: Place) -> Path:
+    if folder is not None:
+        return folder
+    root = where.lake.root
+    if not isinstance(root, Path):
+        raise UsageError(f"a broker needs a local folder, not {root}. Give one with --dir.")
+    return root / "kafka"
 
 
 @kafka.command()
-@click.option("--port", default=9092, show_default=True, type=click.IntRange(0, 65535))
-@_in_folder
-def up(port: int, folder: Path) -> None:
+@port_option(default=9092, type=click.IntRange(0, 65535))
+@_folder
+@placed
+def up(port: int, folder: Path | None, where: Place) -> None:
     """Start a broker in the background; port 0: any free port."""
-    from tidelake.kafka.broker import up as start  # noqa: PLC0415
-
-    broker = start(folder, port)
+    broker = start_broker(_broker_folder(folder, where), port)
     say(
         f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
         f"Stop it with: tidelake kafka down --dir {broker.folder}"
@@ -179,9 +161,10 @@ def up(port: int, folder: Path) -> None:
 
 
 @kafka.command()
-@_in_folder
-def down(folder: Path) -> None:
+@_folder
+@placed
+def down(folder: Path | None, where: Place) -> None:
     """Stop the broker; its topics are kept."""
-    from tidelake.kafka.broker import down as stop  # noqa: PLC0415
-
-    say(f"Stopped. Topics are kept in {folder}" if stop(folder) else f"No broker runs in {folder}")
+    kept = _broker_folder(folder, where)
+    stopped = stop_broker(kept)
+    say(f"Stopped. Topics are kept in {kept}" if stopped else f"No broker runs in {kept}")

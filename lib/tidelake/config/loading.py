@@ -40,14 +40,6 @@ from tidelake.config.places import SUFFIXES, conf_dir, find_file
 from tidelake.config.source import address_of, is_address, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
-from tidelake.names import (
-    BRONZE_COLUMNS,
-    DETECTION_RESERVED,
-    DIMENSION_RESERVED,
-    GOLD_RESERVED,
-    SILVER_RESERVED,
-    is_column_name,
-)
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PAYLOAD_KEYS = ("format", "registry", "schema")

@@ -11,7 +11,7 @@ from collections import Counter
 from tidelake.errors import UsageError
 from tidelake.examples.clickstream import generate_clickstream, products
 from tidelake.examples.flights import airlines, generate_flights, planes
-from tidelake.examples.output import Generated, Say, json_line, land, silently
+from tidelake.examples.output import Generated, Say, in_pieces, json_line, land, silently
 from tidelake.examples.payments import generate_payments
 from tidelake.folders import Folder
 
@@ -50,11 +50,8 @@ def generate(
             f"no generator for the pipeline {pipeline_name!r}; known: {', '.join(GENERATED)}"
         )
     changes = _DIMENSIONS[pipeline_name]()[: events or None]
-    size = -(-len(changes) // _FILES)
     files = {
-        f"{pipeline_name}-{len(changes)}-{start // size}.jsonl": b"".join(
-            json_line(change) for change in changes[start : start + size]
-        )
-        for start in range(0, len(changes), size)
+        f"{pipeline_name}-{len(changes)}-{number}.jsonl": b"".join(map(json_line, piece))
+        for number, piece in enumerate(in_pieces(changes, _FILES))
     }
     return land(to, files, dict(Counter(change["op"] for change in changes)), progress)

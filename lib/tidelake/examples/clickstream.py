@@ -26,6 +26,7 @@ from tidelake.examples.output import (
     Say,
     in_files,
     land,
+    pick,
     seeded,
     stamp,
 )
@@ -61,27 +62,24 @@ _MOVED, _ENDED, _REOPENED = 0.25, 0.04, 0.5
 
 @dataclass(frozen=True)
 class Rates:
-    """Share of each kind among all lines; all other lines are valid.
+    """Share of each kind among all lines; all other lines are valid."""
 
-    Attributes:
-        duplicate: Byte-identical copies, delivered after the original.
-        conflicting: Lines with the id of an earlier line and another payload.
-        malformed: Lines that do not parse or violate the schema.
-        implausible: Lines with a negative value, which fail an expectation.
-        filtered: Lines without an action, which the pipeline's ``where`` excludes.
-        late: Delivered 10 minutes to 20 hours after the event.
-        too_late: Events of the stream's first twentieth, delivered more than 26 hours later, in its
-            last fifth: too late even if one batch reads a quarter of the stream.
-        future: Events of the year 2099.
-    """
-
+    # Byte-identical copies, delivered after the original.
     duplicate: float = 0.05
+    # Lines with the id of an earlier line and another payload.
     conflicting: float = 0.001
+    # Lines that do not parse or violate the schema.
     malformed: float = 0.02
+    # Lines with a negative value, which fail an expectation.
     implausible: float = 0.001
+    # Lines without an action, which the pipeline's `where` excludes.
     filtered: float = 0.005
+    # Delivered 10 minutes to 20 hours after the event.
     late: float = 0.01
+    # Events of the stream's first twentieth, delivered more than 26 hours later, in its last fifth:
+    # too late even if one batch reads a quarter of the stream.
     too_late: float = 0.003
+    # Events of the year 2099.
     future: float = 0.001
 
     def count(self, kind: str, events: int) -> int:
@@ -154,14 +152,7 @@ def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:
 
 def price(product: int) -> str:
     """Return a product's price with exactly two decimals."""
-    euros, cents = divmod(_PRICES[product], 100)
-    return f"{euros}.{cents:02d}"
-
-
-def _prices() -> list[int]:
-    """Draw each product's price in cents, the same for every seed of a stream."""
-    rng = random.Random("tidelake/clickstream/products")
-    return [99 + round(2000 * rng.lognormvariate(0.0, 0.9)) for _ in range(PRODUCTS)]
+    return f"{_CENTS[product] // 100}.{_CENTS[product] % 100:02d}"
 
 
 def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
@@ -169,7 +160,9 @@ def _popularity(count: int, *, exponent: float, shift: float) -> list[float]:
     return list(accumulate((rank + shift) ** -exponent for rank in range(1, count + 1)))
 
 
-_PRICES = _prices()
+# The same for every seed of a stream.
+_PRICING = random.Random("tidelake/clickstream/products")
+_CENTS = [99 + round(2000 * _PRICING.lognormvariate(0.0, 0.9)) for _ in range(PRODUCTS)]
 _PRODUCT_POPULARITY = _popularity(PRODUCTS, exponent=0.9, shift=2)
 
 
@@ -223,15 +216,13 @@ def _draw_kinds(
 def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: int) -> Delivery:
     """Return the delivery of a click: its line, with the fault of its kind, and arrival."""
     at = click.at + 50 + int(min(20 * SECOND, rng.expovariate(1 / (2 * SECOND))))
-    line = _line(
-        event_id,
-        click,
-        action="null" if kind == "filtered" else None,
-        time=_future(rng) if kind == "future" else None,
-        value="-9.99" if kind == "implausible" else None,
-    )
+    faults = {"filtered": {"action": "null"}, "implausible": {"value": "-9.99"}}.get(kind, {})
+    if kind == "future":
+        time = datetime(2099, 1, 1) + timedelta(seconds=_between(rng, 0, 300 * 24 * 3600))
+        faults = {"event_time": f'"{stamp(time)}"'}
+    line = _line(event_id, click, **faults)
     if kind == "malformed":
-        return Delivery(at, _damaged(rng, line))
+        return Delivery(at, pick(rng, _DAMAGES)(rng, line))
     if kind == "late":
         at = click.at + _between(rng, _LATE_MIN, min(_LATE_MAX, span - click.at))
     elif kind == "too_late":
@@ -240,28 +231,17 @@ def _send(rng: random.Random, event_id: str, click: Click, *, kind: str, span: i
     return Delivery(at, line.encode())
 
 
-def _line(
-    event_id: str,
-    click: Click,
-    *,
-    action: str | None = None,
-    time: str | None = None,
-    value: str | None = None,
-) -> str:
-    if action is None:
-        action = f'"{click.action}"'
-    if value is None:
-        value = price(click.product) if click.action.lower() in PRICED else "null"
-    return (
-        f'{{"event_id":"{event_id}","user_id":"u{click.user:05d}",'
-        f'"event_time":"{time or stamp(START + timedelta(milliseconds=click.at))}",'
-        f'"action":{action},"product_id":"p{click.product:04d}",'
-        f'"value":{value}}}'
-    )
-
-
-def _future(rng: random.Random) -> str:
-    return stamp(datetime(2099, 1, 1) + timedelta(seconds=_between(rng, 0, 300 * 24 * 3600)))
+def _line(event_id: str, click: Click, **faults: str) -> str:
+    """Format a click as JSON; ``faults`` replace the JSON text of fields."""
+    fields_text = {
+        "event_id": f'"{event_id}"',
+        "user_id": f'"u{click.user:05d}"',
+        "event_time": f'"{stamp(START + timedelta(milliseconds=click.at))}"',
+        "action": f'"{click.action}"',
+        "product_id": f'"p{click.product:04d}"',
+        "value": price(click.product) if click.action.lower() in PRICED else "null",
+    }
+    return "{" + ",".join(f'"{name}":{text}' for name, text in (fields_text | faults).items()) + "}"
 
 
 def _later(rng: random.Random, at: int, span: int) -> int:
@@ -277,21 +257,14 @@ def _between(rng: random.Random, low: int, high: int) -> int:
     return low + int((high - low) * rng.random())
 
 
-def _damaged(rng: random.Random, line: str) -> bytes:
-    """Damage a line so that it does not parse or violates the schema.
-
-    The result has no line break, is never empty, and may be invalid UTF-8.
-    """
-    damage = _DAMAGES[int(rng.random() * len(_DAMAGES))]
-    return damage(rng, line)
+_Damage = Callable[[random.Random, str], bytes]
 
 
-def _setting(field: str, *values: str) -> Callable[[random.Random, str], bytes]:
+def _setting(field: str, *values: str) -> _Damage:
     """Return a function that sets a field to one of several broken values."""
 
     def damage(rng: random.Random, line: str) -> bytes:
-        value = values[int(rng.random() * len(values))]
-        broken = f'"{field}":{value}'
+        broken = f'"{field}":{pick(rng, values)}'
         return re.sub(rf'"{field}":("[^"]*"|[^,}}]*)', lambda _: broken, line).encode()
 
     return damage
@@ -301,20 +274,14 @@ def _truncated(rng: random.Random, line: str) -> bytes:
     return line[: 10 + int((len(line) - 12) * rng.random())].encode()
 
 
-def _garbage(rng: random.Random, _: str) -> bytes:
-    found = (b"<html><h1>502 Bad Gateway</h1></html>", b"-- MARK --", b"\x00\x00\x00\x00")
-    return found[int(rng.random() * 3)]
-
-
-def _bad_bytes(_: random.Random, line: str) -> bytes:
-    return line.encode().replace(b'"user_id":"u', b'"user_id":"\xff\xfe', 1)
-
-
-_DAMAGES: tuple[Callable[[random.Random, str], bytes], ...] = (
+_GARBAGE = (b"<html><h1>502 Bad Gateway</h1></html>", b"-- MARK --", b"\x00\x00\x00\x00")
+# Each makes a line that does not parse or violates the schema. The result has no line break, is
+# never empty, and may be invalid UTF-8.
+_DAMAGES: tuple[_Damage, ...] = (
     _truncated,
     _truncated,
-    _garbage,
-    _bad_bytes,
+    lambda rng, _: pick(rng, _GARBAGE),
+    lambda _, line: line.encode().replace(b'"user_id":"u', b'"user_id":"\xff\xfe', 1),
     lambda _, line: f"[{line}]".encode(),
     lambda _, line: f"{line}{line}".encode(),
     lambda _, line: re.sub(r'"value":("[^"]*"|[^,}]*)', '"value":NaN', line).encode(),

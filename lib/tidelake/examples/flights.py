@@ -54,15 +54,9 @@ def generate_flights(
     ``flights-2013-02-01-of-01.jsonl``. If ``events`` ends within a day, the file of that day has
     ``-first<N>`` in its name.
 
-    Args:
-        to: The folder, created if it does not exist.
-        months: Months of 2013 in which the flights were scheduled to leave.
-        events: Maximum number of events, in order of report; None or 0 for all.
-        progress: Called with lines of text.
-
-    Raises:
-        UsageError: An invalid month, a negative number, or a file exists with other content.
-        MachineError: The package is not installed.
+    ``months`` are those of 2013 in which the flights were scheduled to leave; ``events`` is the
+    maximum number of events, in order of report, None or 0 for all. See
+    :func:`tidelake.examples.generate`; an invalid month is a UsageError too.
     """
     if not months or not set(months) <= set(range(1, 13)):
         raise UsageError(f"months of flights are numbers from 1 to 12, not {list(months)}")
@@ -79,19 +73,17 @@ def read_events(months: Iterable[int]) -> list[FlightEvent]:
     """Read the events of flights scheduled in some months, in order of report, ties by id.
 
     A flight without ``dep_time`` has no event; one without ``arr_time`` has no arrival.
-
-    Raises:
-        MachineError: The package is not installed.
     """
     listed = {airport["faa"]: airport["tzone"] for airport in _rows("airports.csv")}
     zones: dict[str, tzinfo] = dict.fromkeys(_UNLISTED, _CARIBBEAN)
     zones |= {faa: ZoneInfo(zone) for faa, zone in listed.items() if zone not in _MISSING}
+    wanted = ("year,", *(f"{_YEAR},{month}," for month in months))
     archive = _data_folder() / "flights.csv.zip"
-    return sorted(
-        report
-        for flight in _flights(archive, frozenset(months))
-        for report in _reports(flight, zones)
-    )
+    with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as content:
+        lines = io.TextIOWrapper(content, encoding="utf-8", newline="")
+        # Other months are not parsed.
+        flights = csv.DictReader(line for line in lines if line.startswith(wanted))
+        return sorted(report for flight in flights for report in _reports(flight, zones))
 
 
 def _data_folder() -> Path:
@@ -139,14 +131,6 @@ def _change(key: str) -> dict[str, Any]:
     return {"change_id": f"{key}@1", "revision": 1, "changed_at": at, "op": "upsert"}
 
 
-def _flights(archive: Path, months: frozenset[int]) -> Iterator[dict[str, str]]:
-    """Yield the flights of some months, without parsing other lines."""
-    wanted = ("year,", *(f"{_YEAR},{month}," for month in months))
-    with zipfile.ZipFile(archive) as packed, packed.open("flights.csv") as content:
-        lines = io.TextIOWrapper(content, encoding="utf-8", newline="")
-        yield from csv.DictReader(line for line in lines if line.startswith(wanted))
-
-
 def _reports(flight: dict[str, str], zones: dict[str, tzinfo]) -> Iterator[FlightEvent]:
     """Yield a flight's departure and arrival, if they are known."""
     if flight["dep_time"] in _MISSING:
@@ -173,7 +157,7 @@ def _report(
     flight_id: str,
     kind: str,
     at: datetime,
-    scheduled: datetime,
+    due: datetime,
     delay: int | None,
 ) -> FlightEvent:
     event_id = f"{flight_id}-{kind}"
@@ -187,7 +171,7 @@ def _report(
         "tailnum": None if flight["tailnum"] in _MISSING else flight["tailnum"],
         "origin": flight["origin"],
         "dest": flight["dest"],
-        "scheduled_time": _stamp(scheduled),
+        "scheduled_time": _stamp(due),
         "delay_minutes": delay,
         "distance_miles": int(flight["distance"]),
     }

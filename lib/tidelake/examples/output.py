@@ -6,19 +6,18 @@ import hashlib
 import json
 import os
 import random
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
 
+_T = TypeVar("_T")
 # In milliseconds.
-SECOND = 1000
-MINUTE = 60 * SECOND
-HOUR = 60 * MINUTE
+SECOND, MINUTE, HOUR = 1000, 60_000, 3_600_000
 _MILLISECOND_NS = 1_000_000
 _SHOWN = 5
 _FILES = 20
@@ -71,15 +70,23 @@ def silently(_: str) -> None:
     """Ignore a line of progress."""
 
 
+def pick(rng: random.Random, options: Sequence[_T]) -> _T:
+    """Draw one of several options."""
+    return options[int(rng.random() * len(options))]
+
+
+def in_pieces(items: Sequence[_T], count: int) -> list[Sequence[_T]]:
+    """Split items into at most ``count`` pieces of equal size, except the last."""
+    size = -(-len(items) // count) or 1
+    return [items[start : start + size] for start in range(0, len(items), size)]
+
+
 def in_files(deliveries: Iterable[Delivery], *, name: str) -> dict[str, bytes]:
     """Split deliveries, sorted by arrival, into at most 20 files."""
     ordered = sorted(deliveries, key=lambda delivery: delivery.at)
-    size = -(-len(ordered) // _FILES)
     return {
-        f"{name}-{start // size:04d}.jsonl": b"".join(
-            delivery.line + b"\n" for delivery in ordered[start : start + size]
-        )
-        for start in range(0, len(ordered), size)
+        f"{name}-{number:04d}.jsonl": b"".join(delivery.line + b"\n" for delivery in piece)
+        for number, piece in enumerate(in_pieces(ordered, _FILES))
     }
 
 
@@ -102,8 +109,13 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file; give a folder to generate into")
     to.mkdir(parents=True, exist_ok=True)
-    present = {name for name in files if (to / name).exists()}
-    changed = [name for name in files if name in present and not _holds(to / name, files[name])]
+    present = {name: to / name for name in files if (to / name).exists()}
+    changed = []
+    for name, path in present.items():
+        content = files[name]
+        same_size = path.is_file() and path.stat().st_size == len(content)
+        if not (same_size and path.read_bytes() == content):
+            changed.append(name)
     if changed:
         more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
         raise UsageError(
@@ -112,16 +124,10 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
         )
     newest = 0
     for name, content in files.items():
-        if name in present:
-            continue
-        newest = _write(to / name, content, after=newest)
-        progress(f"wrote {name} ({len(content):,} bytes)")
+        if name not in present:
+            newest = _write(to / name, content, after=newest)
+            progress(f"wrote {name} ({len(content):,} bytes)")
     return Generated(len(files), len(files) - len(present), sum(kinds.values()), kinds)
-
-
-def _holds(path: Folder, content: bytes) -> bool:
-    """Return whether a file has this content, comparing sizes first."""
-    return path.is_file() and path.stat().st_size == len(content) and path.read_bytes() == content
 
 
 def _write(path: Folder, content: bytes, *, after: int) -> int:
@@ -136,6 +142,6 @@ def _write(path: Folder, content: bytes, *, after: int) -> int:
     written_at = temporary.stat().st_mtime_ns // _MILLISECOND_NS
     if written_at <= after:
         written_at = after + 1
-        os.utime(temporary, ns=(written_at * _MILLISECOND_NS, written_at * _MILLISECOND_NS))
+        os.utime(temporary, ns=(written_at * _MILLISECOND_NS,) * 2)
     os.replace(temporary, path)
     return written_at

@@ -20,6 +20,7 @@ from tidelake.examples.output import (
     Say,
     in_files,
     land,
+    pick,
     seeded,
     stamp,
 )
@@ -44,37 +45,20 @@ class City(NamedTuple):
 
 
 CITIES = (
-    City("Amsterdam", 52.37, 4.90),
-    City("Athens", 37.98, 23.73),
-    City("Bangkok", 13.76, 100.50),
-    City("Berlin", 52.52, 13.41),
-    City("Bogota", 4.71, -74.07),
-    City("Buenos Aires", -34.60, -58.38),
-    City("Cairo", 30.04, 31.24),
-    City("Chicago", 41.88, -87.63),
-    City("Delhi", 28.61, 77.21),
-    City("Istanbul", 41.01, 28.98),
-    City("Jakarta", -6.21, 106.85),
-    City("Johannesburg", -26.20, 28.05),
-    City("Lagos", 6.52, 3.38),
-    City("Lima", -12.05, -77.04),
-    City("London", 51.51, -0.13),
-    City("Los Angeles", 34.05, -118.24),
-    City("Madrid", 40.42, -3.70),
-    City("Mexico City", 19.43, -99.13),
-    City("Mumbai", 19.08, 72.88),
-    City("Nairobi", -1.29, 36.82),
-    City("New York", 40.71, -74.01),
-    City("Sao Paulo", -23.55, -46.63),
-    City("Seoul", 37.57, 126.98),
-    City("Singapore", 1.35, 103.82),
-    City("Sydney", -33.87, 151.21),
-    City("Tokyo", 35.68, 139.69),
-    City("Toronto", 43.65, -79.38),
-    City("Vienna", 48.21, 16.37),
-    City("Warsaw", 52.23, 21.01),
+    City("Amsterdam", 52.37, 4.90), City("Athens", 37.98, 23.73), City("Bangkok", 13.76, 100.50),
+    City("Berlin", 52.52, 13.41), City("Bogota", 4.71, -74.07),
+    City("Buenos Aires", -34.60, -58.38), City("Cairo", 30.04, 31.24),
+    City("Chicago", 41.88, -87.63), City("Delhi", 28.61, 77.21), City("Istanbul", 41.01, 28.98),
+    City("Jakarta", -6.21, 106.85), City("Johannesburg", -26.20, 28.05), City("Lagos", 6.52, 3.38),
+    City("Lima", -12.05, -77.04), City("London", 51.51, -0.13),
+    City("Los Angeles", 34.05, -118.24), City("Madrid", 40.42, -3.70),
+    City("Mexico City", 19.43, -99.13), City("Mumbai", 19.08, 72.88),
+    City("Nairobi", -1.29, 36.82), City("New York", 40.71, -74.01),
+    City("Sao Paulo", -23.55, -46.63), City("Seoul", 37.57, 126.98),
+    City("Singapore", 1.35, 103.82), City("Sydney", -33.87, 151.21), City("Tokyo", 35.68, 139.69),
+    City("Toronto", 43.65, -79.38), City("Vienna", 48.21, 16.37), City("Warsaw", 52.23, 21.01),
     City("Zurich", 47.37, 8.54),
-)
+)  # fmt: skip
 
 
 class Card(NamedTuple):
@@ -117,7 +101,7 @@ def generate_payments(to: Folder, *, events: int, seed: int, progress: Say) -> G
         sent.append(Delivery(payment.at + int(rng.expovariate(1 / wait)), bytes_sent))
     whole = [n for n in ordinary if n not in damaged] or list(range(len(paid)))
     for _ in range(copies):
-        n = whole[int(rng.random() * len(whole))]
+        n = pick(rng, whole)
         sent.append(Delivery(sent[n].at + 1 + int(rng.expovariate(1 / MINUTE)), lines[n]))
     tally = {"valid": len(ordinary) - len(chosen), "duplicate": copies, "malformed": len(damaged)}
     tally |= {"late": len(late)} | dict.fromkeys(_CASES, 0)
@@ -130,9 +114,7 @@ def generate_payments(to: Folder, *, events: int, seed: int, progress: Say) -> G
 def cards_of(rng: random.Random, prefix: str, count: int) -> list[Card]:
     """Draw cards, each with a home and a usual amount."""
     return [
-        Card(
-            f"card-{prefix}-{n:06d}", CITIES[int(rng.random() * len(CITIES))], 5 + 75 * rng.random()
-        )
+        Card(f"card-{prefix}-{n:06d}", pick(rng, CITIES), 5 + 75 * rng.random())
         for n in range(count)
     ]
 
@@ -152,8 +134,7 @@ def frauds(rng: random.Random, card: Card, at: int, *, rule: str, case: str) -> 
         return [Payment(when, card, card.usual, _near(rng, card.home), case) for when in times]
     # Usually on another continent.
     away = [city for city in CITIES if abs(city.longitude - card.home.longitude) > _FAR_DEGREES]
-    city = away[int(rng.random() * len(away))]
-    return [Payment(at, card, card.usual, _near(rng, city), case)]
+    return [Payment(at, card, card.usual, _near(rng, pick(rng, away)), case)]
 
 
 def line_of(payment: Payment, payment_id: str, *, time: str | None = None) -> str:
@@ -178,24 +159,22 @@ def _draw_payments(rng: random.Random, prefix: str, count: int) -> list[Payment]
     cases: list[Payment] = []
     for number in range(round(_CASE * count)):
         rule = _CASES[number % len(_CASES)]
-        card, at = cards[int(rng.random() * len(cards))], int(_SPAN * (0.5 + 0.45 * rng.random()))
+        card, at = pick(rng, cards), int(_SPAN * (0.5 + 0.45 * rng.random()))
         cases += frauds(rng, card, at, rule=rule, case=f"{rule}:{number}")
         if rule == "impossible_travel":
             before = at - 5 * MINUTE - int(rng.random() * 25 * MINUTE)
             cases.append(ordinary(rng, card, before))
     cases = cases[:count]
     times = (int(rng.random() * _SPAN) for _ in range(count - len(cases)))
-    drawn = [ordinary(rng, cards[int(rng.random() * len(cards))], at) for at in times]
+    drawn = [ordinary(rng, pick(rng, cards), at) for at in times]
     return sorted([*drawn, *cases], key=lambda payment: payment.at)
 
 
 def _near(rng: random.Random, city: City) -> City:
     """Return a random location in a city, at most about 8 km from its centre."""
-    return City(
-        city.name,
-        round(city.latitude + _NEAR * (2 * rng.random() - 1), 5),
-        round(city.longitude + _NEAR * (2 * rng.random() - 1), 5),
-    )
+    latitude = round(city.latitude + _NEAR * (2 * rng.random() - 1), 5)
+    longitude = round(city.longitude + _NEAR * (2 * rng.random() - 1), 5)
+    return City(city.name, latitude, longitude)
 
 
 def _damaged(rng: random.Random, line: bytes) -> bytes:
@@ -205,4 +184,4 @@ def _damaged(rng: random.Random, line: bytes) -> bytes:
         line.replace(b'"payment_id"', b'"payment"', 1),
         line.replace(b'"paid_at":"2026', b'"paid_at":"26', 1),
     )
-    return ways[int(rng.random() * len(ways))]
+    return pick(rng, ways)

@@ -79,17 +79,6 @@ def read_files(path: Path, *, lines: int) -> list[Record]:
     Raises:
         SourceError: The path does not exist, has no files, or a file cannot be read as text.
     """
-    files = _files(path)
-    if not files:
-        raise SourceError(
-            f"{path} holds no file. Put JSON-lines files into it (names that begin with . or _ are "
-            "ignored), or pass a file with --sample."
-        )
-    each = max(lines // len(files), 1)
-    return list(islice((r for file in files for r in islice(_lines(file), each)), lines))
-
-
-def _files(path: Path) -> list[Path]:
     if not path.exists():
         raise SourceError(
             f"{path} does not exist. Pass a folder or a file of JSON lines, or "
@@ -99,8 +88,15 @@ def _files(path: Path) -> list[Path]:
         by_age = sorted((file.stat().st_mtime_ns, str(file), file) for file in _walk(path))
     except OSError as error:
         raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
+    if not by_age:
+        raise SourceError(
+            f"{path} holds no file. Put JSON-lines files into it (names that begin with . or _ are "
+            "ignored), or pass a file with --sample."
+        )
     step = max(len(by_age) / _FILES, 1)
-    return [by_age[int(at * step)][2] for at in range(min(len(by_age), _FILES))]
+    files = [by_age[int(at * step)][2] for at in range(min(len(by_age), _FILES))]
+    each = max(lines // len(files), 1)
+    return list(islice((r for file in files for r in islice(_lines(file), each)), lines))
 
 
 def _walk(path: Path) -> Iterator[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
 from datetime import timedelta
@@ -12,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import as_json, duration, placed
-from tidelake.cli.render import print_json, print_table
-from tidelake.config import load_environment
+from tidelake.cli.options import Place, as_json, duration_option, path_option, placed
+from tidelake.cli.render import print_table
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
@@ -22,11 +22,10 @@ from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
-    from tidelake.scaffold.draft import Draft
-    from tidelake.scaffold.payload import Payload
-    from tidelake.scaffold.sample import Sample
+    from tidelake.cli.init.draft import Draft
+    from tidelake.cli.init.payload import Payload
+    from tidelake.cli.init.sample import Sample
 
-_LINES = 10_000
 # Number of candidates listed before a prompt.
 _SHOWN = 3
 
@@ -38,25 +37,17 @@ _SHOWN = 3
     metavar="PATH|kafka://HOST:PORT/TOPIC",
     help="Source: folder or file of JSON lines, or a topic.",
 )
-@click.option(
-    "--sample",
-    type=click.Path(path_type=Path),
-    metavar="PATH",
-    help="Infer from this file or folder instead of the source.",
+@path_option(
+    "--sample", metavar="PATH", help="Infer from this file or folder instead of the source."
 )
 @click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
 @click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
 @click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
-@click.option(
-    "--window", metavar="DURATION", callback=duration, help="Window size of that table: '1 hour'."
-)
-@click.option(
-    "--delay", metavar="DURATION", callback=duration, help="Watermark delay: '10 minutes'."
-)
-@click.option(
+@duration_option("--window", help="Window size of that table: '1 hour'.")
+@duration_option("--delay", help="Watermark delay: '10 minutes'.")
+@path_option(
     "--to",
     "target",
-    type=click.Path(path_type=Path),
     default=Path(),
     metavar="DIR",
     help="Write to this folder, not to the current one.",
@@ -64,7 +55,7 @@ _SHOWN = 3
 @click.option(
     "--lines",
     type=click.IntRange(min=1),
-    default=_LINES,
+    default=10_000,
     show_default=True,
     help="Maximum number of records to sample.",
 )
@@ -73,22 +64,19 @@ _SHOWN = 3
 @placed
 def init(
     name: str | None,
-    source: str | None,
     sample: Path | None,
     target: Path,
     lines: int,
     yes: bool,
-    json_: bool,
-    root: str | None,
-    env: str | None,
+    where: Place,
     **choices: Any,
 ) -> None:
     """Create a pipeline, expectations and a test from a sample."""
-    from tidelake.scaffold.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
-    from tidelake.scaffold.payload import payload_of  # noqa: PLC0415
+    from tidelake.cli.init.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
+    from tidelake.cli.init.payload import payload_of  # noqa: PLC0415
 
-    environment = load_environment(env, root=root)
-    interactive = not yes and not json_ and sys.stdin.isatty()
+    source = where.source
+    interactive = not yes and not where.json and sys.stdin.isatty()
     if source is None and interactive:
         source = click.prompt("Source of the records (folder, file or kafka://…)", err=True)
     if source is None and sample is None:
@@ -111,33 +99,30 @@ def init(
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
-    written = [str(path) for path in write(files, draft, environment)]
-    if json_:
-        print_json(_as_json(draft, written))
+    written = [str(path) for path in write(files, draft, where.environment)]
+    if where.printed(_as_json(draft, written)):
         return
     table = draft.table
-    print_table(
-        ["what", "chosen", "why"],
-        [
-            ["event id", draft.id.sql, draft.id.why],
-            ["event time", draft.time.sql, draft.time.why],
-            ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
-            ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
-        ],
-    )
+    rows = [
+        ["event id", draft.id.sql, draft.id.why],
+        ["event time", draft.time.sql, draft.time.why],
+        ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
+        ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
+    ]
+    print_table(["what", "chosen", "why"], rows)
     for note in draft.notes:
         say(f"Note: {note}")
     for path in written:
         say(f"Wrote {path}")
-    _say_next(draft, target, Typed(root, env))
+    _say_next(draft, target, where.typed)
 
 
 def _prompt_for_choices(
     sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
 ) -> dict[str, Any]:
     """Prompt for each choice without an option; repeat a prompt whose answer does not fit."""
-    from tidelake.scaffold.draft import NO_KEY, draft_of  # noqa: PLC0415
-    from tidelake.scaffold.guesses import event_ids, event_times  # noqa: PLC0415
+    from tidelake.cli.init.draft import NO_KEY, draft_of  # noqa: PLC0415
+    from tidelake.cli.init.guesses import event_ids, event_times  # noqa: PLC0415
 
     def draft(**answer: Any) -> Draft:
         return draft_of("new", "", sample, payload, **{**choices, **answer})
@@ -169,7 +154,7 @@ def _prompt_for_choices(
 
 
 def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
-    from tidelake.scaffold.sample import Record, read_files, sample_of  # noqa: PLC0415
+    from tidelake.cli.init.sample import Record, read_files, sample_of  # noqa: PLC0415
 
     if topic is None or from_file:
         return sample_of(read_files(path, lines=lines))
@@ -183,22 +168,17 @@ def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int)
         raise type(error)(message) from error
     return sample_of(
         Record(
-            f"{topic.topic} partition {record.partition} offset {record.offset}",
-            str(record.partition),
-            record.value,
+            f"{topic.topic} partition {r.partition} offset {r.offset}", str(r.partition), r.value
         )
-        for record in records
+        for r in records
     )
 
 
 def _name_from(source: str) -> str:
     """Derive a pipeline's name from a topic or a path."""
-    if is_address(source):
-        stem = address_of(source).topic
-    else:
-        stem = Path(source).resolve().name.split(".")[0]
-    plain = "".join(c if c.isascii() and c.isalnum() else "_" for c in stem.lower())
-    plain = "_".join(part for part in plain.split("_") if part)[:60]
+    file_name = Path(source).resolve().name
+    stem = address_of(source).topic if is_address(source) else file_name.split(".")[0]
+    plain = re.sub("[^a-z0-9]+", "_", stem.lower()).strip("_")[:60]
     return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
 
 
@@ -206,8 +186,8 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
     return {
         "pipeline": draft.name,
         "files": written,
-        "records": draft.records,
-        "schema": {field.name: field.type.sql for field in draft.fields},
+        "records": len(draft.sample.records),
+        "schema": {field.name: field.type.sql for field in draft.payload.fields},
         "id": {"sql": draft.id.sql, "why": draft.id.why},
         "time": {"sql": draft.time.sql, "why": draft.time.why},
         "gold": {"name": draft.table.name, "key": draft.table.key, "why": draft.table.why},
@@ -219,11 +199,11 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
 
 def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
-    test = [f"pytest tests/test_{draft.name}.py"] if draft.examples else []
-    if test and find_spec("pytest") is None:
-        test.insert(0, "pip install pytest")
+    test: list[str] = []
     if draft.examples:
         say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
+        install = [] if find_spec("pytest") else ["pip install pytest"]
+        test = [*install, f"pytest tests/test_{draft.name}.py"]
     table = draft.table
     # SELECT * would include the system columns and not fit a screen.
     bounds = ["window_start", *([table.key] if table.key else [])]

@@ -5,13 +5,14 @@ No existing file is changed except ``.gitignore``.
 
 from __future__ import annotations
 
+import json
 import os
 import tempfile
 import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from itertools import islice
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,10 @@ from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
 from pydantic import TypeAdapter, ValidationError
 
+from tidelake.cli.init import guesses
+from tidelake.cli.init.guesses import DraftChoice
+from tidelake.cli.init.payload import Column, Payload, column_named
+from tidelake.cli.init.sample import Sample
 from tidelake.config import Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
@@ -27,22 +32,6 @@ from tidelake.config.source import Address
 from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
 from tidelake.names import BRONZE_COLUMNS, TableName, quoted
-from tidelake.scaffold.guesses import (
-    DraftChoice,
-    FirstTable,
-    Lateness,
-    event_ids,
-    event_times,
-    first_table,
-    gold_keys,
-    identities,
-    in_future,
-    instants,
-    lateness_of,
-    rules_of,
-)
-from tidelake.scaffold.payload import Column, Payload
-from tidelake.scaffold.sample import Sample
 
 NO_KEY = "none"
 _SAMPLE_LINES = 20
@@ -55,22 +44,57 @@ _FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"
 class Draft:
     """A pipeline definition before it is written to files.
 
-    ``columns`` are silver's columns except the event id and time; ``examples`` are payloads that
-    silver accepts.
+    ``columns`` are silver's columns except the event id and time; ``times`` are the event times of
+    the sample.
     """
 
     name: str
     source: str | Address
-    fields: tuple[Field, ...]
-    columns: tuple[Column, ...]
+    sample: Sample
+    payload: Payload
+    columns: Sequence[Column]
     id: DraftChoice
     time: DraftChoice
-    lateness: Lateness
-    table: FirstTable
-    rules: tuple[dict[str, Any], ...]
-    examples: tuple[bytes, ...]
-    records: int
-    notes: tuple[str, ...]
+    times: Sequence[datetime | None]
+    lateness: guesses.Lateness
+    table: guesses.FirstTable
+
+    @cached_property
+    def examples(self) -> list[bytes]:
+        """The first payloads that silver accepts: with a new id, not in the future, in one line."""
+        ids = guesses.identities(self.id, len(self.times))
+        seen: set[str | None] = {None}
+        found = []
+        for at, (record, instant) in enumerate(zip(self.sample.records, self.times, strict=True)):
+            event_id = str(at) if ids is None else ids[at]
+            is_new = event_id not in seen
+            seen.add(event_id)
+            timed = self.time.column is None or (instant and not guesses.in_future([instant]))
+            if is_new and timed and b"\n" not in record.payload:
+                found.append(record.payload)
+        return found[:_SAMPLE_LINES]
+
+    @property
+    def notes(self) -> Iterator[str]:
+        """What the user should know about the sample and the definition."""
+        yield from self.payload.notes
+        for column in self.columns:
+            yield from (f"{column.shown}: {note}" for note in column.notes)
+        for column in self.columns:
+            if column.name != column.shown.replace(".", "_"):
+                yield f"{column.shown} is named {column.name} in silver"
+        broken, sound = self.sample.broken, self.sample.records
+        if broken:
+            first, why = broken[0]
+            yield (
+                f"{len(broken):,} of {len(broken) + len(sound):,} records will "
+                f"be quarantined: not one JSON object; the first: {first.place}: {why}"
+            )
+        if ahead := guesses.in_future(self.times):
+            yield (
+                f"{ahead:,} of {len(self.times):,} records are in the future by {self.time.sql}; "
+                "those further ahead than watermark.max_future_skew will be quarantined"
+            )
 
 
 def draft_of(
@@ -93,33 +117,21 @@ def draft_of(
     Raises:
         UsageError: An option names an unknown field, or is not valid SQL.
     """
-    count = len(sample.records)
-    chosen_id = _choice(id_, payload, event_ids(sample, payload), "--id")
-    ranked = event_times(payload, from_topic=isinstance(source, Address))
+    chosen_id = _choice(id_, payload, guesses.event_ids(sample, payload), "--id")
+    ranked = guesses.event_times(payload, from_topic=isinstance(source, Address))
     chosen_time = _choice(time, payload, ranked, "--time")
-    times = instants(chosen_time, count)
-    lateness = lateness_of(times, [record.partition for record in sample.records])
+    times = guesses.instants(chosen_time, len(sample.records))
+    lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
     if delay not in (None, lateness.delay):
         lateness = replace(lateness, delay=delay or lateness.delay, why="as given")
     columns = _columns(payload, chosen_id, chosen_time)
-    best = next(iter(gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
+    best = next(iter(guesses.gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
     chosen_key = best if key is None else _key(key, columns)
-    table = first_table(name, columns, key=chosen_key, times=times, size=window)
-    used = [choice.column.path for choice in (chosen_id, chosen_time) if choice.column]
-    ids = identities(chosen_id, count)
+    table = guesses.first_table(name, columns, key=chosen_key, times=times, size=window)
+    if chosen_key is not best:
+        table = replace(table, why="as given")
     return Draft(
-        name=name,
-        source=source,
-        fields=payload.fields,
-        columns=columns,
-        id=chosen_id,
-        time=chosen_time,
-        lateness=lateness,
-        table=table if chosen_key is best else replace(table, why="as given"),
-        rules=tuple(rules_of([c for c in columns if c.path not in used])),
-        examples=tuple(islice(_examples(sample, ids, times, chosen_time), _SAMPLE_LINES)),
-        records=count,
-        notes=tuple(_notes(sample, payload, columns, times, chosen_time)),
+        name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness, table
     )
 
 
@@ -129,7 +141,7 @@ def _choice(
     """Return the requested choice, a field's name or SQL, or else the best ranked one."""
     if requested is None:
         return ranked[0]
-    column = payload.column(requested)
+    column = column_named(requested, payload.columns)
     for choice in ranked:
         if (choice.sql == requested) if column is None else (choice.column is column):
             return choice
@@ -142,77 +154,31 @@ def _choice(
     return DraftChoice(requested, "as given")
 
 
-def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> tuple[Column, ...]:
+def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> list[Column]:
     """Return silver's columns, omitting fields that event_id or event_time already holds."""
+    reserved = {"event_id": id_.column, "event_time": time.column}
     kept = []
     for column in payload.columns:
-        reserved = {"event_id": id_.column, "event_time": time.column}.get(
-            column.name.lower(), False
-        )
-        if reserved is column:
-            continue
-        kept.append(column if reserved is False else replace(column, name=f"payload_{column.name}"))
-    return tuple(kept)
+        name = column.name.lower()
+        if name not in reserved:
+            kept.append(column)
+        elif reserved[name] is not column:
+            kept.append(replace(column, name=f"payload_{column.name}"))
+    return kept
 
 
 def _key(requested: str, columns: Sequence[Column]) -> Column | None:
-    wanted = requested.strip().lower()
-    if wanted in (NO_KEY, ""):
+    if requested.strip().lower() in (NO_KEY, ""):
         return None
     scalars = [column for column in columns if column.is_scalar]
-    for column in scalars:
-        if wanted in (column.name.lower(), column.shown.lower()):
-            return column
+    found = column_named(requested, scalars)
+    if found is not None:
+        return found
     names = [column.name for column in scalars]
     raise UsageError(
         f"--key '{requested}' is not a scalar column of silver{suggestion(requested, names)} "
         f"(known: {', '.join(names)}; {NO_KEY} for no key)"
     )
-
-
-def _examples(
-    sample: Sample,
-    ids: Sequence[str | None] | None,
-    times: Sequence[datetime | None],
-    time: DraftChoice,
-) -> Iterator[bytes]:
-    """Yield single-line payloads that silver accepts: with a new id, and not in the future."""
-    seen: set[str] = set()
-    for at, (record, instant) in enumerate(zip(sample.records, times, strict=True)):
-        event_id = str(at) if ids is None else ids[at]
-        if event_id is None or event_id in seen:
-            continue
-        seen.add(event_id)
-        timed = time.column is None or (instant is not None and not in_future([instant]))
-        if timed and b"\n" not in record.payload:
-            yield record.payload
-
-
-def _notes(
-    sample: Sample,
-    payload: Payload,
-    columns: Sequence[Column],
-    times: Sequence[datetime | None],
-    time: DraftChoice,
-) -> Iterator[str]:
-    yield from payload.notes
-    for column in columns:
-        yield from (f"{column.shown}: {note}" for note in column.notes)
-    for column in columns:
-        if column.name != ".".join(column.path).replace(".", "_"):
-            yield f"{column.shown} is named {column.name} in silver"
-    if sample.broken:
-        first, why = sample.broken[0]
-        yield (
-            f"{len(sample.broken):,} of {len(sample.broken) + len(sample.records):,} records will "
-            f"be quarantined: not one JSON object; the first: {first.place}: {why}"
-        )
-    ahead = in_future(times)
-    if ahead:
-        yield (
-            f"{ahead:,} of {len(times):,} records are in the future by {time.sql}; those further "
-            "ahead than watermark.max_future_skew will be quarantined"
-        )
 
 
 def files_for(folder: Path, name: str) -> dict[str, Path]:
@@ -298,7 +264,7 @@ def _content(draft: Draft) -> dict[str, bytes]:
     """Render the files; without examples no test is written."""
     # No HTML autoescaping: the output is YAML and Python, which the filters quote.
     templates = Templates(
-        loader=PackageLoader("tidelake.scaffold"),
+        loader=PackageLoader("tidelake.cli.init"),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,
@@ -306,12 +272,14 @@ def _content(draft: Draft) -> dict[str, bytes]:
     filters = (_comment, _ddl, _flow, _scalar, _scalar_in_flow, written)
     templates.filters |= {function.__name__.removeprefix("_"): function for function in filters}
     topic = draft.source if isinstance(draft.source, Address) else None
+    used = [choice.column.path for choice in (draft.id, draft.time) if choice.column]
     facts = {
         "draft": draft,
         "topic": topic,
         "origin": f"the topic {topic.topic}" if topic else draft.source,
         "copies": draft.id.sql != "record_id",
         "count": len(draft.examples),
+        "rules": guesses.rules_of([c for c in draft.columns if c.path not in used]),
     }
     names = {"pipeline": "pipeline.yml.j2", "suite": "suite.yml.j2"}
     names |= {"test": "test.py.j2"} if draft.examples else {}
@@ -324,15 +292,9 @@ def _content(draft: Draft) -> dict[str, bytes]:
 
 
 def _comment(text: str, indent: int) -> str:
-    lead = " " * indent + "# "
-    lines = textwrap.wrap(
-        " ".join(text.split()),
-        _WIDTH,
-        initial_indent=lead,
-        subsequent_indent=lead,
-        break_on_hyphens=False,
-    )
-    return "\n".join(lines) + "\n"
+    lead, words = " " * indent + "# ", " ".join(text.split())
+    lines = textwrap.wrap(words, _WIDTH - len(lead), break_on_hyphens=False)
+    return "".join(f"{lead}{line}\n" for line in lines)
 
 
 def _ddl(field: Field) -> str:
@@ -346,9 +308,7 @@ def _scalar(value: str) -> str:
 
 
 def _scalar_in_flow(value: str) -> str:
-    if value.isidentifier():
-        return _scalar(value)
-    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return _scalar(value) if value.isidentifier() else json.dumps(value, ensure_ascii=False)
 
 
 def _flow(value: dict[str, Any], indent: int) -> str:

@@ -1,7 +1,8 @@
 """Infer the payload schema and silver's columns from a sample: names, types, time formats.
 
 In doubt the wider type is chosen: a value that does not fit exactly would be quarantined, while a
-string can still be parsed by an expression.
+string can still be parsed by an expression. DuckDB's JSON sniffer is not used: it reads money and
+long integers as DOUBLE, drops names that differ in case, and does not tell which line is broken.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
+from functools import partial
 from typing import Any
 
 from tidelake.config.expressions import columns_in, expression_problems
@@ -22,40 +24,16 @@ from tidelake.names import SILVER_RESERVED, is_column_name, quoted
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
 
-def _words(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-_MONEY = _words(
-    """
-    amount balance cost discount fare fee income paid payment price refund revenue salary subtotal
-    tax tip total turnover chf cny czk dkk eur gbp inr jpy nok pln sek usd
-    """
+_MONEY = (
+    "amount balance cost discount fare fee income paid payment price refund revenue salary "
+    "subtotal tax tip total turnover chf cny czk dkk eur gbp inr jpy nok pln sek usd"
 )
 # A name with one of these words is a count or a rate, not money: `total_items`, `tax_rate`.
-_NOT_MONEY = _words(
-    """
-    cents cnt code count days duration hours id items minor minutes ms number pct percent
-    percentage qty quantity rate ratio seconds type users
-    """
+_NOT_MONEY = (
+    "cents cnt code count days duration hours id items minor minutes ms number pct percent "
+    "percentage qty quantity rate ratio seconds type users"
 )
-KINDS = _words(
-    """
-    action category channel class country currency event kind level method operation platform
-    region severity source state status type
-    """
-)
-_OWNERS = _words(
-    """
-    account client customer device host machine member node owner parent player product sensor
-    session shop sku station store subject tenant user vehicle visitor
-    """
-)
-# Devices send one reading at a time, so device and time identify it; a user may send two a second.
-DEVICES = _words("device machine meter node plant probe sensor station turbine vehicle")
-COORDINATES = _words("lat latitude lng lon long longitude")
-IDS = _words("guid id key uid uuid")
-_TIMES = _words("at created date datetime logged occurred time timestamp ts when")
+TIMES = "at created date datetime logged occurred time timestamp ts when"
 
 
 def words_of(name: str) -> tuple[str, ...]:
@@ -63,9 +41,9 @@ def words_of(name: str) -> tuple[str, ...]:
     return tuple(word.lower() for word in _WORD.findall(name))
 
 
-def has_word(name: str, words: frozenset[str]) -> bool:
-    """Return whether a field's name contains one of the words."""
-    return not words.isdisjoint(words_of(name))
+def has_word(name: str, words: str) -> bool:
+    """Return whether a field's name contains one of several words, separated by blanks."""
+    return not set(words.split()).isdisjoint(words_of(name))
 
 
 def is_money(name: str) -> bool:
@@ -73,34 +51,10 @@ def is_money(name: str) -> bool:
     return has_word(name, _MONEY) and not has_word(name, _NOT_MONEY)
 
 
-def is_owner(name: str) -> bool:
-    """Return whether a field of this name identifies the event's owner, not the event."""
-    return has_word(name, _OWNERS | DEVICES) and "agent" not in words_of(name)
-
-
-def id_rank(name: str) -> int:
-    """Rank how likely a name is that of the event id, from 0 to 4."""
-    words = words_of(name)
-    if not has_word(name, IDS):
-        return 0
-    if "event" in words or words in (("uuid",), ("guid",)):
-        return 4
-    return 1 if is_owner(name) else 3
-
-
-def time_rank(name: str) -> int:
-    """Rank how likely a name is that of the event time, from 0 to 4."""
-    words = set(words_of(name))
-    if not words & _TIMES:
-        return 0
-    if words & {"updated", "modified", "expires", "expiry", "due", "birth", "ingested", "received"}:
-        return 1
-    if words & {"event", "occurred", "timestamp", "ts"}:
-        return 4
-    return 3
-
-
 STRING = FieldType("string")
+_KINDS: dict[type, str] = {
+    bool: "boolean", str: "text", int: "whole", Decimal: "fraction", dict: "object", list: "array"
+}  # fmt: skip
 _BIGINT_END = 1 << 63
 # An object is a map if it has more names than this, or many names that most records lack.
 _NAMES = 60
@@ -123,15 +77,12 @@ def shape_of(name: str, values: Iterable[object]) -> Shape:
     The name decides whether such numbers are money.
     """
     present = [value for value in values if value is not None]
-    if not present:
-        return Shape(STRING, ("always null in the sample",))
-    kinds = {_kind(value) for value in present}
-    if kinds <= {"whole", "fraction"}:
-        return _number(
-            name, [Decimal(value) for value in present if isinstance(value, int | Decimal)]
-        )
-    if len(kinds) > 1:
-        return Shape(STRING, (f"mixed in the sample: {', '.join(sorted(kinds))}",))
+    kinds = {_KINDS[type(value)] for value in present}
+    if kinds and kinds <= {"whole", "fraction"}:
+        return _number(name, [Decimal(v) for v in present if isinstance(v, int | Decimal)])
+    if len(kinds) != 1:
+        mixed = f"mixed in the sample: {', '.join(sorted(kinds))}"
+        return Shape(STRING, (mixed if kinds else "always null in the sample",))
     if kinds == {"object"}:
         return _object([value for value in present if isinstance(value, dict)])
     if kinds == {"array"}:
@@ -139,39 +90,26 @@ def shape_of(name: str, values: Iterable[object]) -> Shape:
         inner = shape_of(name, items)
         notes = inner.notes if items else ("always empty in the sample",)
         return Shape(FieldType("array", element=inner.type), notes)
-    return _text(present) if kinds == {"text"} else Shape(FieldType("boolean"))
+    clock = clock_of(present) if kinds == {"text"} else None
+    if clock is not None and clock.type != STRING:
+        return Shape(clock.type, (clock.note,) if clock.note else ())
+    return Shape(FieldType("boolean") if kinds == {"boolean"} else STRING)
 
 
-def fields_of(values: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, Shape], ...]:
+def fields_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
     """Infer the fields of objects, in order of first appearance."""
     names = dict.fromkeys(name for value in values for name in value)
-    return tuple((name, shape_of(name, [value.get(name) for value in values])) for name in names)
-
-
-def _kind(value: object) -> str:
-    kinds: tuple[tuple[type, str], ...] = (
-        (bool, "boolean"), (str, "text"), (int, "whole"), (Decimal, "fraction"),
-        (dict, "object"), (list, "array"),
-    )  # fmt: skip
-    return next(name for kind, name in kinds if isinstance(value, kind))
-
-
-def _text(values: Sequence[object]) -> Shape:
-    clock = clock_of(values)
-    if clock is None or clock.type not in (TIMESTAMP, DATE_TYPE):
-        return Shape(STRING)
-    return Shape(clock.type, (clock.note,) if clock.note else ())
+    return {name: shape_of(name, [value.get(name) for value in values]) for name in names}
 
 
 def _number(name: str, values: Sequence[Decimal]) -> Shape:
     # Scale as written: 1e2 has no decimals, 2.50 has two.
-    scales = [max(-int(number.as_tuple().exponent), 0) for number in values]
-    scale = max(scales)
+    exponents = [int(number.as_tuple().exponent) for number in values]
+    scale = max(-min(exponents), 0)
     digits = max(len(str(abs(int(number)))) for number in values)
-    exponent = any(int(number.as_tuple().exponent) > 0 for number in values)
     if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
         return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
-    if scale or exponent:
+    if any(exponents):
         return Shape(FieldType("double"))
     if all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
@@ -193,18 +131,37 @@ def _object(values: Sequence[dict[str, Any]]) -> Shape:
         note = f"{len(names)} names in the sample, so a map"
         return Shape(FieldType("map", key=STRING, value=inner.type), (note, *inner.notes))
     inferred = fields_of(values)
-    fields = tuple(Field(name, shape.type) for name, shape in inferred)
-    notes = tuple(f"{name}: {note}" for name, shape in inferred for note in shape.notes)
+    fields = tuple(Field(name, shape.type) for name, shape in inferred.items())
+    notes = tuple(f"{name}: {note}" for name, shape in inferred.items() for note in shape.notes)
     return Shape(FieldType("struct", fields=fields), notes)
 
 
+_NO_ZONE = "without a zone, read as UTC"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Seconds since the epoch: a number outside the years 2000 to 2100 is not taken as a time.
 _FIRST, _END = 946_684_800, 4_102_444_800
-TIMESTAMP, DATE_TYPE = FieldType("timestamp"), FieldType("date")
-_NO_ZONE = "without a zone, read as UTC"
+# Units in a second, Spark's expression, description.
+_EPOCHS = (
+    (1, "timestamp_seconds({0})", "epoch seconds"),
+    (1_000, "timestamp_millis({0})", "epoch milliseconds"),
+    (1_000_000, "timestamp_micros({0})", "epoch microseconds"),
+    (1_000_000_000, "timestamp_micros({0} div 1000)", "epoch nanoseconds"),
+)
 # Spark timestamps have microseconds.
 _SECONDS = FieldType("decimal", precision=20, scale=6)
+# Python's pattern, Spark's pattern, description. If a sample fits both day first and month first,
+# day first is chosen, with a note.
+_DAY_FIRST, _MONTH_FIRST = "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S"
+_PATTERNS = (
+    ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
+    ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
+    ("%Y-%m-%d %H:%M:%S,%f", "yyyy-MM-dd HH:mm:ss,SSS", "a comma before the milliseconds"),
+    ("%Y/%m/%d %H:%M:%S", "yyyy/MM/dd HH:mm:ss", "slashes"),
+    ("%Y%m%dT%H%M%SZ", "yyyyMMdd'T'HHmmss'Z'", "digits without separators"),
+    ("%d.%m.%Y %H:%M:%S", "dd.MM.yyyy HH:mm:ss", "day first"),
+    (_DAY_FIRST, "dd/MM/yyyy HH:mm:ss", "day first"),
+    (_MONTH_FIRST, "MM/dd/yyyy HH:mm:ss", "month first"),
+)
 
 
 @dataclass(frozen=True)
@@ -226,29 +183,34 @@ class Clock:
 def clock_of(values: Iterable[object]) -> Clock | None:
     """Return the time format that all non-null values of a field have, or None."""
     present = [value for value in values if value is not None]
-    if not present:
-        return None
-    clocks = _clocks(present)
+    clocks = _clocks(present) if present else ()
     return next((clock for clock in clocks if all(clock.read(v) for v in present)), None)
 
 
 def _clocks(values: Sequence[object]) -> Iterator[Clock]:
     first = values[0]
     if isinstance(first, str):
-        yield _iso([value for value in values if isinstance(value, str)])
-        yield from _patterns(values)
-        yield from _epochs("try_cast({0} AS BIGINT)", STRING, _whole_text)
-    elif isinstance(first, int | Decimal) and not isinstance(first, bool):
-        yield from _epochs("{0}", FieldType("bigint"), _whole)
+        texts = [value for value in values if isinstance(value, str)]
+        if all(re.fullmatch(DATE, text) for text in texts):
+            date, sql = FieldType("date"), "CAST({0} AS TIMESTAMP)"
+            yield Clock(date, sql, "a date", _read_iso, has_time=False)
+        zoned = all(re.search(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", text) for text in texts)
+        timestamp, note = FieldType("timestamp"), "" if zoned else _NO_ZONE
+        yield Clock(timestamp, "{0}", "ISO 8601", _read_iso, note)
+        for python, spark, words in _PATTERNS:
+            note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
+            if python == _DAY_FIRST and all(map(partial(_read_pattern, _MONTH_FIRST), texts)):
+                note += "; ambiguous order of day and month, read as day first"
+            sql = "try_to_timestamp({0}, '" + spark.replace("'", "''") + "')"
+            yield Clock(STRING, sql, f"{spark} ({words})", partial(_read_pattern, python), note)
+        for scale, sql, words in _EPOCHS:
+            of_text = sql.format("try_cast({0} AS BIGINT)")
+            yield Clock(STRING, of_text, words, partial(_read_number, scale, _whole_text))
+    elif isinstance(first, int | Decimal):
+        for scale, sql, words in _EPOCHS:
+            yield Clock(FieldType("bigint"), sql, words, partial(_read_number, scale, _whole))
         words = "epoch seconds with a fraction"
-        yield Clock(_SECONDS, "timestamp_seconds({0})", words, _read_seconds)
-
-
-def _iso(texts: Sequence[str]) -> Clock:
-    if all(re.fullmatch(DATE, text) for text in texts):
-        return Clock(DATE_TYPE, "CAST({0} AS TIMESTAMP)", "a date", _read_iso, has_time=False)
-    zoned = all(re.search(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", text) for text in texts)
-    return Clock(TIMESTAMP, "{0}", "ISO 8601", _read_iso, "" if zoned else _NO_ZONE)
+        yield Clock(_SECONDS, _EPOCHS[0][1], words, partial(_read_number, 1, _to_micros))
 
 
 def _read_iso(value: object) -> datetime | None:
@@ -263,82 +225,44 @@ def _read_iso(value: object) -> datetime | None:
     return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-# Python's pattern, Spark's pattern, description. If a sample fits both day first and month first,
-# day first is chosen, with a note.
-_PATTERNS = (
-    ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
-    ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
-    ("%Y-%m-%d %H:%M:%S,%f", "yyyy-MM-dd HH:mm:ss,SSS", "a comma before the milliseconds"),
-    ("%Y/%m/%d %H:%M:%S", "yyyy/MM/dd HH:mm:ss", "slashes"),
-    ("%Y%m%dT%H%M%SZ", "yyyyMMdd'T'HHmmss'Z'", "digits without separators"),
-    ("%d.%m.%Y %H:%M:%S", "dd.MM.yyyy HH:mm:ss", "day first"),
-    ("%d/%m/%Y %H:%M:%S", "dd/MM/yyyy HH:mm:ss", "day first"),
-    ("%m/%d/%Y %H:%M:%S", "MM/dd/yyyy HH:mm:ss", "month first"),
-)
-_DAY_FIRST, _MONTH_FIRST = _PATTERNS[6][0], _PATTERNS[7][0]
+def _read_pattern(pattern: str, value: object) -> datetime | None:
+    try:
+        found = datetime.strptime(str(value), pattern)
+    except ValueError:
+        return None
+    # Spark's patterns require every digit; Python's also accept 5 for 05.
+    if not found.strftime(pattern).startswith(str(value)):
+        return None
+    return found if found.tzinfo else found.replace(tzinfo=UTC)
 
 
-def _patterns(values: Sequence[object]) -> Iterator[Clock]:
-    for python, spark, words in _PATTERNS:
-        note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
-        if python == _DAY_FIRST and all(_reader(_MONTH_FIRST)(value) for value in values):
-            note += "; ambiguous order of day and month, read as day first"
-        quoted_pattern = spark.replace("'", "''")
-        sql = f"try_to_timestamp({{0}}, '{quoted_pattern}')"
-        yield Clock(STRING, sql, f"{spark} ({words})", _reader(python), note)
+_Number = int | Decimal | None
 
 
-def _reader(pattern: str) -> Callable[[object], datetime | None]:
-    def read(value: object) -> datetime | None:
-        try:
-            found = datetime.strptime(str(value), pattern)
-        except ValueError:
-            return None
-        # Spark's patterns require every digit; Python's also accept 5 for 05.
-        if not found.strftime(pattern).startswith(str(value)):
-            return None
-        return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-    return read
+def _read_number(scale: int, number: Callable[[object], _Number], value: object) -> datetime | None:
+    found = number(value)
+    if found is None or not _FIRST * scale <= found < _END * scale:
+        return None
+    return _EPOCH + timedelta(microseconds=int(found * 1_000_000 // scale))
 
 
-def _epochs(field: str, kind: FieldType, number: Callable[[object], int | None]) -> Iterator[Clock]:
-    for scale, sql, words in (
-        (1, "timestamp_seconds({})", "epoch seconds"),
-        (1_000, "timestamp_millis({})", "epoch milliseconds"),
-        (1_000_000, "timestamp_micros({})", "epoch microseconds"),
-        (1_000_000_000, "timestamp_micros({} div 1000)", "epoch nanoseconds"),
-    ):
-
-        def read(value: object, scale: int = scale) -> datetime | None:
-            whole = number(value)
-            if whole is None or not _FIRST * scale <= whole < _END * scale:
-                return None
-            return _EPOCH + timedelta(microseconds=whole * 1_000_000 // scale)
-
-        yield Clock(kind, sql.format(field), words, read)
-
-
-def _whole(value: object) -> int | None:
+def _whole(value: object) -> _Number:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def _whole_text(value: object) -> int | None:
+def _whole_text(value: object) -> _Number:
     return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{10,19}", value) else None
 
 
-def _read_seconds(value: object) -> datetime | None:
+def _to_micros(value: object) -> _Number:
+    """Return a number with at most six decimals."""
     if isinstance(value, bool) or not isinstance(value, int | Decimal):
         return None
     exact = Decimal(value)
-    exponent = exact.as_tuple().exponent
-    if not isinstance(exponent, int) or exponent < -6 or not _FIRST <= exact < _END:
-        return None
-    return _EPOCH + timedelta(microseconds=int(exact * 1_000_000))
+    return exact if int(exact.as_tuple().exponent) >= -6 else None
 
 
 _DEEPEST = 4
-_NOT_A_COLUMN = re.compile(r"[^A-Za-z0-9_]+")
 
 
 @dataclass(frozen=True)
@@ -381,13 +305,11 @@ class Payload:
     columns: tuple[Column, ...]
     notes: tuple[str, ...]
 
-    def column(self, name: str) -> Column | None:
-        """Find a column by its name or by its field's path, ignoring case; None if unknown."""
-        wanted = name.strip().replace("`", "").lower()
-        for column in self.columns:
-            if wanted in (column.name.lower(), column.shown.lower()):
-                return column
-        return None
+
+def column_named(name: str, columns: Iterable[Column]) -> Column | None:
+    """Find a column by its name or by its field's path, ignoring case; None if unknown."""
+    wanted = name.strip().replace("`", "").lower()
+    return next((c for c in columns if wanted in (c.name.lower(), c.shown.lower())), None)
 
 
 def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
@@ -400,7 +322,7 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
     columns: list[Column] = []
     notes: list[str] = []
     seen: set[str] = set()
-    for name, shape in fields_of(values):
+    for name, shape in fields_of(values).items():
         why = ""
         if not name.strip() or not name.isprintable():
             why = "its name is blank or not printable"
@@ -412,14 +334,11 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
             notes.append(f"{name!r} is left out: {why}")
             continue
         seen.add(name.lower())
-        field_values = [value.get(name) for value in values]
-        found = list(_columns((name,), shape, field_values))
+        found = list(_columns((name,), shape, [value.get(name) for value in values]))
         columns += found
         # Epoch seconds with a fraction need DECIMAL: DOUBLE would lose digits.
-        kind = shape.type
-        if len(found) == 1 and found[0].path == (name,):
-            kind = found[0].type
-        fields.append(Field(name, kind))
+        is_whole = len(found) == 1 and found[0].path == (name,)
+        fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
         raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
     return Payload(tuple(fields), _named(columns), tuple(notes))
@@ -431,14 +350,12 @@ def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator
     if kind.kind == "struct" and len(path) < _DEEPEST:
         for field in kind.fields:
             inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
-            prefix = f"{field.name}: "
-            notes = tuple(n.removeprefix(prefix) for n in shape.notes if n.startswith(prefix))
-            yield from _columns((*path, field.name), Shape(field.type, notes), inner)
+            yield from _columns((*path, field.name), shape_of(field.name, inner), inner)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
     clock = clock_of(values) if column.is_scalar else None
     # A number counts as a time only if its name also suggests one.
-    named = has_word(path[-1], _TIMES)
+    named = has_word(path[-1], TIMES)
     if clock is None or (clock.sql != "{0}" and clock.has_time and not named):
         yield column
         return
@@ -456,21 +373,17 @@ def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
     """Give each column a valid and unique name in silver."""
     reserved = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
-    taken = set(reserved)
-    named = []
+    named: dict[str, Column] = {}
     for column in columns:
-        plain = _NOT_A_COLUMN.sub("_", "_".join(column.path)).strip("_") or "field"
-        if not plain[0].isalpha():
-            plain = f"field_{plain}"
-        plain = plain[:60]
+        plain = re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(column.path)).strip("_") or "field"
+        plain = (plain if plain[0].isalpha() else f"field_{plain}")[:60]
         name = f"payload_{plain}"[:60] if plain.lower() in reserved else plain
         number = 2
-        while name.lower() in taken or not is_column_name(name):
+        while name.lower() in reserved | named.keys() or not is_column_name(name):
             name = f"{plain[:56]}_{number}"
             number += 1
-        taken.add(name.lower())
-        named.append(replace(column, name=name))
-    return tuple(named)
+        named[name.lower()] = replace(column, name=name)
+    return tuple(named.values())
 
 
 def sql_name(*path: str) -> str:

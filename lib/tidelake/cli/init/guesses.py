@@ -9,24 +9,53 @@ from decimal import Decimal
 from itertools import product
 from typing import Any, TypeVar
 
+from tidelake.cli.init.payload import TIMES, Column, Payload, has_word, is_money, sql_name, words_of
+from tidelake.cli.init.sample import Sample
 from tidelake.config.model import written
 from tidelake.names import GOLD_RESERVED
-from tidelake.scaffold.payload import (
-    COORDINATES,
-    DEVICES,
-    IDS,
-    KINDS,
-    Column,
-    Payload,
-    has_word,
-    id_rank,
-    is_money,
-    is_owner,
-    sql_name,
-    time_rank,
-    words_of,
+
+_KINDS = (
+    "action category channel class country currency event kind level method operation platform "
+    "region severity source state status type"
 )
-from tidelake.scaffold.sample import Sample
+# Devices send one reading at a time, so device and time identify it; a user may send two a second.
+_DEVICES = "device machine meter node plant probe sensor station turbine vehicle"
+_OWNERS = (
+    "account client customer host member owner parent player product session shop sku store "
+    f"subject tenant user visitor {_DEVICES}"
+)
+_COORDINATES = "lat latitude lng lon long longitude"
+_IDS = "guid id key uid uuid"
+
+
+def _is_owner(name: str) -> bool:
+    """Return whether a field of this name identifies the event's owner, not the event."""
+    return has_word(name, _OWNERS) and "agent" not in words_of(name)
+
+
+def _is_kind(name: str) -> bool:
+    """Return whether a field of this name holds one of few kinds; its last word decides."""
+    return not set(words_of(name)[-1:]).isdisjoint(_KINDS.split())
+
+
+def _id_rank(name: str) -> int:
+    """Rank how likely a name is that of the event id, from 0 to 4."""
+    words = words_of(name)
+    if not has_word(name, _IDS):
+        return 0
+    if "event" in words or words in (("uuid",), ("guid",)):
+        return 4
+    return 1 if _is_owner(name) else 3
+
+
+def _time_rank(name: str) -> int:
+    """Rank how likely a name is that of the event time, from 0 to 4."""
+    if not has_word(name, TIMES):
+        return 0
+    if has_word(name, "updated modified expires expiry due birth ingested received"):
+        return 1
+    return 4 if has_word(name, "event occurred timestamp ts") else 3
+
 
 _STEPS = tuple(
     timedelta(**{unit: number})
@@ -68,11 +97,10 @@ def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> 
     usual, most = behind[int(len(behind) * _MOST_ON_TIME) - 1], behind[-1]
     delay = step_above(usual)
     allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
-    why = (
-        f"99 of 100 records arrive at most {_rough(usual)} after a later one, all at most "
-        f"{_rough(most)}"
-    )
-    return Lateness(delay, allowed, why if most else "the sample is in order")
+    if not most:
+        return Lateness(delay, allowed, "the sample is in order")
+    behind_text = f"at most {_rough(usual)} after a later one, all at most {_rough(most)}"
+    return Lateness(delay, allowed, f"99 of 100 records arrive {behind_text}")
 
 
 def step_above(length: timedelta) -> timedelta:
@@ -113,22 +141,25 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
 
     Identical copies of a record do not count against an id, whose purpose is to detect them.
     """
-    distinct = _distinct(sample)
+    first: dict[bytes, int] = {}
+    for at, record in enumerate(sample.records):
+        first.setdefault(record.payload.strip(), at)
+    distinct = list(first.values())
     ranked = []
-    for position, column in enumerate(payload.columns):
+    for column in payload.columns:
         is_time = column.clock is not None and column.clock.has_time
         kinds = ("boolean", "double", "float", "date")
         found = _uniqueness(column, distinct)
         if not column.is_scalar or column.type.kind in kinds or is_time or found is None:
             continue
         share, why = found
-        rank, is_random = id_rank(column.path[-1]), _looks_random(column)
+        rank, is_random = _id_rank(column.path[-1]), _looks_random(column)
         # An owner's id, such as user_id, may be unique in a small sample by chance.
         if rank == 1 and len(distinct) < _FEW_OWNERS and len(payload.columns) > 1:
             rank = 0
         if rank or is_random:
-            score = (rank, share, is_random, -len(column.path), -position)
-            ranked.append((score, DraftChoice(column.field, why, column)))
+            choice = DraftChoice(column.field, why, column)
+            ranked.append(((rank, share, is_random, -len(column.path)), choice))
     of_payload = [*_best_first(ranked), *_pairs(payload, distinct)]
     why = "the record's position is used, so a copy sent again counts as another event"
     if not of_payload:
@@ -137,21 +168,21 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
 
 
 def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
+    """Sort by score; of equal ones the first stays first."""
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 
 def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
     """Rank the candidates for the event time, best first."""
     ranked = []
-    for position, column in enumerate(payload.columns):
+    for column in payload.columns:
         clock = column.clock
         if clock is None:
             continue
         missing = sum(value is None for value in column.values)
         words = clock.words if clock.has_time else "a date without a time of day"
         why = words + (f", missing in {missing:,}" if missing else ", never missing")
-        rank = time_rank(column.path[-1])
-        score = (not missing, clock.has_time, rank, -len(column.path), -position)
+        score = (not missing, clock.has_time, _time_rank(column.path[-1]), -len(column.path))
         ranked.append((score, DraftChoice(clock.sql.format(column.field), why, column)))
     what = "the record's Kafka timestamp" if from_topic else "the file's modification time"
     why = f"{what} is used" if ranked else f"no field holds a time; {what} is used"
@@ -176,13 +207,6 @@ def identities(choice: DraftChoice, count: int) -> Sequence[str | None] | None:
 def in_future(found: Sequence[datetime | None]) -> int:
     """Count the instants in the future."""
     return sum(instant is not None and instant > datetime.now(UTC) for instant in found)
-
-
-def _distinct(sample: Sample) -> list[int]:
-    first: dict[bytes, int] = {}
-    for at, record in enumerate(sample.records):
-        first.setdefault(record.payload.strip(), at)
-    return list(first.values())
 
 
 def _uniqueness(column: Column, distinct: Sequence[int]) -> tuple[float, str] | None:
@@ -211,17 +235,15 @@ def _looks_random(column: Column) -> bool:
 
 def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
     """Yield pairs of a device field and a time field that are unique together."""
-    devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], DEVICES)]
+    devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], _DEVICES)]
     times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
     for device, time in product(devices, times) if len(distinct) > 1 else ():
         pairs = zip(device.values, time.values, strict=True)
         ids = [None if a is None or b is None else f"{a}|{b}" for a, b in pairs]
         unique = {ids[at] for at in distinct} - {None}
         if len(unique) == len(distinct):
-            why = (
-                f"no single field is unique; {device.shown} and {time.shown} together are, in "
-                f"{len(unique):,} different records"
-            )
+            both = f"{device.shown} and {time.shown} together are"
+            why = f"no single field is unique; {both}, in {len(unique):,} different records"
             sql = f"concat_ws('|', {device.field}, {time.field})"
             yield DraftChoice(sql, why, ids=tuple(ids))
 
@@ -245,20 +267,14 @@ class FirstTable:
 def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> list[Column]:
     """Rank the columns with few distinct values as gold keys, best first."""
     ranked = []
-    for position, column in enumerate(columns):
+    for column in columns:
         if any(column is other for other in left_out) or column.name.lower() in GOLD_RESERVED:
             continue
-        kinds = kinds_of(column)
-        if kinds is None:
-            continue
-        kind, text = _is_kind(column), column.type.kind == "string"
-        owner = is_owner(column.path[-1])
-        ranked.append(((kind, -len(column.path), text, owner, -len(kinds), -position), column))
+        name, text, kinds = column.path[-1], column.type.kind == "string", kinds_of(column)
+        if kinds is not None:
+            score = (_is_kind(name), -len(column.path), text, _is_owner(name), -len(kinds))
+            ranked.append((score, column))
     return _best_first(ranked)
-
-
-def _is_kind(column: Column) -> bool:
-    return not KINDS.isdisjoint(words_of(column.path[-1])[-1:])
 
 
 def kinds_of(column: Column) -> list[str] | None:
@@ -271,7 +287,7 @@ def kinds_of(column: Column) -> list[str] | None:
     texts = [str(value) for value in present]
     kinds = sorted(set(texts))
     enough = len(texts) >= max(0.8 * len(column.values), 1)
-    whole = column.type.kind == "bigint" and not _is_kind(column)
+    whole = column.type.kind == "bigint" and not _is_kind(column.path[-1])
     most = min(_MOST_KINDS, max(len(texts) // 4, 3))
     if not enough or whole or not 1 < len(kinds) <= most:
         return None
@@ -296,18 +312,10 @@ def first_table(
     by = f"_by_{key.name.lower()}" if key else ""
     number, unit = written(window).split()
     short = f"{number}{'ms' if unit.startswith('milli') else unit[0]}"
-    why = (
-        f"{len(kinds_of(key) or ())} values in the sample"
-        if key
-        else "no field has few distinct values"
-    )
-    return FirstTable(
-        f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}",
-        key.name if key else None,
-        window,
-        tuple(measures),
-        why,
-    )
+    name = f"{pipeline}{by}"[:58].rstrip("_").replace("__", "_") + f"_{short}"
+    kinds = kinds_of(key) if key else None
+    why = f"{len(kinds or ())} values in the sample" if key else "no field has few distinct values"
+    return FirstTable(name, key.name if key else None, window, tuple(measures), why)
 
 
 def _measures(
@@ -317,11 +325,10 @@ def _measures(
     numbers = [c for c in columns if c.clock is None and c is not key]
     sums = [c for c in numbers if c.type.kind == "decimal" and is_money(c.path[-1])]
     # A mean of coordinates is not meaningful.
-    means = [
-        c for c in numbers if c.type.kind == "double" and not has_word(c.path[-1], COORDINATES)
-    ]
-    owners = [c for c in numbers if c.is_scalar and is_owner(c.path[-1])]
-    owners = [c for c in owners if has_word(c.path[-1], IDS) or c.type.kind == "string"]
+    means = [c for c in numbers if c.type.kind == "double"]
+    means = [c for c in means if not has_word(c.path[-1], _COORDINATES)]
+    owners = [c for c in numbers if c.is_scalar and _is_owner(c.path[-1])]
+    owners = [c for c in owners if has_word(c.path[-1], _IDS) or c.type.kind == "string"]
     for prefix, aggregate, some in (
         ("total", "sum", sums[:_MOST_MEASURES]),
         ("mean", "avg", means[:_MOST_MEASURES]),
@@ -336,35 +343,31 @@ def _measures(
 
 
 _RANGES = (
-    ({"lat", "latitude"}, -90, 90),
-    ({"lon", "lng", "long", "longitude"}, -180, 180),
-    ({"percent", "percentage", "pct"}, 0, 100),
-    ({"port"}, 0, 65_535),
+    ("lat latitude", -90, 90),
+    ("lon lng long longitude", -180, 180),
+    ("percent percentage pct", 0, 100),
+    ("port", 0, 65_535),
 )
-_NOT_NEGATIVE = frozenset(
-    [
-        *("age", "bytes", "count", "duration", "elapsed", "height", "items", "latency", "length"),
-        *("ms", "qty", "quantity", "seconds", "size", "speed", "weight", "width"),
-    ]
+_NOT_NEGATIVE = (
+    "age bytes count duration elapsed height items latency length ms qty quantity seconds size "
+    "speed weight width"
 )
 _PLAIN = frozenset(["string", "boolean", "bigint", "double", "decimal"])
 
 
 def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
     """Return expectations in suite format; all except those on id and time are warnings."""
-    rules: list[dict[str, Any]] = [
-        {"type": f"expect_column_values_to_{what}", "kwargs": {"column": name}}
-        for what, name in (
-            ("not_be_null", "event_id"),
-            ("not_be_null", "event_time"),
-            ("be_unique", "event_id"),
-        )
-    ]
+    rules = [_rule("event_id", "not_be_null"), _rule("event_time", "not_be_null")]
+    rules.append(_rule("event_id", "be_unique"))
     for column in columns:
         for what, arguments in _expectations_met(column):
-            kind, kwargs = f"expect_column_values_to_{what}", {"column": column.name, **arguments}
-            rules.append({"type": kind, "kwargs": kwargs, "severity": "warning"})
+            rules.append(_rule(column.name, what, **arguments) | {"severity": "warning"})
     return rules
+
+
+def _rule(column: str, what: str, **arguments: Any) -> dict[str, Any]:
+    kwargs = {"column": column, **arguments}
+    return {"type": f"expect_column_values_to_{what}", "kwargs": kwargs}
 
 
 def _expectations_met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -373,25 +376,21 @@ def _expectations_met(column: Column) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     if all(value is not None for value in column.values):
         yield "not_be_null", {}
-    kinds = kinds_of(column)
-    if kinds is not None and column.type.kind == "string":
+    if column.type.kind == "string" and (kinds := kinds_of(column)) is not None:
         yield "be_in_set", {"value_set": kinds}
-    bounds = _bounds(column)
-    if bounds:
+    if bounds := _bounds(column):
         yield "be_between", bounds
 
 
 def _bounds(column: Column) -> dict[str, int]:
     if column.clock is not None or column.type.kind not in ("bigint", "double", "decimal"):
         return {}
-    numbers = [
-        Decimal(value)
-        for value in column.values
-        if isinstance(value, int | Decimal) and not isinstance(value, bool)
-    ]
-    words = set(words_of(column.path[-1]))
-    for names, low, high in _RANGES:
-        if words & names and numbers and low <= min(numbers) and max(numbers) <= high:
+    numbers = [Decimal(v) for v in column.values if isinstance(v, int | Decimal)]
+    if not numbers:
+        return {}
+    name, least, most = column.path[-1], min(numbers), max(numbers)
+    for words, low, high in _RANGES:
+        if has_word(name, words) and low <= least and most <= high:
             return {"min_value": low, "max_value": high}
-    counted = is_money(column.path[-1]) or bool(words & _NOT_NEGATIVE)
-    return {"min_value": 0} if counted and numbers and min(numbers) >= 0 else {}
+    counted = is_money(name) or has_word(name, _NOT_NEGATIVE)
+    return {"min_value": 0} if counted and least >= 0 else {}
