@@ -19,7 +19,7 @@ from tidelake.config.environment import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
-from tidelake.ops.observers import Recorder, RunObserver, observing
+from tidelake.ops.observers import RunObserver, observing
 from tidelake.ops.sinks import Measured, ProgressTable, measures_since
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -29,7 +29,9 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def observed(made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets: Any) -> Recorder:
+def observed(
+    made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets: Any
+) -> RunObserver:
     """Run hops the way the command line does; give what measured them."""
     environment = made.environment.model_copy(update=targets)
     run = Run(made.spark, made.pipeline, made.lake, environment, Progress(said.append))
@@ -38,7 +40,7 @@ def observed(made: World, said: list[str], hops: Sequence[Hop] = HOPS, **targets
         run_hops(seen, hops, trigger)
     observer = seen.progress.observer
     assert isinstance(observer, RunObserver)
-    return observer._recorder
+    return observer
 
 
 def jobs(spark: SparkSession) -> int:
@@ -70,7 +72,7 @@ def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
     plain.run()
     alone = jobs(spark) - started
     said: list[str] = []
-    recorder = observed(
+    observer = observed(
         made,
         said,
         metrics=Metrics(prometheus="127.0.0.1:0"),
@@ -83,8 +85,8 @@ def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> d
         "said": said,
         "kept": kept,
         "jobs": (alone, watched),
-        "sinks": recorder._sinks,
-        "batches": [Measured(**one.to_json()) for one in recorder.recent()],
+        "sinks": observer._sinks,
+        "batches": [Measured(**one.to_json()) for one in observer.recent()],
     }
 
 

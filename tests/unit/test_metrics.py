@@ -24,7 +24,7 @@ from tidelake.ops.observers import (
     Closed,
     Failed,
     Message,
-    Recorder,
+    RunObserver,
     Started,
     TriggerProgress,
 )
@@ -218,27 +218,27 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: BatchJoiner) -
     said: list[str] = []
     broken, well = Collecting(), Collecting()
     broken.breaks = True
-    recorder = Recorder(joining, [broken, well], said.append)
+    observer = RunObserver(joining, [broken, well], said.append)
     for batch in (0, 1):
-        recorder.hear(closed("silver", batch, 10, 5))
-        recorder.hear(trigger("silver", batch, 1))
-    recorder.settle()
-    recorder.close()
+        observer.hear(closed("silver", batch, 10, 5))
+        observer.hear(trigger("silver", batch, 1))
+    observer.settle()
+    observer.close()
     assert said == ["metrics: the test failed and was disabled: RuntimeError. The run continues."]
-    assert [one.batch for one in well.found] == [0, 1] == [one.batch for one in recorder.recent()]
+    assert [one.batch for one in well.found] == [0, 1] == [one.batch for one in observer.recent()]
     assert well.is_closed
 
 
 def test_tables_that_cannot_be_read_are_told_once(joining: BatchJoiner) -> None:
     said: list[str] = []
-    recorder = Recorder(joining, [], said.append)
+    observer = RunObserver(joining, [], said.append)
     log = joining.lake.silver("shop").path / "_delta_log"
     (log / "00000000000000000001.json").write_text("not JSON")
     for batch in (0, 1):
-        recorder.hear(closed("silver", batch, 10, 5))
-        recorder.hear(trigger("silver", batch, 1))
-    recorder.settle()
-    recorder.close()
+        observer.hear(closed("silver", batch, 10, 5))
+        observer.hear(trigger("silver", batch, 1))
+    observer.settle()
+    observer.close()
     assert len(said) == 1 and said[0].startswith("metrics: a batch could not be measured: ")
 
 

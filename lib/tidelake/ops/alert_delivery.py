@@ -10,7 +10,8 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
 from typing import Any
@@ -109,37 +110,32 @@ class AlertReporter:
         Only alerts of ``rules``, the rules that were evaluated, can close.
         """
         # Hops of one pipeline may run in several processes, which share the file.
-        with hold(
-            self._folder, f"the reported alerts of {self._pipeline}", waits=True, optional=True
-        ):
+        what = f"the reported alerts of {self._pipeline}"
+        with hold(self._folder, what, waits=True, optional=True):
             known = self._known()
-            now_open = {one.key: one for one in found}
-            # An alert whose severity changed is reported too.
-            opened = [
-                one
-                for key, one in now_open.items()
-                if known.get(key, {}).get("severity") != one.severity
-            ]
-            closed = {
-                key: one
-                for key, one in known.items()
-                if one["rule"] in rules and key not in now_open
-            }
-            if not opened and not closed:
+            current = {one.key: one for one in found}
+            opened, lines = {}, []
+            for key, alert in current.items():
+                # An alert whose severity changed is reported too.
+                if known.get(key, {}).get("severity") != alert.severity:
+                    opened[key] = alert.to_json()
+                    lines.append(f"alert opens: {alert}")
+            closed = {}
+            for key, one in known.items():
+                if one["rule"] in rules and key not in current:
+                    closed[key] = one
+                    hop = f", hop {one['hop']}" if one["hop"] else ""
+                    lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
+            if not lines:
                 return
-            lines = [f"alert opens: {one}" for one in opened]
-            for one in closed.values():
-                hop = f", hop {one['hop']}" if one["hop"] else ""
-                lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
             for line in lines:
                 if line not in self._said:
                     self._say(line)
             self._said = set(lines)
-            news = {one.key: one.to_json() for one in opened}
             body = {
                 "text": "\n".join(lines),
                 "pipeline": self._pipeline,
-                "opened": list(news.values()),
+                "opened": list(opened.values()),
                 "closed": list(closed.values()),
             }
             problem = self._deliver(body) if self._deliver else ""
@@ -148,7 +144,7 @@ class AlertReporter:
                     f"alerts: the webhook did not accept them: {problem}. The next check retries."
                 )
                 return
-            kept = {key: one for key, one in known.items() if key not in closed} | news
+            kept = {key: one for key, one in known.items() if key not in closed} | opened
             write_whole(self._file, json.dumps({"open": list(kept.values())}))
             self._said = set()
 
@@ -161,55 +157,50 @@ class AlertReporter:
             return {}
 
 
-class Watch:
-    """Evaluates alerts in a background thread during a run, and once more when the run ends."""
+@contextmanager
+def watching(
+    context: Callable[[], AlertContext],
+    reporter: AlertReporter,
+    on_result: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
+    say: Say,
+) -> Iterator[None]:
+    """Evaluate alerts in a background thread during the block, and once more at its end.
 
-    def __init__(
-        self,
-        context: Callable[[], AlertContext],
-        reporter: AlertReporter,
-        on_result: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
-        say: Say,
-    ) -> None:
-        """Start the thread.
+    ``context`` returns the input of the rules; ``on_result`` gets the open alerts and the backlogs
+    after each evaluation, ``say`` the reason if an evaluation fails.
+    """
+    end = threading.Event()
 
-        ``context`` returns the input of the rules; ``on_result`` gets the open alerts and the
-        backlogs after each evaluation, ``say`` the reason if an evaluation fails.
-        """
-        self._context = context
-        self._reporter = reporter
-        self._on_result = on_result
-        self._say = say
-        self._problem = ""
-        self._end = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="tidelake-alerts", daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        """Evaluate the alerts once more and end the thread."""
-        self._end.set()
-        self._thread.join(_CLOSE_SECONDS)
-
-    def _work(self) -> None:
-        pause = _EVERY_SECONDS
-        while not self._end.wait(pause):
-            began = time.monotonic()
-            self._look()
-            pause = max(_EVERY_SECONDS, _SHARE * (time.monotonic() - began))
-        self._look()
-
-    def _look(self) -> None:
-        context = self._context()
-        if not context.lake.bronze(context.pipeline.name).exists:
-            return
+    def evaluate() -> str:
+        """Evaluate the rules once; return why that failed, or ""."""
+        found = context()
+        if not found.lake.bronze(found.pipeline.name).exists:
+            return ""
         try:
-            found = judge(context, RUNNING)
-            if self._on_result is not None:
-                self._on_result(found, context.waiting)
-            self._reporter.report(found, rules=RUNNING)
+            alerts = judge(found, RUNNING)
+            if on_result is not None:
+                on_result(alerts, found.waiting)
+            reporter.report(alerts, rules=RUNNING)
         except Exception as error:
             # No error here may stop the run, which itself reports problems with its tables.
-            reason = first_line(error)
-            if reason != self._problem:
-                self._problem = reason
-                self._say(f"alerts: the rules could not be evaluated: {reason}. The run continues.")
+            return first_line(error)
+        return ""
+
+    def work() -> None:
+        problem, pause, is_last = "", _EVERY_SECONDS, False
+        while not is_last:
+            is_last = end.wait(pause)
+            began = time.monotonic()
+            reason = evaluate()
+            if reason and reason != problem:
+                problem = reason
+                say(f"alerts: the rules could not be evaluated: {reason}. The run continues.")
+            pause = max(_EVERY_SECONDS, _SHARE * (time.monotonic() - began))
+
+    thread = threading.Thread(target=work, name="tidelake-alerts", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join(_CLOSE_SECONDS)

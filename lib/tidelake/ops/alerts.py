@@ -32,7 +32,7 @@ from tidelake.ledger.history import (
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import batch_reached, source_lag
+from tidelake.ops.status import LAG_SECONDS, hop_tables, slowest_of, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landing import check_landing
 from tidelake.silver.watermark import held_back_by
@@ -100,19 +100,14 @@ class AlertContext:
 
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
-        """The existing tables that each hop commits to; hops without one are omitted."""
-        tables: dict[Hop, list[Table]] = {
-            "bronze": [self.lake.bronze(self.pipeline.name)],
-            "silver": [self.lake.silver(self.pipeline.name)],
-            "gold": [self.lake.table(name) for name in self.pipeline.gold_names],
-        }
-        found = {hop: [table for table in tables[hop] if table.exists] for hop in HOPS}
-        return {hop: existing for hop, existing in found.items() if existing}
+        """The existing tables that each hop commits to."""
+        tables = hop_tables(self.lake, self.pipeline)
+        return {hop: [table for table in own if table.exists] for hop, own in tables.items()}
 
     @cached_property
-    def slowest(self) -> Mapping[Hop, Table]:
-        """The table of each hop whose last committed batch is the oldest."""
-        return {hop: min(tables, key=batch_reached) for hop, tables in self.closing.items()}
+    def slowest(self) -> Mapping[Hop, Table | None]:
+        """The table of each hop whose last committed batch is the oldest; None before the first."""
+        return {hop: slowest_of(tables) for hop, tables in self.closing.items()}
 
     @cached_property
     def fresh(self) -> tuple[list[FateCount], datetime | None]:
@@ -125,11 +120,11 @@ class AlertContext:
     @cached_property
     def waiting(self) -> tuple[Backlog, ...]:
         """The backlog of each hop; ``lag_growing`` itself evaluates the lag of a topic."""
-        lately = timedelta(seconds=self.pipeline.alerts.lag_seconds or 300.0)
+        lately = timedelta(seconds=self.pipeline.alerts.lag_seconds or LAG_SECONDS)
         # Also for a hop without a table: it has read nothing of its input yet.
         found = (
-            self.backlogs.backlog(hop, self.slowest.get(hop), now=self.now, lately=lately)
-            for hop in HOPS
+            self.backlogs.backlog(hop, table, now=self.now, lately=lately)
+            for hop, table in self.slowest.items()
         )
         return tuple(one for one in found if one is not None)
 
@@ -227,7 +222,7 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
         what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if back else 'promote'}")
     for hop, tables in context.closing.items():
-        error = _refusal(context, hop, tables)
+        error = _refusal(context, hop, tables) if tables else None
         if isinstance(error, GenerationError):
             yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
         elif error is not None:
@@ -240,7 +235,6 @@ def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception 
     An error counts only if several attempts all raise it: a run may be writing the table while
     the checkpoint is read.
     """
-    found: Exception | None = None
     for attempt in range(_ATTEMPTS):
         if attempt:
             time.sleep(_PAUSE_SECONDS)
@@ -278,10 +272,11 @@ def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
     """Find hops whose last run failed and that have committed no batch since."""
     for hop in HOPS:
         last = next((one for one in reversed(context.measures) if one.hop == hop), None)
+        table = context.slowest[hop]
+        closed = last_commit(table) if table else None
         if last is None or last.error_class is None:
             continue
         # A later run without metrics may have continued.
-        closed = last_commit(context.slowest[hop]) if hop in context.slowest else None
         if closed is not None and closed.written_at > last.ended_at:
             continue
         ago = lasting(context.now - last.ended_at)
@@ -294,7 +289,7 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
     for hop, tables in context.closing.items():
         last_commits = [last_commit(table) for table in tables]
         closed = [one for one in last_commits if one is not None and one.batch >= 0]
-        if len(closed) < len(tables):
+        if not closed or len(closed) < len(tables):
             continue
         batch = min(one.batch for one in closed)
         committed_at = max(one.written_at for one in closed)
@@ -316,36 +311,29 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     """Check whether records take longer from bronze to gold than the agreed latency."""
-    gold = context.slowest.get("gold")
+    gold = context.slowest["gold"]
     if gold is None:
         return
     last, earlier = [*(one for one in commits(gold) if one.batch >= 0), None, None][:2]
     bronze = list(commits(context.lake.bronze(context.pipeline.name)))
     silver = list(commits(context.lake.silver(context.pipeline.name)))
-    # The bronze versions that the last batch of gold, and the one before, include.
+    # The bronze version that the last batch of gold includes.
     included = bronze_version_in(last, silver)
-    previously_included = bronze_version_in(earlier, silver)
     oldest_missing = first_arrival(bronze, included, None)
-    oldest_included = first_arrival(bronze, previously_included, included)
+    oldest_included = first_arrival(bronze, bronze_version_in(earlier, silver), included)
     agreed = timedelta(seconds=limit)
     # A commit without a row for gold may never reach gold.
     is_open = any(one.waiting for one in context.waiting if one.hop != "bronze")
     if is_open and oldest_missing is not None and context.now - oldest_missing > agreed:
-        arrived = since = oldest_missing
-        took = context.now - oldest_missing
+        arrived, until, since = oldest_missing, context.now, oldest_missing
         what = "are not in gold yet after"
-    elif (
-        last is not None
-        and oldest_included is not None
-        and last.written_at - oldest_included > agreed
-    ):
-        arrived, since = oldest_included, last.written_at
-        took = last.written_at - oldest_included
+    elif last and oldest_included is not None and last.written_at - oldest_included > agreed:
+        arrived, until, since = oldest_included, last.written_at, last.written_at
         what = "reached gold in"
     else:
         return
     yield Found(
-        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(took)}; "
+        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(until - arrived)}; "
         f"the limit is {lasting(agreed)}",
         hop="gold",
         since=since,

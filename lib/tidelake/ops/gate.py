@@ -259,8 +259,6 @@ def _as_collected(bound: float | date | datetime, simple: str) -> float | date |
     if isinstance(bound, float):
         return bound
     if not isinstance(bound, datetime):
-        if simple == "date":
-            return bound
         bound = datetime.combine(bound, time(), UTC)
     if simple == "date":
         return bound.astimezone(UTC).date()

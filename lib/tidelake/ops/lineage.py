@@ -6,6 +6,7 @@ The client is an optional dependency, imported on use.
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -24,6 +25,7 @@ from tidelake.errors import MachineError, UsageError
 from tidelake.folders import absolute, namespace_of
 from tidelake.instants import now
 from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.gold_tables import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.visible import first_line
 
@@ -75,41 +77,32 @@ class Job:
 
 def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
     """List the inputs and outputs of a hop, including dimensions and side tables."""
-    name = pipeline.name
+    name, source = pipeline.name, pipeline.source
+    namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
+    sources: list[LineagePlace] = []
+    reads: list[Table] = []
     if hop == "bronze":
-        return LineageFlow(_sources(pipeline), (_dataset(lake, lake.bronze(name)),))
-    if hop == "silver":
+        writes = [lake.bronze(name)]
+        if isinstance(source, KafkaSource):
+            # The first broker names the cluster.
+            broker, topic = source.bootstrap.split(",")[0], source.topic or source.pattern or ""
+            sources = [LineagePlace(f"kafka://{broker}", topic)]
+        elif isinstance(source, FilesSource | DeltaSource):
+            sources = [LineagePlace(*namespace_of(absolute(source.path)))]
+    elif hop == "silver":
         # With `as_of` the dimension's history table is read.
         dimensions = [
             lake.table(f"dim.{one.dimension}__history" if one.as_of else f"dim.{one.dimension}")
             for one in pipeline.enrich
         ]
-        reads = [lake.bronze(name), lake.requeue(name), *dimensions]
+        reads = [*lake.silver_inputs(name).values(), *dimensions]
         writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
     else:
-        others = {join.right.pipeline for join in pipeline.joins} - {name}
-        reads = [lake.silver(name), *(lake.silver(other) for other in sorted(others))]
+        reads = list(inputs_of(lake, pipeline).values())
         writes = [lake.table(one) for one in pipeline.gold_names]
-    return LineageFlow(
-        tuple(_dataset(lake, table) for table in dict.fromkeys(reads)),
-        tuple(_dataset(lake, table) for table in writes),
-    )
-
-
-def _dataset(lake: Lake, table: Table) -> LineagePlace:
-    namespace = lake.root.as_uri() if lake.catalog is None else f"catalog:{lake.catalog.name}"
-    return LineagePlace(namespace, table.name, table)
-
-
-def _sources(pipeline: Pipeline) -> tuple[LineagePlace, ...]:
-    source = pipeline.source
-    if isinstance(source, KafkaSource):
-        topic = source.topic or source.pattern or ""
-        # The first broker names the cluster.
-        return (LineagePlace(f"kafka://{source.bootstrap.split(',')[0]}", topic),)
-    if isinstance(source, FilesSource | DeltaSource):
-        return (LineagePlace(*namespace_of(absolute(source.path))),)
-    return ()
+    inputs = sources + [LineagePlace(namespace, one.name, one) for one in dict.fromkeys(reads)]
+    outputs = [LineagePlace(namespace, one.name, one) for one in writes]
+    return LineageFlow(tuple(inputs), tuple(outputs))
 
 
 def client_of(lineage: Lineage) -> Any:
@@ -126,10 +119,8 @@ def client_of(lineage: Lineage) -> Any:
         config = files.FileConfig(log_file_path=str(lineage.file), append=True)
         return client.OpenLineageClient(transport=files.FileTransport(config))
     http = _loaded("transport.http")
-    references = {"lineage.url": lineage.url or ""}
-    if lineage.api_key:
-        references["lineage.api_key"] = lineage.api_key
-    found = resolved(references)
+    references = {"lineage.url": lineage.url, "lineage.api_key": lineage.api_key}
+    found = resolved({name: one for name, one in references.items() if one})
     key = found.get("lineage.api_key")
     auth = http.ApiKeyTokenProvider({"api_key": key}) if key else http.TokenProvider({})
     config = http.HttpConfig(
@@ -160,59 +151,53 @@ def event_of(
     logical table name; ``error`` is the message of the error that stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
-    flow, schemas, written = flow or LineageFlow(), schemas or {}, written or {}
-    run_facets: dict[str, Any] = {
-        "processing_engine": facets.processing_engine_run.ProcessingEngineRunFacet(
-            version=__version__, name="tidelake"
-        )
-    }
+    flow = flow or LineageFlow()
+    engine = facets.processing_engine_run.ProcessingEngineRunFacet(
+        version=__version__, name="tidelake"
+    )
+    of_run: dict[str, Any] = {"processing_engine": engine}
     if job.parent is not None:
         parent = facets.parent_run
-        run_facets["parent"] = parent.ParentRunFacet(
+        of_run["parent"] = parent.ParentRunFacet(
             run=parent.Run(runId=job.parent.run),
             job=parent.Job(namespace=lineage.namespace, name=job.parent.name),
         )
     if error:
-        run_facets["errorMessage"] = facets.error_message_run.ErrorMessageRunFacet(
+        of_run["errorMessage"] = facets.error_message_run.ErrorMessageRunFacet(
             message=error, programmingLanguage="PYTHON"
         )
-    kind = facets.job_type_job.JobTypeJobFacet(
+    of_job = facets.job_type_job.JobTypeJobFacet(
         processingType="STREAMING" if job.streams else "BATCH",
         integration="TIDELAKE",
         jobType="HOP" if job.parent else "PIPELINE",
     )
-
-    def described(place: LineagePlace) -> dict[str, Any]:
-        found: dict[str, Any] = {}
-        if place.name in schemas:
-            schema = facets.schema_dataset
-            column = schema.SchemaDatasetFacetFields
-            fields = [column(name=name, type=kind) for name, kind in schemas[place.name]]
-            found["schema"] = schema.SchemaDatasetFacet(fields=fields)
-        if place.name in written:
-            version = facets.dataset_version_dataset.DatasetVersionDatasetFacet
-            found["version"] = version(datasetVersion=str(written[place.name].version))
-        return found
-
-    def counted(place: LineagePlace) -> dict[str, Any]:
-        if place.name not in written:
-            return {}
-        statistics = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
-        return {"outputStatistics": statistics(rowCount=written[place.name].rows)}
-
+    of_dataset: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    of_output: defaultdict[str, dict[str, Any]] = defaultdict(dict)
+    for name, columns in (schemas or {}).items():
+        schema = facets.schema_dataset
+        fields = [schema.SchemaDatasetFacetFields(name=one, type=kind) for one, kind in columns]
+        of_dataset[name]["schema"] = schema.SchemaDatasetFacet(fields=fields)
+    for name, (rows, version) in (written or {}).items():
+        version_facet = facets.dataset_version_dataset.DatasetVersionDatasetFacet
+        of_dataset[name]["version"] = version_facet(datasetVersion=str(version))
+        counted = facets.output_statistics_output_dataset.OutputStatisticsOutputDatasetFacet
+        of_output[name]["outputStatistics"] = counted(rowCount=rows)
     return model.RunEvent(
         eventType=model.RunState[state],
         eventTime=at.isoformat(),
-        run=model.Run(runId=job.run, facets=run_facets),
-        job=model.Job(namespace=lineage.namespace, name=job.name, facets={"jobType": kind}),
+        run=model.Run(runId=job.run, facets=of_run),
+        job=model.Job(namespace=lineage.namespace, name=job.name, facets={"jobType": of_job}),
         producer=f"urn:tidelake:{__version__}",
         inputs=[
-            model.InputDataset(one.namespace, one.name, facets=described(one))
+            model.InputDataset(one.namespace, one.name, facets=of_dataset[one.name])
             for one in flow.inputs
         ],
         outputs=[
             model.OutputDataset(
-                one.namespace, one.name, facets=described(one), outputFacets=counted(one)
+                one.namespace,
+                one.name,
+                facets=of_dataset[one.name],
+                outputFacets=of_output[one.name],
             )
             for one in flow.outputs
         ],
@@ -310,14 +295,8 @@ class LineageReporter:
     def _schemas(self, flow: LineageFlow) -> dict[str, list[tuple[str, str]]]:
         """Read the columns of existing tables; empty if the session has ended."""
         try:
-            return {
-                table.name: [
-                    (column.name, column.dataType.simpleString())
-                    for column in load(self._run.spark, table).schema.fields
-                ]
-                for table in _tables((*flow.inputs, *flow.outputs))
-                if table.exists
-            }
+            tables = _tables((*flow.inputs, *flow.outputs))
+            return {one.name: load(self._run.spark, one).dtypes for one in tables if one.exists}
         except FOREIGN:
             return {}
 
@@ -330,15 +309,10 @@ def _written(
     flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
 ) -> dict[str, Written]:
     """Count the rows written to each table between versions, not those that merges copied."""
-    return {
-        table.name: Written(
-            sum(
-                commit.added_rows - commit.copied
-                for commit in commits(table, up_to=versions[table.name])
-                if commit.version > before[table.name] and commit.batch >= 0
-            ),
-            versions[table.name],
-        )
-        for table in _tables(flow.outputs)
-        if versions[table.name] >= 0
-    }
+    written = {}
+    for table in _tables(flow.outputs):
+        first, last = before[table.name], versions[table.name]
+        new = (one for one in commits(table, up_to=last) if one.version > first and one.batch >= 0)
+        if last >= 0:
+            written[table.name] = Written(sum(one.added_rows - one.copied for one in new), last)
+    return written

@@ -144,13 +144,11 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     # Twice the age, so that the property does not change every day.
     for_last_commit = 2 * age if age > _LOG / 2 else timedelta(0)
     needed = {
-        "logRetentionDuration": max(_LOG, plan.keep, for_last_commit),
-        "deletedFileRetentionDuration": max(_FILES, plan.keep),
+        "delta.logRetentionDuration": max(_LOG, plan.keep, for_last_commit),
+        "delta.deletedFileRetentionDuration": max(_FILES, plan.keep),
     }
-    wanted = {
-        f"delta.{key}": f"interval {-(-length // timedelta(days=1))} days"
-        for key, length in needed.items()
-    }
+    days = timedelta(days=1)
+    wanted = {key: f"interval {-(-length // days)} days" for key, length in needed.items()}
     stored = detail(spark, plan.table)["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
         properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())

@@ -18,14 +18,9 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from operator import methodcaller
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from pyspark.sql.streaming.listener import (
-    QueryProgressEvent,
-    QueryStartedEvent,
-    QueryTerminatedEvent,
-    StreamingQueryListener,
-)
+from pyspark.sql.streaming import listener
 
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.log import Commit, commits
@@ -34,10 +29,11 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
 from tidelake.kafka.topic_offsets import total
 from tidelake.ledger.history import BacklogReader
-from tidelake.ops.alert_delivery import AlertReporter, Watch, sender_of
+from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
+from tidelake.ops.status import hop_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
@@ -47,8 +43,6 @@ from tidelake.visible import first_line, kind_of
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The phase in which foreachBatch runs; a trigger without it found no input.
-WRITING = "addBatch"
 # How many of the newest commits are searched for a batch that was just committed.
 _NEWEST = 20
 _POLL_SECONDS = 1.0
@@ -60,8 +54,7 @@ _OVERDUE = timedelta(seconds=10)
 _RECENT = 3_600
 
 
-@dataclass(frozen=True)
-class Started:
+class Started(NamedTuple):
     """A hop's query started; ``limit`` is the largest input of a batch, in the hop's unit."""
 
     hop: Hop
@@ -69,8 +62,7 @@ class Started:
     limit: int | None
 
 
-@dataclass(frozen=True)
-class Closed:
+class Closed(NamedTuple):
     """A batch was committed to the tables; it took ``seconds``."""
 
     hop: Hop
@@ -80,8 +72,7 @@ class Closed:
     at: datetime
 
 
-@dataclass(frozen=True)
-class Failed:
+class Failed(NamedTuple):
     """A hop stopped with an error, given by its class and message."""
 
     hop: Hop
@@ -113,7 +104,7 @@ class TriggerProgress:
 Message = Started | Closed | Failed | TriggerProgress
 
 
-class TriggerListener(StreamingQueryListener):
+class TriggerListener(listener.StreamingQueryListener):
     """Reports each trigger that ran a batch; Spark calls it after the batch, in its own thread.
 
     It must not raise or take long: Spark's listener bus waits for it.
@@ -123,10 +114,11 @@ class TriggerListener(StreamingQueryListener):
         """Call ``on_trigger`` with each trigger."""
         self._on_trigger = on_trigger
 
-    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+    def onQueryProgress(self, event: listener.QueryProgressEvent) -> None:
         """Report times and state; not Spark's row counts, which count a row once per read."""
         progress = event.progress
-        if WRITING not in progress.durationMs:
+        # The phase in which foreachBatch runs; a trigger without it found no input.
+        if "addBatch" not in progress.durationMs:
             return
         states = list(progress.stateOperators)
         self._on_trigger(
@@ -140,10 +132,10 @@ class TriggerListener(StreamingQueryListener):
             )
         )
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+    def onQueryStarted(self, event: listener.QueryStartedEvent) -> None:
         """Do nothing: the run itself reports its start."""
 
-    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+    def onQueryTerminated(self, event: listener.QueryTerminatedEvent) -> None:
         """Do nothing: the run itself reports its end, with the error."""
 
 
@@ -241,36 +233,31 @@ class BatchJoiner:
             waiting=waiting,
             lag_seconds=lag,
             limit=started.limit if started else None,
-            **self._noted(hop, closed.batch, trigger, ended_at),
+            **self._noted(closed, trigger.state_rows if trigger else None, ended_at),
         )
 
-    def _noted(
-        self, hop: Hop, batch: int, trigger: TriggerProgress | None, ended_at: datetime
-    ) -> dict[str, Any]:
+    def _noted(self, closed: Closed, operator_rows: int | None, at: datetime) -> dict[str, Any]:
         """Return the values from silver's commit metadata: fates, watermark, state."""
-        operator_rows = trigger.state_rows if trigger else None
-        if hop != "silver":
+        if closed.hop != "silver":
             return {"state_rows": operator_rows}
-        note = SilverNote.of(_of_batch(self.lake.silver(self._pipeline.name), batch))
+        note = SilverNote.of(_of_batch(self.lake.silver(self._pipeline.name), closed.batch))
         mark = note.watermark
         if self._mark is None or self._mark[0] != mark:
-            self._mark = mark, ended_at
-        age = (ended_at - self._mark[1]).total_seconds()
+            self._mark = mark, at
+        age = (at - self._mark[1]).total_seconds()
         return {
             # Silver's state: the accepted ids that it searched, plus the prefilter's state.
             "state_rows": note.searched + (operator_rows or 0),
             "fates": dict(note.total()),
             "watermark": mark,
-            "event_time_lag_seconds": (ended_at - mark).total_seconds() if mark else None,
+            "event_time_lag_seconds": (at - mark).total_seconds() if mark else None,
             "watermark_age_seconds": age if mark else None,
         }
 
     def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
         """Return the backlog of a hop after its batch, and the age of its oldest input (s)."""
         lake, pipeline = self.lake, self._pipeline
-        reader = lake.silver(pipeline.name)
-        if hop == "gold":
-            reader = lake.table(pipeline.gold_names[0])
+        reader = hop_tables(lake, pipeline)[hop][0]
         # Only the alerts need to know how the backlog changed.
         backlog = self._backlogs.backlog(hop, reader, now=at, lately=timedelta(0))
         if backlog is not None:
@@ -285,27 +272,75 @@ def _of_batch(table: Table, batch: int) -> Commit | None:
     return next((one for one in islice(commits(table), _NEWEST) if one.batch == batch), None)
 
 
-class Recorder:
-    """Measures the batches of one run and writes them to the sinks."""
+class RunObserver:
+    """Measures the batches of a run for the sinks, and forwards its hops to lineage.
 
-    def __init__(self, joining: BatchJoiner, sinks: Sequence[Sink], say: Say) -> None:
+    Its methods may be called from any thread and only queue messages, which a thread of its own
+    processes. No error of a sink, of lineage or in a measurement stops the run.
+    """
+
+    def __init__(
+        self,
+        joining: BatchJoiner,
+        sinks: Sequence[Sink],
+        say: Say,
+        lineage: LineageReporter | None = None,
+    ) -> None:
         """Start the thread that processes messages."""
         self._joining = joining
         self._sinks = list(sinks)
         self._say = say
+        self._lineage = lineage
         self._queue: SimpleQueue[Message | None] = SimpleQueue()
         self._recent: deque[Measured] = deque(maxlen=_RECENT)
         self._lock = threading.Lock()
         self._has_failed = False
+        self._listener = TriggerListener(self.hear)
+        self._sessions: list[SparkSession] = []
         self._thread = threading.Thread(target=self._work, name="tidelake-metrics", daemon=True)
         self._thread.start()
 
+    def attach(self, session: SparkSession) -> None:
+        """Listen to a session's queries; a session is added once."""
+        if any(session is one for one in self._sessions):
+            return
+        try:
+            session.streams.addListener(self._listener)
+        except Exception as error:
+            # Some compute has no listeners; batches are then measured without Spark's progress.
+            self._say(f"metrics: cannot add a listener: {first_line(error)}. The run continues.")
+        self._sessions.append(session)
+
+    def detach(self) -> None:
+        """Stop listening; sessions that have ended are ignored."""
+        for session in self._sessions:
+            with suppress(Exception):
+                session.streams.removeListener(self._listener)
+
+    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
+        """Record the start of a hop."""
+        self.hear(Started(hop, generation, limit))
+        self._report(lambda lineage: lineage.starts(hop))
+
+    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
+        """Record a committed batch."""
+        self.hear(Closed(hop, batch, rows, seconds, now()))
+
+    def ends(self, hop: Hop) -> None:
+        """Forward the end of a hop, which has no metrics."""
+        self._report(lambda lineage: lineage.ends(hop))
+
+    def failed(self, hop: Hop, error: Exception) -> None:
+        """Record the error's class and message, without values of rows."""
+        self.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
+        self._report(lambda lineage: lineage.failed(hop, error))
+
     def hear(self, message: Message) -> None:
-        """Queue a message; callable from any thread."""
+        """Queue a message."""
         self._queue.put(message)
 
     def recent(self) -> tuple[Measured, ...]:
-        """Return the latest batches, oldest first; callable from any thread."""
+        """Return the latest batches, oldest first."""
         with self._lock:
             return tuple(self._recent)
 
@@ -354,12 +389,21 @@ class Recorder:
             try:
                 step(sink)
             except Exception as error:
-                # No error of a sink may stop the run.
                 self._sinks.remove(sink)
                 self._say(
                     f"metrics: {sink.name} failed and was disabled: {first_line(error)}. "
                     "The run continues."
                 )
+
+    def _report(self, send: Callable[[LineageReporter], None]) -> None:
+        """Report to lineage; its first error ends lineage for this run."""
+        if self._lineage is None:
+            return
+        try:
+            send(self._lineage)
+        except Exception as error:
+            self._lineage = None
+            self._say(f"lineage: {first_line(error)}. The run continues without lineage.")
 
 
 def refuse_unready(environment: Environment) -> None:
@@ -401,82 +445,24 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
                 )
         if metrics.table:
             sinks.append(ProgressTable(run, metrics.keep))
-        recorder = Recorder(
-            BatchJoiner(lake, pipeline, str(uuid.uuid4()), trigger.seconds), sinks, say
-        )
-        backlogs = BacklogReader(lake, pipeline)
-        watch = Watch(
-            lambda: AlertContext(lake, pipeline, now(), recorder.recent(), backlogs, typed),
-            AlertReporter(lake, pipeline.name, say, sender_of(environment)),
-            registry.show if registry else None,
-            say,
-        )
         lineage = None
         # Closed in reverse order: Spark's last reports, last evaluation of alerts, sinks, lineage.
         if (target := environment.lineage) is not None:
             lineage = LineageReporter(run, target, client_of(target), streams=not trigger.ends)
             closing.callback(lineage.close)
-        observer = RunObserver(recorder, lineage, say)
+        joiner = BatchJoiner(lake, pipeline, str(uuid.uuid4()), trigger.seconds)
+        observer = RunObserver(joiner, sinks, say, lineage)
         closing.callback(observer.detach)
-        closing.callback(recorder.close)
-        closing.callback(watch.close)
-        closing.callback(recorder.settle)
+        closing.callback(observer.close)
+        backlogs = BacklogReader(lake, pipeline)
+        closing.enter_context(
+            watching(
+                lambda: AlertContext(lake, pipeline, now(), observer.recent(), backlogs, typed),
+                AlertReporter(lake, pipeline.name, say, sender_of(environment)),
+                registry.show if registry else None,
+                say,
+            )
+        )
+        closing.callback(observer.settle)
         observer.attach(run.spark)
         yield replace(run, progress=replace(run.progress, observer=observer))
-
-
-class RunObserver:
-    """Forwards a run's events to the recorder and to lineage, which have threads of their own."""
-
-    def __init__(self, recorder: Recorder, lineage: LineageReporter | None, say: Say) -> None:
-        """Forward to the recorder, and to lineage if there is one."""
-        self._recorder = recorder
-        self._lineage = lineage
-        self._say = say
-        self._listener = TriggerListener(recorder.hear)
-        self._sessions: list[SparkSession] = []
-
-    def attach(self, session: SparkSession) -> None:
-        """Listen to a session's queries; a session is added once."""
-        if any(session is one for one in self._sessions):
-            return
-        try:
-            session.streams.addListener(self._listener)
-        except Exception as error:
-            # Some compute has no listeners; batches are then measured without Spark's progress.
-            self._say(f"metrics: cannot add a listener: {first_line(error)}. The run continues.")
-        self._sessions.append(session)
-
-    def detach(self) -> None:
-        """Stop listening; sessions that have ended are ignored."""
-        for session in self._sessions:
-            with suppress(Exception):
-                session.streams.removeListener(self._listener)
-
-    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Forward the start of a hop."""
-        self._recorder.hear(Started(hop, generation, limit))
-        self._report(lambda lineage: lineage.starts(hop))
-
-    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Forward a committed batch."""
-        self._recorder.hear(Closed(hop, batch, rows, seconds, now()))
-
-    def ends(self, hop: Hop) -> None:
-        """Forward the end of a hop to lineage; the recorder does not need it."""
-        self._report(lambda lineage: lineage.ends(hop))
-
-    def failed(self, hop: Hop, error: Exception) -> None:
-        """Forward the error's class and message, without values of rows."""
-        self._recorder.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
-        self._report(lambda lineage: lineage.failed(hop, error))
-
-    def _report(self, send: Callable[[LineageReporter], None]) -> None:
-        """Report to lineage; its first error ends lineage for this run."""
-        if self._lineage is None:
-            return
-        try:
-            send(self._lineage)
-        except Exception as error:
-            self._lineage = None
-            self._say(f"lineage: {first_line(error)}. The run continues without lineage.")

@@ -33,31 +33,19 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
 from tidelake.names import LAYERS
-from tidelake.spark.internals import (
-    BridgeError,
-    JavaError,
-    inject_parser,
-    java_cause,
-    jvm_of,
-    start_thrift_server,
-)
+from tidelake.spark import internals
 from tidelake.spark.jars import ensure_jars, jars_for
 from tidelake.spark.session import build_session, kept_log, spark_log
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
 # other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
 _SETTINGS = frozenset(
-    {
-        "spark.sql.adaptive.enabled",
-        "spark.sql.ansi.doubleQuotedIdentifiers",
-        "spark.sql.ansi.enabled",
-        "spark.sql.autoBroadcastJoinThreshold",
-        "spark.sql.caseSensitive",
-        "spark.sql.crossJoin.enabled",
-        "spark.sql.legacy.timeParserPolicy",
-        "spark.sql.session.timeZone",
-        "spark.sql.shuffle.partitions",
-    }
+    f"spark.sql.{name}"
+    for name in (
+        *("adaptive.enabled", "ansi.doubleQuotedIdentifiers", "ansi.enabled"),
+        *("autoBroadcastJoinThreshold", "caseSensitive", "crossJoin.enabled"),
+        *("legacy.timeParserPolicy", "session.timeZone", "shuffle.partitions"),
+    )
 )
 # JDBC drivers read the Hive version to decide what to send.
 _READABLE = _SETTINGS | {"spark.sql.hive.version"}
@@ -75,7 +63,8 @@ _CLOSED = "CUSTOM"
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
 )
-_QUERIES = """
+# Nodes of queries, of commands that change at most the client's own session, and of names.
+_NODES = """
     Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin
     EmptyRelation Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin
     LocalLimit LocalRelation LogicalRelation NearestByJoin Offset OneRowRelation PipeOperator
@@ -85,9 +74,7 @@ _QUERIES = """
     UnresolvedInlineTable UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases
     UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
     Window WithCTE WithWindowDefinition
-"""
-# Commands that change at most the client's own session.
-_COMMANDS = """
+
     DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
     DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
     DescribeNamespace DescribeQueryCommand DescribeRelation DescribeRelationJsonCommand
@@ -98,14 +85,13 @@ _COMMANDS = """
     ShowNamespaces ShowNamespacesCommand ShowPartitions ShowPartitionsCommand ShowTableExtended
     ShowTablePartition ShowTableProperties ShowTablePropertiesCommand ShowTables
     ShowTablesCommand ShowTablesExtended ShowViews ShowViewsCommand
-"""
-_NAMES = """
+
     CurrentNamespace ResolvedIdentifier ResolvedNamespace ResolvedNonPersistentFunc
     ResolvedPersistentView ResolvedTable ResolvedTempView UnresolvedFunctionName
     UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView
     UnresolvedView
 """
-_ALLOWED = frozenset(f"{_QUERIES} {_COMMANDS} {_NAMES}".split())
+_ALLOWED = frozenset(_NODES.split())
 
 
 class _Refused(Exception):
@@ -114,17 +100,6 @@ class _Refused(Exception):
 
 class _Unresolved(Exception):
     """Spark cannot analyse a plan, for example because a table does not exist."""
-
-
-def _make_new_sessions_read_only(spark: SparkSession) -> None:
-    """Install the guarding parser in each new session; ``spark`` itself may still write.
-
-    ``spark`` was started with :data:`_LOCKED`, and clients' sessions are made from it.
-    """
-    jvm = inject_parser(spark, _Guards)
-    analysis = jvm.org.apache.spark.sql.catalyst.analysis
-    _drop_functions(analysis.FunctionRegistry.builtin())
-    _drop_functions(analysis.TableFunctionRegistry.builtin())
 
 
 def _drop_functions(registry: Any) -> None:
@@ -181,10 +156,10 @@ class _Guard:
         try:
             return call(*arguments)
         except CapturedException as error:
-            raise java_cause(error) from error
+            raise internals.java_cause(error) from error
         except _Refused as error:
             refusal = self._jvm.UnsupportedOperationException(str(error))
-            raise JavaError("", refusal) from error
+            raise internals.JavaError("", refusal) from error
 
     def _judged_once(self, plan: Any) -> Any:
         # Analysis parses the SQL of views on this thread. Only the server creates views, and the
@@ -280,7 +255,7 @@ def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> Non
     function is called, :data:`_CLOSED` refuses every login. With ``anybody`` it then requires no
     password; otherwise the environment's own authentication applies.
     """
-    jvm = jvm_of(spark)
+    jvm = internals.jvm_of(spark)
     assert jvm is not None
     services = list(server.getServices())
     service = next(one for one in services if one.getName() == "ThriftBinaryCLIService")
@@ -423,10 +398,14 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
     try:
         registered = Registered(spark, lake)
         registered.refresh()
-        _make_new_sessions_read_only(spark)
+        # Each new session gets the guarding parser; this one may still write. Clients' sessions are
+        # made from it, with its settings.
+        analysis = internals.inject_parser(spark, _Guards).org.apache.spark.sql.catalyst.analysis
+        _drop_functions(analysis.FunctionRegistry.builtin())
+        _drop_functions(analysis.TableFunctionRegistry.builtin())
         try:
-            server = start_thrift_server(spark, spark_log())
-        except (BridgeError, PySparkException) as error:
+            server = internals.start_thrift_server(spark, spark_log())
+        except (internals.BridgeError, PySparkException) as error:
             raise MachineError(
                 f"the Thrift server did not start on port {port}: {str(error).splitlines()[0]}\n"
                 f"Its log is in {kept_log(error)}."
@@ -436,10 +415,10 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             yield registered
         finally:
             # The same signal may have ended the JVM already.
-            with suppress(BridgeError, OSError):
+            with suppress(internals.BridgeError, OSError):
                 server.stop()
     finally:
-        with suppress(BridgeError, OSError):
+        with suppress(internals.BridgeError, OSError):
             spark.stop()
 
 

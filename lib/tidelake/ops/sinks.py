@@ -48,36 +48,29 @@ class Measured:
     generation: str
     # For a failure the batch that was running, -1 if none was.
     batch: int
-    # Id of the run, one process from start to end.
     run: str
-    # From the batch's trigger to the end of its checkpoint.
     started_at: datetime
     ended_at: datetime
     seconds: float = 0.0
     interval_seconds: float | None = None
     # Tidelake's own count: Spark counts a source once per read.
     rows: int = 0
-    # Relative to the start of the previous batch; None for a run's first batch.
     input_rows_per_second: float | None = None
     processed_rows_per_second: float | None = None
-    # Milliseconds by Spark's phase names.
     phases: Mapping[str, int] = field(default_factory=dict)
     checkpoint_seconds: float = 0.0
-    # Accepted ids that silver searched, plus those in the prefilter's state. None for gold, whose
-    # state is its tables: counting their rows would read their whole log in each batch.
+    # None for gold, whose state is its tables: counting their rows would read their whole log in
+    # each batch.
     state_rows: int | None = None
     state_bytes: int | None = None
-    # Backlog after the batch: rows (for bronze: files or records), and the age of the oldest.
     waiting: int | None = None
     lag_seconds: float | None = None
     watermark: datetime | None = None
     event_time_lag_seconds: float | None = None
     watermark_age_seconds: float | None = None
     fates: Mapping[str, int] = field(default_factory=dict)
-    # The largest input of a batch, in the hop's unit.
     limit: int | None = None
     error_class: str | None = None
-    # Class and error condition, without values of rows; for Tidelake's errors the first line.
     error: str | None = None
 
     def to_json(self) -> dict[str, Any]:
@@ -168,23 +161,23 @@ def measures_since(
     progress = lake.progress()
     if not progress.exists:
         return ()
-    # A valid table name contains no character that needs quoting.
-    name = lake.bronze(pipeline).bare
-    kept, failed = (
-        f"ended_at >= TIMESTAMPTZ '{at.isoformat()}'" for at in (since, failed_since or since)
-    )
+    kept, failed = (f"'{at.isoformat()}'" for at in (since, failed_since or since))
     try:
+        # A valid table name contains no character that needs quoting.
         found = ask(
             lake,
-            f"SELECT {_COLUMNS} FROM {progress.name} WHERE pipeline = '{name}' "
-            f"AND ({kept} OR error_class IS NOT NULL AND {failed}) ORDER BY ended_at, batch",
+            f"SELECT {_COLUMNS} FROM {progress.name} "
+            f"WHERE pipeline = '{lake.bronze(pipeline).bare}' AND (ended_at >= TIMESTAMPTZ {kept} "
+            f"OR error_class IS NOT NULL AND ended_at >= TIMESTAMPTZ {failed}) "
+            "ORDER BY ended_at, batch",
         )
     except UsageError:
         # Without this table only the metrics are missing; reports still have the logs.
         return ()
-    maps = ("phases", "fates")
+    rows = found.as_dicts()
     return tuple(
-        Measured(**{**row, **{name: row[name] or {} for name in maps}}) for row in found.as_dicts()
+        Measured(**row | {"phases": row["phases"] or {}, "fates": row["fates"] or {}})
+        for row in rows
     )
 
 
@@ -223,8 +216,10 @@ _METRICS = {
 }
 # By metric name; a histogram's series end in _bucket, _sum, _count.
 EXPORTED: Mapping[str, Exported] = {f"tidelake_{name}": one for name, one in _METRICS.items()}
-# Gauges of a hop whose value is the field of Measured of the same name.
-_GAUGES = [one.name for one in fields(Measured) if f"tidelake_hop_{one.name}" in EXPORTED]
+# Gauges of a hop by the field of Measured with their value; most have the same name.
+_GAUGES = {"limit": "hop_batch_limit", "batch": "hop_last_batch"} | {
+    one.name: f"hop_{one.name}" for one in fields(Measured) if f"hop_{one.name}" in _METRICS
+}
 
 
 def library() -> Any:
@@ -252,13 +247,12 @@ class MetricRegistry(Sink):
         self._pipeline = pipeline
         client = library()
         self.collected = client.CollectorRegistry()
-        self._metrics: dict[str, Any] = {}
-        make = {"counter": client.Counter, "gauge": client.Gauge, "histogram": client.Histogram}
-        for name, metric in EXPORTED.items():
-            options = {"buckets": _BUCKETS} if metric.kind == "histogram" else {}
-            self._metrics[name] = make[metric.kind](
-                name, metric.meaning, metric.labels, registry=self.collected, **options
-            )
+        histogram = partial(client.Histogram, buckets=_BUCKETS)
+        make = {"counter": client.Counter, "gauge": client.Gauge, "histogram": histogram}
+        self._metrics: dict[str, Any] = {
+            name: make[one.kind](name, one.meaning, one.labels, registry=self.collected)
+            for name, one in EXPORTED.items()
+        }
 
     def put(self, measured: Measured) -> None:
         """Record the metrics of a batch or of a failure."""
@@ -271,16 +265,14 @@ class MetricRegistry(Sink):
         self._of("hop_batch_seconds", **labels).observe(measured.seconds)
         for phase, milliseconds in measured.phases.items():
             self._set("hop_phase_seconds", milliseconds / 1000, **labels, phase=phase)
-        for name in _GAUGES:
-            self._set(f"hop_{name}", getattr(measured, name), **labels)
-        self._set("hop_batch_limit", measured.limit, **labels)
-        self._set("hop_last_batch", measured.batch, **labels)
+        for field_name, gauge in _GAUGES.items():
+            self._set(gauge, getattr(measured, field_name), **labels)
         self._set("hop_last_batch_timestamp_seconds", measured.ended_at.timestamp(), **labels)
         if measured.hop != "silver":
             return
-        labels = {"pipeline": measured.pipeline}
-        mark = measured.watermark
-        self._set("watermark_timestamp_seconds", mark.timestamp() if mark else None, **labels)
+        del labels["hop"]
+        if mark := measured.watermark:
+            self._set("watermark_timestamp_seconds", mark.timestamp(), **labels)
         self._set("event_time_lag_seconds", measured.event_time_lag_seconds, **labels)
         self._set("watermark_age_seconds", measured.watermark_age_seconds, **labels)
         rows = sum(measured.fates.values())

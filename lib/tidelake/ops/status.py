@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, last_commit
-from tidelake.delta.notes import DimensionUse, SilverNote, position
+from tidelake.delta.notes import DimensionUse, FateCount, SilverNote, position
 from tidelake.delta.positions import bytes_between, rows_between
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
@@ -29,10 +29,11 @@ from tidelake.spark.tuning import BRIEF_RUN_BYTES
 
 Verdict = Literal["none", "unknown", "falls", "rests", "limit", "slots", "partitions", "enough"]
 Trend = Literal["growing", "falling", "steady"]
+# By topic and partition: the lag at the earlier check, None where unknown, and the latest.
 Lags = dict[tuple[str, str], tuple[int | None, int]]
 
 # Default for how long a lag may last.
-_LAG_SECONDS = 300.0
+LAG_SECONDS = 300.0
 # Between checks closer than this, the position within a batch outweighs the change of the lag.
 _MIN_CHECK_INTERVAL = timedelta(seconds=30)
 # Number of batches over which the rate is measured.
@@ -110,7 +111,7 @@ class HopStatus:
     None if unknown. The generation is None before the first run; ``last_commit`` is in UTC.
     """
 
-    hop: str
+    hop: Hop
     generation: str | None
     batch: int
     rows: int
@@ -173,49 +174,48 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     """Read a pipeline's status from its tables' logs; a UsageError if it has not run."""
     name = pipeline.name
     require_tables(lake, name)
-    bronze, silver = lake.bronze(name), lake.silver(name)
-    golds = [lake.table(name) for name in pipeline.gold_names]
-    # The gold hop's progress is that of its slowest table.
-    slowest = min(golds, key=batch_reached, default=None)
-    closed = last_commit(silver)
-    note = SilverNote.of(closed)
-    notes = [SilverNote.of(commit) for commit in history(lake, silver)]
+    now = now or datetime.now(UTC)
+    tables = hop_tables(lake, pipeline)
+    histories = {t.name: history(lake, t) for own in tables.values() for t in own}
+    silver = lake.silver(name)
+    note = SilverNote.of(last_commit(silver))
     warnings: Counter[str] = Counter()
     dimensions: dict[str, DimensionUse] = {}
-    for batch_note in notes:
+    for batch_note in map(SilverNote.of, histories[silver.name]):
         warnings.update(batch_note.warnings)
         for use in batch_note.dimensions:
             newest = dimensions.get(use.table, use._replace(unmatched=0))
             unmatched = newest.unmatched + use.unmatched
             dimensions[use.table] = newest._replace(unmatched=unmatched)
-    arrived = history(lake, bronze)
-    now = now or datetime.now(UTC)
+    arrived = histories[lake.bronze(name).name]
     lag = source_lag(pipeline, arrived, now=now)
-    if lag is not None:
-        waiting: int | None = lag.lag
-    else:
-        offered = offered_files(pipeline)
-        waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
-    hops = [_hop("bronze", bronze, sum(commit.added_rows for commit in arrived), waiting)]
-    taken = sum(batch_note.total().total() for batch_note in notes)
-    hops.append(_hop("silver", silver, taken, rows_between(bronze, position(closed, "bronze"))))
-    if slowest is not None:
-        taken = sum(int(commit.note.get("rows", 0)) for commit in history(lake, slowest))
-        waiting = rows_between(silver, position(last_commit(slowest), "silver"))
-        hops.append(_hop("gold", slowest, taken, waiting))
-    slowest_partition, idle = held_back_by(
-        note.partitions, idle_after=pipeline.watermark.idle_after
-    )
-    event_time_lag = None if note.watermark is None else (now - note.watermark).total_seconds()
+    hops = []
+    for hop, own in tables.items():
+        table = slowest_of(own)
+        if table is None:
+            continue
+        last = last_commit(table)
+        if hop != "bronze":
+            key: Hop = "bronze" if hop == "silver" else "silver"
+            waiting: int | None = rows_between(tables[key][0], position(last, key))
+        elif lag is not None:
+            waiting = lag.lag
+        else:
+            offered = offered_files(pipeline)
+            waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
+        rows = sum(rows_read(hop, commit) for commit in histories[table.name])
+        generation, at = (last.generation, last.written_at) if last else (None, None)
+        hops.append(HopStatus(hop, generation, batch_reached(table), rows, waiting, at))
+    held_back, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
     failed = {
-        table.name: sum(int(commit.note.get("failed", 0)) for commit in history(lake, table))
-        for table in golds
+        table.name: sum(int(commit.note.get("failed", 0)) for commit in histories[table.name])
+        for table in tables["gold"]
     }
     return Status(
         pipeline=name,
         watermark=note.watermark,
-        event_time_lag_seconds=event_time_lag,
-        held_back_by=slowest_partition,
+        event_time_lag_seconds=(now - note.watermark).total_seconds() if note.watermark else None,
+        held_back_by=held_back,
         idle=idle,
         source=lag,
         dedup=DedupStatus(note.searched, note.seconds, note.prefiltered),
@@ -232,10 +232,25 @@ def batch_reached(table: Table) -> int:
     return -1 if last is None else last.batch
 
 
-def _hop(hop: str, table: Table, rows: int, waiting: int | None) -> HopStatus:
-    last = last_commit(table)
-    generation, at = (last.generation, last.written_at) if last else (None, None)
-    return HopStatus(hop, generation, batch_reached(table), rows, waiting, at)
+def hop_tables(lake: Lake, pipeline: Pipeline) -> dict[Hop, list[Table]]:
+    """Return the tables that each hop commits to, in the order of the flow."""
+    golds = [lake.table(name) for name in pipeline.gold_names]
+    name = pipeline.name
+    return {"bronze": [lake.bronze(name)], "silver": [lake.silver(name)], "gold": golds}
+
+
+def slowest_of(tables: Sequence[Table]) -> Table | None:
+    """Return the table whose last batch is the oldest: it determines the progress of its hop."""
+    return min(tables, key=batch_reached, default=None)
+
+
+def rows_read(hop: str, commit: Commit) -> int:
+    """Return the number of rows that a batch of a hop read."""
+    if hop == "bronze":
+        return commit.added_rows
+    if hop == "silver":
+        return sum(FateCount(*count).rows for count in commit.note.get("counts", ()))
+    return int(commit.note.get("rows", 0))
 
 
 def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
@@ -253,10 +268,9 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     if landed > BRIEF_RUN_BYTES:
         return False
     for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
-    golds = (lake.table(name) for name in pipeline.gold_names)
-    for_gold = max(
-        (bytes_between(silver, position(last_commit(one), "silver")) for one in golds), default=0
-    )
+    golds = hop_tables(lake, pipeline)["gold"]
+    reached = (position(last_commit(gold), "silver") for gold in golds)
+    for_gold = max((bytes_between(silver, since) for since in reached), default=0)
     return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
 
 
@@ -285,7 +299,7 @@ def source_lag(
         asked,
         not_asked=not_asked,
         min_partitions=source.min_partitions or 0,
-        seconds=pipeline.alerts.lag_seconds or _LAG_SECONDS,
+        seconds=pipeline.alerts.lag_seconds or LAG_SECONDS,
         now=now,
     )
 
@@ -296,7 +310,7 @@ def lag_of(
     *,
     not_asked: str = "",
     min_partitions: int = 0,
-    seconds: float = 300,
+    seconds: float = LAG_SECONDS,
     now: datetime,
 ) -> SourceLag | None:
     """Compute bronze's lag from its commits; None if no commit has topic offsets.
@@ -304,11 +318,11 @@ def lag_of(
     ``asked`` is the broker's answer, None if there is none for the reason ``not_asked``. Spark
     creates at least ``min_partitions`` tasks; a lag may last ``seconds``; ``now`` is in UTC.
     """
+    notes = [commit.note for commit in newest_first if commit.note.get("behind")]
     checks = [] if asked is None else [asked]
     checks += [
         Check(datetime.fromisoformat(note["looked_at"]), note["offsets"], note["behind"])
-        for note in (commit.note for commit in newest_first)
-        if note.get("behind")
+        for note in notes
     ]
     if not checks:
         return None
@@ -317,27 +331,27 @@ def lag_of(
     apart = (check for check in older if latest.at - check.at >= _MIN_CHECK_INTERVAL)
     earlier = next(apart, older[-1] if older else None)
     was = earlier.behind if earlier else {}
-    # By topic and partition: the lag at the earlier check, None where unknown, and the latest.
-    lags = {
+    lags: Lags = {
         (topic, partition): (was.get(topic, {}).get(partition), lag)
         for topic, of_topic in latest.behind.items()
         for partition, lag in of_topic.items()
     }
-    partitions = [
-        PartitionLag(
-            topic,
-            int(partition),
-            taken := latest.taken[topic][partition],
-            taken + lag,
-            lag,
-            trend_of(before, lag),
-        )
-        for (topic, partition), (before, lag) in lags.items()
-    ]
+    partitions = []
+    for (topic, partition), (before, lag) in lags.items():
+        taken, trend = latest.taken[topic][partition], trend_of(before, lag)
+        partitions.append(PartitionLag(topic, int(partition), taken, taken + lag, lag, trend))
     recent = [commit for commit in newest_first if commit.note.get("records")][:_RATE_BATCHES]
     took: int = sum(commit.note["records"] for commit in recent)
     rate = took / sum(map(_seconds, recent)) if recent else None
-    arriving = _arriving(earlier, latest, lags) if earlier else None
+    arriving = None
+    if earlier:
+        # Partitions added since are ignored.
+        arrived = sum(
+            latest.taken[topic][partition] + lag - earlier.taken[topic][partition] - before
+            for (topic, partition), (before, lag) in lags.items()
+            if before is not None
+        )
+        arriving = max(arrived, 0) / (latest.at - earlier.at).total_seconds()
     slots = recent[0].note["slots"] if recent else 1
     tasks = max(len(lags), min_partitions)
     waits = total(latest.behind)
@@ -372,24 +386,11 @@ def _seconds(commit: Commit) -> float:
 
 def _is_held_back(recent: Sequence[Commit]) -> bool:
     """Return whether the last batches reached the limit and bronze paused between them."""
-    limits = [commit.note["limit"] for commit in recent]
-    if len(recent) < _IN_A_ROW or not all(limits):
+    if len(recent) < _IN_A_ROW or not all(commit.note["limit"] for commit in recent):
         return False
-    is_full = all(
-        commit.note["records"] >= 0.9 * limit for commit, limit in zip(recent, limits, strict=True)
-    )
+    is_full = all(commit.note["records"] >= 0.9 * commit.note["limit"] for commit in recent)
     first, last = (datetime.fromisoformat(recent[n].note["began"]) for n in (-1, 0))
     return is_full and sum(map(_seconds, recent[1:])) < _BUSY * (last - first).total_seconds()
-
-
-def _arriving(earlier: Check, latest: Check, lags: Lags) -> float:
-    """Return the records per second between two checks, ignoring partitions added since."""
-    arrived = sum(
-        latest.taken[topic][partition] + lag - earlier.taken[topic][partition] - before
-        for (topic, partition), (before, lag) in lags.items()
-        if before is not None
-    )
-    return max(arrived, 0) / (latest.at - earlier.at).total_seconds()
 
 
 def trend_of(earlier: int | None, latest: int) -> Trend | None:
@@ -410,19 +411,15 @@ def advise(
     limit: int | None = None,
     is_held_back: bool = False,
     rests: bool = False,
-    seconds: float = 300,
+    seconds: float = LAG_SECONDS,
 ) -> Advice:
     """Advise on a lag.
 
-    Args:
-        lags: Each partition's lag at the earlier check, None if unknown, and at the latest.
-        rows_per_slot: Recent rows per second of one slot; None before the first batch.
-        slots: Slots that bronze had.
-        tasks: Number of parallel read tasks: the partitions, or ``min_partitions``.
-        limit: Maximum records per batch; None for no limit.
-        is_held_back: Whether the last batches reached the limit with pauses in between.
-        rests: Whether no batch was committed for longer than a lag may last.
-        seconds: How long a lag may last.
+    ``lags`` has each partition's at the earlier check, None if unknown, and at the latest. Bronze
+    had ``slots`` slots, each with ``rows_per_slot`` recent rows per second, None before the first
+    batch; ``tasks`` read in parallel. ``is_held_back`` is whether the last batches reached the
+    limit of records with pauses in between; ``rests`` whether no batch was committed for longer
+    than a lag may last, which is ``seconds``.
     """
     waits = sum(latest for _, latest in lags)
     known = [(earlier, latest) for earlier, latest in lags if earlier is not None]

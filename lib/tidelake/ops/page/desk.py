@@ -131,44 +131,51 @@ class Desk:
         if began < watch.next_check_at:
             return
         watch.next_check_at = began + _CHECK_SECONDS
-        pipeline = self._definition(name, watch)
-        if pipeline is None:
+        try:
+            pipeline = self._definition(name, watch)
+        except (TidelakeError, OSError) as error:
+            self._publish(name, {"definition": str(error)})
             return
         try:
             versions, others = pulse_of(self._lake, pipeline)
         except Exception as error:
             # Catch any error: without this thread the page would never be updated again.
-            self._report(
-                name, "pulse", f"the tables cannot be checked for changes: {_reason(error)}"
-            )
+            why = f"the tables cannot be checked for changes: {_reason(error)}"
+            self._publish(name, {"definition": "", "pulse": why})
             return
-        ended = self._clock()
-        watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * (ended - began))
+        cost = self._clock() - began
+        watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
         has_run = versions[0] >= 0
-        self._publish(name, pipeline=pipeline, has_run=has_run)
-        self._report(name, "pulse")
-        if has_run:
-            for part in ("flow", "alerts", "sides", "plots", "books"):
-                # The flow and the alerts depend on more than the tables.
-                key = (versions, others) if part in _AGING_PARTS else versions
-                self._refresh(name, part, key, pipeline)
+        self._publish(name, {"definition": "", "pulse": ""}, pipeline=pipeline, has_run=has_run)
+        if not has_run:
+            return
+        for part, read in self._readers(pipeline).items():
+            # The flow and the alerts depend on more than the tables.
+            key = (versions, others) if part in _AGING_PARTS else versions
+            self._refresh(name, part, key, read)
 
-    def _definition(self, name: str, watch: _Watch) -> Pipeline | None:
-        """Return the definition, reloaded if its file changed; None if it is invalid."""
+    def _definition(self, name: str, watch: _Watch) -> Pipeline:
+        """Return the definition, reloaded if its file changed."""
         known = self._facts[name].pipeline
-        try:
-            if known is not None and watch.file == _stamp(known.file):
-                return known
-            found = self._load(self._called[name])
-            watch.file = _stamp(found.file)
-        except (TidelakeError, OSError) as error:
-            self._report(name, "definition", str(error))
-            return None
+        if known is not None and watch.file == _stamp(known.file):
+            return known
+        found = self._load(self._called[name])
+        watch.file = _stamp(found.file)
         watch.parts.clear()
-        self._report(name, "definition")
         return found
 
-    def _refresh(self, name: str, part: str, key: object, pipeline: Pipeline) -> None:
+    def _readers(self, pipeline: Pipeline) -> dict[str, Callable[[], object]]:
+        """Return a reader of each part of the facts, the fast ones first."""
+        lake, typed = self._lake, Typed(called=self._called[pipeline.name])
+        return {
+            "flow": lambda: read_flow(lake, pipeline, now=now()),
+            "alerts": lambda: alerts_of(lake, pipeline, now=now(), counts=False, typed=typed),
+            "sides": lambda: read_sides(lake, pipeline),
+            "plots": lambda: read_plots(lake, pipeline),
+            "books": lambda: read_ledger(lake, pipeline),
+        }
+
+    def _refresh(self, name: str, part: str, key: object, read: Callable[[], object]) -> None:
         """Read a part, if its fingerprint changed or is too old, and its pause is over."""
         known = self._watches[name].parts.setdefault(part, _Part())
         began = self._clock()
@@ -176,43 +183,24 @@ class Desk:
         if began < known.rests_until or (known.key == key and not is_old):
             return
         try:
-            found = self._read(part, pipeline)
+            self._publish(name, {part: ""}, **{part: read()})
         except Exception as error:
             # Catch any error, as above: a damaged table may raise any.
-            self._report(name, part, f"{part} cannot be read: {_reason(error)}")
-        else:
-            self._report(name, part)
-            self._publish(name, **{part: found})
+            self._publish(name, {part: f"{part} cannot be read: {_reason(error)}"})
         ended = self._clock()
         known.key, cost = key, ended - began
         known.rests_until = ended + _READ_PAUSE * cost
         known.ages_at = ended + max(_AGING_SECONDS, _AGING_PAUSE * cost)
 
-    def _read(self, part: str, pipeline: Pipeline) -> object:
-        if part == "flow":
-            return read_flow(self._lake, pipeline, now=now())
-        if part == "alerts":
-            typed = Typed(called=self._called[pipeline.name])
-            return alerts_of(self._lake, pipeline, now=now(), counts=False, typed=typed)
-        if part == "sides":
-            return read_sides(self._lake, pipeline)
-        if part == "plots":
-            return read_plots(self._lake, pipeline)
-        return read_ledger(self._lake, pipeline)
+    def _publish(self, name: str, problems: Mapping[str, str], **known: Any) -> None:
+        """Replace some facts of a pipeline; the serial increases if one of them changed.
 
-    def _report(self, name: str, part: str, why: str = "") -> None:
-        """Publish why a part cannot be read; an empty reason removes the previous one."""
-        before = self._facts[name].broken
-        broken = tuple(failure for failure in before if failure[0] != part)
-        if why:
-            broken = (*broken, (part, why))
-        if why or broken != before:
-            self._publish(name, broken=broken)
-
-    def _publish(self, name: str, **known: Any) -> None:
-        """Replace some facts of a pipeline; the serial increases if one of them changed."""
+        ``problems`` has by part why it cannot be read, "" if it was.
+        """
         with self._changed:
             before = self._facts[name]
+            broken = {**dict(before.broken), **problems}
+            known["broken"] = tuple((part, why) for part, why in broken.items() if why)
             changed = any(getattr(before, part) != found for part, found in known.items())
             serial = before.serial + (changed or before.looked_at is None)
             self._facts[name] = replace(before, looked_at=now(), serial=serial, **known)

@@ -9,34 +9,25 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
-from tidelake.config import (
-    DeltaSource,
-    FilesSource,
-    GlobalWindow,
-    GoldTable,
-    HoppingWindow,
-    KafkaSource,
-    Pipeline,
-    SessionWindow,
-)
+from tidelake.config import DeltaSource, FilesSource, GoldTable, KafkaSource, Pipeline
 from tidelake.delta.locks import writer
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.notes import SilverNote, position
+from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
-from tidelake.delta.tables import HOPS, Lake, Table
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, batch_reached, read_status
+from tidelake.ops.status import HopStatus, Status, hop_tables, read_status, rows_read, slowest_of
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
@@ -87,8 +78,7 @@ class HopFacts:
     measured: Measured | None
 
 
-@dataclass(frozen=True)
-class GoldHead:
+class GoldHead(NamedTuple):
     """The last batch of a table of the gold hop, -1 for none, and its commit time (UTC)."""
 
     table: str
@@ -112,8 +102,7 @@ class Flow:
         return any(hop.process is not None for hop in self.hops)
 
 
-@dataclass(frozen=True)
-class Bar:
+class Bar(NamedTuple):
     """A value of a plot, None if unknown, with its key or the start of its step (UTC)."""
 
     label: str
@@ -188,20 +177,17 @@ class Facts:
     @property
     def open(self) -> tuple[Alert, ...]:
         """All alerts, critical first, including those of the ledger and of unreadable parts."""
-        found = []
+        found: list[Alert] = []
         # A part that cannot be read may hide other faults.
         for part, why in self.broken:
             command = f"tidelake {'check' if part == 'definition' else 'status'} {self.argument}"
             found.append(Alert("unreadable", self.name, None, "critical", why, None, command))
         if self.books and (problem := self.books.first_problem):
             command = f"tidelake ledger {self.argument} --by batch"
-            message = f"the ledger does not balance: {problem}"
+            why = f"the ledger does not balance: {problem}"
             # The problem starts with its layer: "silver, batch 3", "gold.totals".
-            layer = re.match(r"[a-z]+", problem)
-            hop = layer[0] if layer and layer[0] in HOPS else None
-            found.append(
-                Alert("books_unbalanced", self.name, hop, "critical", message, None, command)
-            )
+            hop = next((one for one in HOPS if re.match(rf"{one}\b", problem)), None)
+            found.append(Alert("books_unbalanced", self.name, hop, "critical", why, None, command))
         found += self.alerts or ()
         return tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
 
@@ -214,25 +200,17 @@ def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
 def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
-    name = pipeline.name
-    golds = [lake.table(gold) for gold in pipeline.gold_names]
-    # The gold hop's progress is that of its slowest table.
-    slowest = min(golds, key=batch_reached, default=None)
-    tables: dict[str, tuple[Table | None, Callable[[Commit], int]]] = {
-        "bronze": (lake.bronze(name), lambda commit: commit.added_rows),
-        "silver": (lake.silver(name), lambda commit: SilverNote.of(commit).total().total()),
-        "gold": (slowest, lambda commit: int(commit.note.get("rows", 0))),
-    }
-    writers = {str(hop): writer(lake, name, hop) for hop in HOPS}
+    name, tables = pipeline.name, hop_tables(lake, pipeline)
     measured = {one.hop: one for one in measures_since(lake, name, now - _MEASURED_WITHIN)}
     hops = []
     for one in status.hops:
-        table, taken = tables[one.hop]
+        table = slowest_of(tables[one.hop])
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
         closed = [commit for commit in reversed(newest) if commit.batch >= 0]
-        sizes = tuple(taken(commit) for commit in closed)
-        rate, last = _rate(closed, sizes), measured.get(one.hop)
-        hops.append(HopFacts(one, sizes, rate, writers[one.hop], last))
+        sizes = tuple(rows_read(one.hop, commit) for commit in closed)
+        process, last = writer(lake, name, one.hop), measured.get(one.hop)
+        hops.append(HopFacts(one, sizes, _rate(closed, sizes), process, last))
+    heads = [(table.name, last_commit(table)) for table in tables["gold"]]
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
@@ -240,8 +218,8 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
         status=status,
         hops=tuple(hops),
         golds=tuple(
-            GoldHead(table.name, batch_reached(table), last.written_at if last else None)
-            for table, last in ((table, last_commit(table)) for table in golds)
+            GoldHead(gold, last.batch if last else -1, last.written_at if last else None)
+            for gold, last in heads
         ),
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
     )
@@ -249,11 +227,9 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
 
 def _source_of(pipeline: Pipeline) -> str:
     source = pipeline.source
-    if isinstance(source, FilesSource | DeltaSource):
-        return source.path
     if isinstance(source, KafkaSource):
         return f"topic {source.topic}" if source.topic else f"topics matching {source.pattern}"
-    return source.kind
+    return source.path if isinstance(source, FilesSource | DeltaSource) else source.kind
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
@@ -263,9 +239,8 @@ def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
     first = max(pauses, default=0)
     if first >= len(times) - 1:
         return None
-    length = times[-1] - times[first]
     # The rows of the first batch were read before its commit.
-    return sum(sizes[first + 1 :]) / max(length.total_seconds(), 1e-3)
+    return sum(sizes[first + 1 :]) / max((times[-1] - times[first]).total_seconds(), 1e-3)
 
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
@@ -278,24 +253,21 @@ def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
 
 def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
     name = target.table.name
-    blank = Plot(name, _kind(target, gold))
+    if gold is not None:
+        kind = _KINDS[gold.window.kind]
+    elif name.startswith("dim."):
+        kind = "versions" if name.endswith("__history") else "dimension"
+    else:
+        kind = "alerts" if "rule" in target.kind.identity else "join"
+    blank = Plot(name, kind)
     if not target.table.exists:
         return replace(blank, missing="does not exist yet")
     try:
         rows = int(ask(lake, f"SELECT count(*) FROM {name}").rows[0][0])
-        if not rows:
-            return replace(blank, missing="no rows yet")
-        return replace(_filled(lake, blank, gold), rows=rows)
+        filled = _filled(lake, blank, gold) if rows else replace(blank, missing="no rows yet")
+        return replace(filled, rows=rows)
     except TidelakeError as error:
         return replace(blank, missing=str(error).splitlines()[0])
-
-
-def _kind(target: Target, gold: GoldTable | None) -> str:
-    if gold is not None:
-        return _KINDS[gold.window.kind]
-    if target.table.name.startswith("dim."):
-        return "versions" if target.table.name.endswith("__history") else "dimension"
-    return "alerts" if "rule" in target.kind.identity else "join"
 
 
 def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
@@ -303,21 +275,21 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         label, noun = _UNWINDOWED[blank.kind]
         return _bars(lake, blank, label, "count(*)", noun)
     window = gold.window
-    if isinstance(window, SessionWindow):
+    if window.kind == "session":
         blank = replace(blank, title="sessions started")
         return _line(lake, blank, "session_start", "count(*)", timedelta(0))
     # Prefer a count, then a sum.
-    preferred = ("count", "sum", "count_if")
-    rank = {aggregate: number for number, aggregate in enumerate(preferred)}
-    measure = min(gold.measures, key=lambda measure: rank.get(measure.aggregate, len(preferred)))
+    found = {one.aggregate: one for one in reversed(gold.measures)}
+    preferred = (found[name] for name in ("count", "sum", "count_if") if name in found)
+    measure = next(preferred, gold.measures[0])
     # The loader allows only letters, digits and underscores in names.
     column = f'"{measure.name}"'
-    if isinstance(window, GlobalWindow):
+    if window.kind == "global":
         key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
         return _bars(lake, blank, f"concat_ws(' · ', {key})", f"max({column})", measure.name)
     value = f"{_COMBINED_BY.get(measure.aggregate, 'avg')}({column})"
     kept = "true"
-    if isinstance(window, HoppingWindow):
+    if window.kind == "hopping":
         # Overlapping windows would count an event several times: read only adjacent ones.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
@@ -364,8 +336,8 @@ def _line(
 def _step(span: timedelta, least: timedelta) -> timedelta:
     """Choose a common time step that gives at most ``POINTS`` points."""
     for step in _STEPS:
-        is_whole = not least or (step >= least and not step % least)
-        if is_whole and span < step * (POINTS - 1):
+        # A multiple of the least step, which also rules out shorter ones.
+        if (not least or not step % least) and span < step * (POINTS - 1):
             return step
     least = least or _STEPS[-1]
     return max(1, math.ceil(span / (least * (POINTS - 1)))) * least

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
@@ -104,12 +105,11 @@ class Renderer:
             lstrip_blocks=True,
             finalize=_shown,
         )
-        filters = (number, brief, lasting, instant, per, plain, excerpt, some)
+        texts = (number, brief, lasting, instant, per, plain, excerpt, some)
         drawings = (columns, shares, lengths, line)
-        self._environment.filters |= {one.__name__: one for one in (*filters, *drawings)}
-        self._environment.globals.update(typed=typed, names=tuple(names), root=str(root))
-        functions = (verdict_of, ledger_by, first_command)
-        self._environment.globals.update({one.__name__: one for one in functions})
+        self._environment.filters |= {one.__name__: one for one in (*texts, *drawings)}
+        functions = {one.__name__: one for one in (verdict_of, ledger_by, first_command)}
+        self._environment.globals |= {"typed": typed, "names": names, "root": str(root)} | functions
         # Compile now, so that the first request is not delayed.
         for template in self._environment.list_templates():
             self._environment.get_template(template)
@@ -226,11 +226,10 @@ def shares(values: Sequence[float]) -> tuple[Box, ...]:
     total = sum(values)
     widths = [max(WIDTH * value / total, 2 * _LEAST) if value > 0 else 0.0 for value in values]
     scale = WIDTH / sum(widths) if any(widths) else 0.0
-    boxes, x = [], 0.0
-    for width in widths:
-        boxes.append(Box(round(x, 1), 0.0, round(width * scale, 1), HEIGHT))
-        x += width * scale
-    return tuple(boxes)
+    ends = list(itertools.accumulate((width * scale for width in widths), initial=0.0))
+    return tuple(
+        Box(round(x, 1), 0.0, round(end - x, 1), HEIGHT) for x, end in itertools.pairwise(ends)
+    )
 
 
 def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
@@ -244,8 +243,8 @@ def lengths(values: Sequence[float | None]) -> tuple[float, ...]:
 
 def line(values: Sequence[float | None]) -> Line:
     """Draw a line through equidistant values; None interrupts it, and zero is always in range."""
-    known = [value for value in values if value is not None]
-    top, bottom = max([*known, 0.0]), min([*known, 0.0])
+    known = [0.0, *(value for value in values if value is not None)]
+    top, bottom = max(known), min(known)
     scale = (HEIGHT - _LEAST) / (top - bottom) if top > bottom else 0.0
     step = WIDTH / max(len(values) - 1, 1)
     zero = round(HEIGHT + bottom * scale, 1)

@@ -78,32 +78,26 @@ class PageServer(ThreadingHTTPServer):
         """
         if host in ("localhost", self.host.lower()):
             return True
-        try:
-            address = ipaddress.ip_address(host)
-        except ValueError:
-            return False
-        return address.is_loopback or not is_loopback(self.host)
+        with suppress(ValueError):
+            return ipaddress.ip_address(host).is_loopback or not is_loopback(self.host)
+        return False
 
     def document(self, path: str) -> PageDocument | None:
         """Return the document at a path; None if there is none."""
-        names = self.desk.names
         if path.startswith("/static/"):
             return static().get(path.removeprefix("/static/"))
-        if path == "/":
-            return self._rendered(names, is_overview=len(names) > 1)
-        name = unquote(path.removeprefix("/p/"))
+        names, name = self.desk.names, unquote(path.removeprefix("/p/"))
         if path.startswith("/p/") and name in names:
-            return self._rendered((name,), is_overview=False)
-        return None
-
-    def _rendered(self, names: tuple[str, ...], *, is_overview: bool) -> PageDocument:
+            names = (name,)
+        elif path != "/":
+            return None
         facts = self.desk.look(names, patience=_PATIENCE)
         state = tuple(one.serial for one in facts)
         # Each state of the facts is rendered once.
         known = self._rendered_pages.get(names)
         if known is None or known[0] != state:
             renderer = self.renderer
-            page = renderer.overview(facts) if is_overview else renderer.pipeline(facts[0])
+            page = renderer.pipeline(facts[0]) if len(facts) == 1 else renderer.overview(facts)
             known = self._rendered_pages[names] = state, page
         return known[1]
 
@@ -140,27 +134,25 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         """Send a document, or 304 if the client's copy is current."""
-        host, path = host_in(self.headers.get_all("Host", [])), None
-        with suppress(ValueError):
-            path = urlsplit(self.path).path
-        if host is None or path is None:
-            malformed = "The Host header" if host is None else "The address"
-            self._send(HTTPStatus.BAD_REQUEST, _text(f"{malformed} is malformed."))
-            return
-        if not self.server.knows(host):
-            self._send(
-                HTTPStatus.MISDIRECTED_REQUEST, _text("This server does not serve that host.")
-            )
-            return
-        found = self.server.document(path)
-        if found is None:
-            self._send(HTTPStatus.NOT_FOUND, self.server.renderer.unknown())
-        elif self.headers.get("If-None-Match") == found.tag:
-            self._send(HTTPStatus.NOT_MODIFIED, found)
-        else:
-            self._send(HTTPStatus.OK, found)
+        self._send(*self._answer())
 
     do_HEAD = do_GET
+
+    def _answer(self) -> tuple[HTTPStatus, PageDocument]:
+        host = host_in(self.headers.get_all("Host", []))
+        if host is None:
+            return HTTPStatus.BAD_REQUEST, _text("The Host header is malformed.")
+        try:
+            path = urlsplit(self.path).path
+        except ValueError:
+            return HTTPStatus.BAD_REQUEST, _text("The address is malformed.")
+        if not self.server.knows(host):
+            return HTTPStatus.MISDIRECTED_REQUEST, _text("This server does not serve that host.")
+        found = self.server.document(path)
+        if found is None:
+            return HTTPStatus.NOT_FOUND, self.server.renderer.unknown()
+        is_current = self.headers.get("If-None-Match") == found.tag
+        return HTTPStatus.NOT_MODIFIED if is_current else HTTPStatus.OK, found
 
     def _send(self, status: HTTPStatus, document: PageDocument) -> None:
         self.send_response(status)
