@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from tidelake.config import names
+from tidelake import names
 from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite

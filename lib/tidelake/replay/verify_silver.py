@@ -275,7 +275,7 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         pinned = today
         # If the definition has other dimensions now, read the current versions.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
-            pinned = [replace(one, version=v) for one, (_, v) in zip(today, versions, strict=True)]
+            pinned = [one._replace(version=v) for one, (_, v) in zip(today, versions, strict=True)]
         try:
             parts.append(enriched(pinned_rows, run.plan, pinned))
         except PySparkException as error:

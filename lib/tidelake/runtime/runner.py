@@ -90,10 +90,14 @@ def _run_in_sequence(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: b
                         opened = [opener.submit(_open, run, later) for later in hops[1:]]
                         for later in opened if cold else ():
                             # A failure is the batch's to report.
-                            opener.submit(lambda query=later: query.result().warm_up())
+                            opener.submit(_warm_up, later)
                 _run_to_the_end(run, query, trigger)
         finally:
             opener.shutdown(cancel_futures=True)
+
+
+def _warm_up(opened: Future[HopQuery]) -> None:
+    opened.result().warm_up()
 
 
 def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
