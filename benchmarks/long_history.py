@@ -32,7 +32,7 @@ from tidelake.folders import listed
 from tidelake.instants import to_json
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.silver.watermark import PartitionProgress

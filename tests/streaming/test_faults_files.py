@@ -22,7 +22,7 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ledger.terms import read_ledger
-from tidelake.runtime import bronze_hop, landing
+from tidelake.runtime import bronze_hop, landed_files
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
@@ -156,7 +156,7 @@ def test_a_file_that_grows_after_it_was_read_stops_a_run_that_goes_on(
 ) -> None:
     played = world(spark, tmp_path)
     file = played.land("a.jsonl", [click(1, minute=1)])
-    monkeypatch.setattr(landing, "LISTING_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(landed_files, "LISTING_SECONDS", 0.0, raising=False)
     # A batch is closed in the table before its line is printed.
     run = replace(played.context, progress=Progress(lambda line: _grown(file)))
     threading.Timer(20, run.stop.set).start()
@@ -200,7 +200,7 @@ def test_nothing_is_taken_of_a_file_that_grows_while_it_is_read(
     file = played.landing / name
     file.write_bytes(begun)
     os.utime(file, (0, 0))
-    owner = bronze_hop if step == "append" else landing
+    owner = bronze_hop if step == "append" else landed_files
     real: Callable[..., Any] = getattr(owner, step)
 
     def growing(*args: Any, **kwargs: Any) -> Any:

@@ -8,7 +8,7 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime.bronze_hop import in_order
-from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.landed_files import LandedFile
 
 
 def test_older_files_come_first_whatever_their_size(spark: SparkSession, tmp_path: Path) -> None:

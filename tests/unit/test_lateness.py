@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import timed
 from tidelake.silver.classify import PAYLOAD_HASH
-from tidelake.silver.route import lateness, marked
+from tidelake.silver.fates import lateness, marked
 
 WATERMARK = datetime(2024, 1, 2, 12, tzinfo=UTC)
 ROWS = [

@@ -20,7 +20,7 @@ from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ledger import terms as ledger_module
-from tidelake.ledger.balance import Batch
+from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
 from tidelake.ops.alerts import alerts_of
 

@@ -9,7 +9,7 @@ from tidelake.delta.log import Commit
 from tidelake.delta.notes import FateCount, SilverNote, add_up, position, positions
 from tidelake.delta.positions import BEGINNING
 from tidelake.fingerprints import EMPTY, Fingerprint
-from tidelake.ledger.balance import Mark
+from tidelake.ledger.commit_checks import Mark
 from tidelake.silver.watermark import PartitionProgress
 
 NOON = datetime(2024, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)

@@ -14,8 +14,8 @@ from tests.unit.judged import expect
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
 from tidelake.silver import classify, dedup, route, summary
+from tidelake.silver.fates import decide, to_silver
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.route import decide, to_silver
 from tidelake.silver.summary import summarize
 
 _BUILDERS: dict[Any, tuple[str, ...]] = {

@@ -38,7 +38,7 @@ from tidelake.silver.dedup import (
     find_repeats,
 )
 from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE
-from tidelake.silver.route import FATE, Fates, decide, with_verdicts
+from tidelake.silver.fates import FATE, Fates, decide, with_verdicts
 from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import DedupScope
 

@@ -14,7 +14,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
 from tidelake.runtime.checkpoints import open_generation, prepare, unreadable
-from tidelake.runtime.landing import batch_files, check_landing, list_files, taken_files
+from tidelake.runtime.landed_files import batch_files, check_landing, list_files, taken_files
 
 
 @pytest.fixture(params=["disk", "store"])

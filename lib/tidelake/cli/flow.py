@@ -23,7 +23,7 @@ from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.runtime.landing import check_landing, taken_files
+from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 if TYPE_CHECKING:

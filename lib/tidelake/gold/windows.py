@@ -130,11 +130,14 @@ class Windowed(Aggregated):
 
 
 def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
-    """Aggregate events into one row per window and key.
+    """Aggregate events into one row per window and combination of keys.
+
+    In a hopping window an event counts in several rows. MERGE adds the rows to the stored ones.
 
     Returns:
-        The window's bounds (none for a global window), the keys, the state columns and the
-        result columns.
+        The window's bounds (no such columns for a global window), the keys, the state columns
+        (which merge: a sum and a count for a mean, a sketch for a percentile) and the columns
+        shown, computed from these events' states alone.
     """
     table = plan.typed(events)
     if table.steps is None:

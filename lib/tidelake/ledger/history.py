@@ -16,7 +16,7 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
-from tidelake.runtime.landing import LandedFile, list_files, taken_files
+from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 
 _RECENT = timedelta(hours=1)
 

@@ -17,11 +17,11 @@ from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
-from tidelake.ledger.balance import Batch, problems_of, repetitions, tally, topic_offsets
+from tidelake.ledger.commit_checks import Batch, problems_of, repetitions, tally, topic_offsets
 from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, quarantined_by, side_rows
-from tidelake.runtime.landing import taken_files
+from tidelake.runtime.landed_files import taken_files
 
 _TRIES = 3
 

@@ -34,7 +34,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, hop_tables, slowest_of, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
-from tidelake.runtime.landing import check_landing
+from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import visible

@@ -23,7 +23,7 @@ from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import Offsets, behind, total
 from tidelake.ledger.history import history, offered_files, require_tables
-from tidelake.runtime.landing import taken_files
+from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
 

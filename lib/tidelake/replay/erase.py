@@ -58,7 +58,7 @@ from tidelake.replay.subject import Subject
 from tidelake.runtime.books import close_epoch, copy_books
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import check_landing, taken_files
+from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 

@@ -1,5 +1,8 @@
 """Begin a new generation of a hop: continue after its last batch, or replace its tables.
 
+A generation is the life of one checkpoint: batches are numbered within it, and each commit names
+its generation and batch.
+
 Writes follow the order of any batch: the checkpoint first, then side tables, and last the commit to
 the hop's own table. If interrupted before that commit, the hop is unchanged and the command can be
 run again.
@@ -62,12 +65,12 @@ from tidelake.runtime.gold_tables import (
     up_to,
 )
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import taken_files
+from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
 from tidelake.silver.classify import ORIGIN, STAGE
-from tidelake.silver.route import FATE, QUARANTINED, SILVER
+from tidelake.silver.fates import FATE, QUARANTINED, SILVER
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
 
@@ -138,11 +141,12 @@ def continue_hop(
     source: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> str:
-    """Begin a generation that keeps the rows of a hop's tables, and return its name.
+    """Begin a generation that keeps the rows of a hop's tables; return the generation's name.
 
-    Each table is committed without rows, at its last batch (``unfilled`` if it has none), with its
-    last metadata updated by ``metadata``. The checkpoint resumes after the first table's batch; see
-    :func:`begin` for the other arguments.
+    Each table gets a commit that adds no row, with the batch number of its last commit
+    (``unfilled`` if no batch filled it) and that commit's metadata, in which keys of ``metadata``
+    replace others. The new checkpoint resumes after the batch of ``tables[0]``; see :func:`begin`
+    for the other arguments.
     """
     generation = next_generation(run, hop)
     newest = [_newest_of(run, hop, table) for table in tables]

@@ -36,7 +36,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver.classify import STAGE
-from tidelake.silver.route import FATE, QUARANTINED
+from tidelake.silver.fates import FATE, QUARANTINED
 
 Reason = Literal["late", "quarantine"]
 _DISCARDED_DDL = (

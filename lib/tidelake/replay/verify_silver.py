@@ -39,9 +39,7 @@ from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
 from tidelake.runtime.silver import decide_fates
-from tidelake.silver.fields import extra_columns
-from tidelake.silver.payloads import WriterSchemas
-from tidelake.silver.route import (
+from tidelake.silver.fates import (
     FATE,
     LATE,
     QUARANTINED,
@@ -52,6 +50,8 @@ from tidelake.silver.route import (
     silver_columns,
     with_lateness,
 )
+from tidelake.silver.fields import extra_columns
+from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.scope import with_id_hash
 from tidelake.spark.tuning import BROADCAST
 

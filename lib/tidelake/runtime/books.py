@@ -35,7 +35,7 @@ from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.instants import from_json, to_json
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 
 _NOTES = 50

@@ -28,12 +28,12 @@ from tidelake.instants import now
 from tidelake.kafka import topic_offsets
 from tidelake.kafka.client import Contact, refuse_unreachable
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
-from tidelake.runtime import landing
+from tidelake.runtime import landed_files
 from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
 from tidelake.spark.session import whole_file_session
@@ -52,10 +52,10 @@ class BronzeHop(HopQuery):
         self._topics: dict[str, str] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
-        self._landing: landing.LandingGuard | None = None
+        self._landing: landed_files.LandingGuard | None = None
         if isinstance(source, FilesSource):
             table = run.lake.bronze(run.pipeline.name)
-            self._landing = landing.LandingGuard(source.path, table, self._taken_before)
+            self._landing = landed_files.LandingGuard(source.path, table, self._taken_before)
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -83,10 +83,10 @@ class BronzeHop(HopQuery):
             return topic_offsets.differs(planned, closed.note["offsets"])
         if kind != "files":
             return ""
-        taken = landing.taken_files(commits(self.table))
+        taken = landed_files.taken_files(commits(self.table))
         try:
-            logged = landing.logged_files(self.checkpoint)
-            batch = set(landing.batch_paths(self.checkpoint, closed.batch))
+            logged = landed_files.logged_files(self.checkpoint)
+            batch = set(landed_files.batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, KeyError):
             return "the list of files in its checkpoint (sources) cannot be read"
         unknown = taken.keys() - logged
@@ -173,7 +173,7 @@ class BronzeHop(HopQuery):
             # Report changed files; a missing file raises an OSError here, and the write's own
             # error names it.
             with suppress(OSError):
-                landing.check_unchanged([file for file, _ in files])
+                landed_files.check_unchanged([file for file, _ in files])
             raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
@@ -252,20 +252,20 @@ class BronzeHop(HopQuery):
             return []
         read = {place_of(row["source"]): row for row in offered}
         files = []
-        for file in landing.batch_files(self.checkpoint, batch):
+        for file in landed_files.batch_files(self.checkpoint, batch):
             row = read.get(file.path)
             if row is None:
-                landing.check_bytes(file, 0)
+                landed_files.check_bytes(file, 0)
                 files.append((file, 0))
             else:
                 planned = LandedFile(file.path, row["size"], row["modified"])
-                landing.check_bytes(file, row["bytes"], planned)
+                landed_files.check_bytes(file, row["bytes"], planned)
                 files.append((file, row["records"]))
         return files
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
         """Find ingested files whose commits are no longer in bronze's log."""
-        logged = landing.logged_files(self.checkpoint)
+        logged = landed_files.logged_files(self.checkpoint)
         return taken_before(self.run, self.table, logged.intersection(paths))
 
 

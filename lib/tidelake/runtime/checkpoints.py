@@ -35,7 +35,7 @@ from tidelake.delta.positions import (
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
 from tidelake.folders import Folder, remove_tree
-from tidelake.runtime.landing import LandedFile
+from tidelake.runtime.landed_files import LandedFile
 
 _VERSION, _NO_DATA = "v1", "-"
 # Lines of the offset log before the first source: version and metadata.
@@ -63,10 +63,14 @@ class Fence:
         batch: int,
         until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Return the table's ``last`` commit if ``batch`` comes next; None if it holds the batch.
+        """Return the table's ``last`` commit if ``batch`` follows it; None if it is that batch.
 
-        ``until`` is the end of the batch in each input; None if no input is a table. A table that
-        is at another batch (another writer, or an old copy) or holds other rows is refused.
+        ``until`` is where the batch ends in each input table; None for a hop without input tables.
+
+        Raises:
+            GenerationError: The table has no commit metadata, or another generation; it is at
+                another batch (another writer, or an old copy of the table); or it holds this batch
+                with another end than ``until``, and so with other rows.
         """
         name, mine = table.name, self.generation
         if last is None:

@@ -41,9 +41,9 @@ from tidelake.silver.avro_schema import problem_of
 from tidelake.silver.classify import SELECTED, payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
+from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.route import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
 # What may change in a gold table without a rebuild: columns are fixed; types may widen with

@@ -29,7 +29,7 @@ from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.session_pool import run_concurrently
-from tidelake.silver import route
+from tidelake.silver import fates
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
@@ -175,7 +175,7 @@ class SilverHop(HopQuery):
 
 
 class Decision(NamedTuple):
-    """Rows with their fates, from :func:`tidelake.silver.route.decide`.
+    """Rows with their fates, from :func:`tidelake.silver.fates.decide`.
 
     ``summary`` has their counts, None unless requested; deduplication ``searched`` so many accepted
     ids in so many ``seconds``.
@@ -207,12 +207,12 @@ def decide_fates(
     also = []
     if counts and kept.numbered:
         # The driver counts these rows, since it collects them for deduplication anyway.
-        also = [*plan.counting.row, route.fate_unless_repeat(watermark, allowed)]
+        also = [*plan.counting.row, fates.fate_unless_repeat(watermark, allowed)]
     repeats = find_repeats(
         kept, accepted, plan.comparison, checkpoint=frames.checkpoint_now, also=also
     )
     seconds = time.monotonic() - began
-    decided = route.decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
+    decided = fates.decide(kept.rows, repeats, plan.fates, watermark=watermark, allowed=allowed)
     summary = None
     if counts and repeats.batch is not None:
         summary = summarize_in_driver(repeats.batch, repeats.numbers, plan.counting)
@@ -304,21 +304,21 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     by = notes.decision_note(pipeline, {use.table: use.version for use in note.dimensions})
 
     def quarantined() -> DataFrame:
-        failed = route.to_quarantine(decided, **context.stamp)
+        failed = fates.to_quarantine(decided, **context.stamp)
         if stored is None:
             return failed
         return failed.unionByName(stamped(stored.quarantine, **context.stamp))
 
     def late() -> DataFrame:
-        mark = route.marked(watermark)
-        return route.to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
+        mark = fates.marked(watermark)
+        return fates.to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
 
     sides = [
-        _Side(lake.quarantine(name), quarantined, total[route.QUARANTINED]),
-        _Side(lake.late(name), late, total[route.LATE], adds_columns=bool(filled)),
+        _Side(lake.quarantine(name), quarantined, total[fates.QUARANTINED]),
+        _Side(lake.late(name), late, total[fates.LATE], adds_columns=bool(filled)),
     ]
     _write_sides(sides, context, by)
-    rows = route.to_silver(decided, plan.routing, extra=filled, **context.stamp)
+    rows = fates.to_silver(decided, plan.routing, extra=filled, **context.stamp)
     if stored:
         kept = stamped(stored.silver, **context.stamp)
         rows = kept.unionByName(rows, allowMissingColumns=True)
@@ -327,7 +327,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         rows,
         lake.silver(name),
         {**context.note, **note.to_json(), **notes.silver_note(pipeline)},
-        surely_filled=total[route.SILVER] > 0,
+        surely_filled=total[fates.SILVER] > 0,
         may_add_columns=bool(new),
         replaces=context.rebuilds,
     )

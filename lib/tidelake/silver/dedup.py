@@ -150,11 +150,15 @@ def find_repeats(
     checkpoint: Checkpoint,
     also: Sequence[Column] = (),
 ) -> Repeats:
-    """Find the duplicates and conflicts in a batch.
+    """Find the rows of a batch whose event id an earlier row has: in the batch, silver or late.
 
-    The driver selects candidate rows by id hash and compares them. Spark compares instead if the
-    rows have no numbers or the candidates are too many for the driver. ``also`` are extra columns
-    to collect for all rows, including those that already have a stage.
+    With the same payload such a row is a duplicate, with another one a conflict. Rows that failed
+    before (those with a stage) take no part.
+
+    The driver looks up the id hashes with ``search`` and compares the rows that share one. Spark
+    does both instead if the rows have no row numbers, or if too many share a hash
+    (:data:`~tidelake.spark.tuning.COMPARED_ROWS`). The driver also collects the columns ``also``,
+    of all rows, for :func:`~tidelake.silver.summary.summarize_in_driver`.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found

@@ -10,8 +10,8 @@ from pyspark.sql.types import StructType
 from tidelake.config import Pipeline
 from tidelake.silver.classify import Judging, classify
 from tidelake.silver.dedup import Comparison
+from tidelake.silver.fates import Fates, Routing
 from tidelake.silver.payloads import WriterSchemas
-from tidelake.silver.route import Fates, Routing
 from tidelake.silver.summary import Counting
 
 

@@ -21,8 +21,8 @@ from tidelake.instants import from_micros
 from tidelake.silver.classify import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.driver_dedup import NUMBER
 from tidelake.silver.enrich import looked_up
+from tidelake.silver.fates import FATE, LATE, OF_REPEATS, SILVER
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.route import FATE, LATE, OF_REPEATS, SILVER
 from tidelake.silver.row_sets import Numbers, members
 from tidelake.silver.scope import ARRIVED_AT
 from tidelake.silver.watermark import PartitionProgress, partition_of
@@ -141,10 +141,11 @@ def summarize(decided: DataFrame, counting: Counting) -> Summary:
 def summarize_in_driver(
     rows: pa.Table, repeats: Mapping[str, Numbers], counting: Counting
 ) -> Summary:
-    """Count rows by fate in the driver, given the row numbers of the repeats by verdict.
+    """Count a batch's rows and fingerprint their record ids in the driver, by origin and fate.
 
-    ``rows`` have ``_number``, ``_stage``, ``_arrived_at``, the columns of ``counting.row``, and the
-    ``_fate`` of a row that is not a repeat.
+    ``rows`` are :attr:`.dedup.Repeats.batch`: ``_number``, ``_stage``, ``_arrived_at``, the columns
+    that ``counting.row`` adds, and in ``_fate`` the fate of each row unless it is a repeat.
+    ``repeats`` has the row numbers of repeats by verdict, which replaces their fate and stage.
     """
     keys = {name: rows[name] for name in _KEYS}
     for verdict, numbers in repeats.items():

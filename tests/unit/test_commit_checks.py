@@ -32,7 +32,7 @@ from tidelake.fingerprints import (
     combined,
     fingerprint,
 )
-from tidelake.ledger.balance import Batch, Mark, Tally, problems_of, tally
+from tidelake.ledger.commit_checks import Batch, Mark, Tally, problems_of, tally
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.ledger.terms import ledger_by
 

@@ -16,7 +16,7 @@ from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import place_of
-from tidelake.runtime.landing import (
+from tidelake.runtime.landed_files import (
     LISTING_SECONDS,
     LandedFile,
     LandingGuard,

@@ -14,7 +14,7 @@ from tidelake.names import ID_HASH
 from tidelake.silver.classify import PAYLOAD_HASH, Judging, classify
 from tidelake.silver.dedup import IDENTITY, VERDICT, Repeats
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
-from tidelake.silver.route import (
+from tidelake.silver.fates import (
     FATE,
     QUARANTINE_DDL,
     Fates,
