@@ -1,4 +1,7 @@
-"""Check whether the current definition can continue on the stored tables, and what changes."""
+"""Check whether the current definition can continue on the stored tables, and what changes.
+
+Loaded by ``tidelake check`` alone, and only if there are tables.
+"""
 
 from __future__ import annotations
 

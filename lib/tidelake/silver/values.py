@@ -1,6 +1,6 @@
 """Convert the values of one payload field to its type, exactly or not at all.
 
-This module defines what "exact" means for each type. Arrow casts whole columns of plainly written
+This module defines what "exact" means for each type, apart from the decoder for its length. Arrow casts whole columns of plainly written
 values; other values are read one by one. The last part writes numbers and nested values as text.
 
 A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
