@@ -1,6 +1,6 @@
 """Check whether the current definition can continue on the stored tables, and what changes.
 
-Loaded by ``tidelake check`` alone, and only if there are tables.
+Only ``tidelake check`` loads it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Convert the values of one payload field to its type, exactly or not at all.
 
-This module defines what "exact" means for each type, apart from the decoder for its length. Arrow casts whole columns of plainly written
-values; other values are read one by one. The last part writes numbers and nested values as text.
+This module defines what "exact" means for each type; with the decoder the file would exceed 500
+lines. Arrow casts whole columns of plainly written values; other values are read one by one. The
+last part writes numbers and nested values as text.
 
 A number in a string field is formatted by value, like a Java double: 1.10 becomes ``1.1``. A number
 that neither a double nor 38 digits represent is refused, because its text would be that of another
