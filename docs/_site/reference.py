@@ -29,7 +29,7 @@ _CODES = {
     2: "wrong use: the call, the configuration or the source",
     3: "a check said no; no table was changed",
     4: "the machine lacks something; `tidelake doctor` says what",
-    130: "stopped by Ctrl-C or SIGTERM; what was closed stays",
+    130: "stopped by Ctrl-C or SIGTERM (`ui` and `serve`: 0); committed batches are kept",
 }
 
 _BRONZE = {
