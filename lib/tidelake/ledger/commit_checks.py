@@ -172,8 +172,8 @@ def problems_of(
     kept = fresh.minus(gone)
     if kept.rows + pending != bronze.rows:
         less = f", less {gone.rows:,} that were erased," if gone.rows else ""
-        took = f"silver took {fresh.rows:,}{less} and {pending:,} wait"
-        yield f"bronze holds {bronze.rows:,} rows, {took}"
+        held = f"bronze holds {bronze.rows:,} rows, silver took {fresh.rows:,}"
+        yield f"{held}{less} and {pending:,} wait"
     elif not pending and not kept.fingerprint.agrees(bronze.fingerprint):
         yield "silver took as many rows as bronze holds, but not the same ones"
 

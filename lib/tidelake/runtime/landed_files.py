@@ -120,17 +120,16 @@ def refuse_changed(
     offered: Mapping[str, LandedFile],
     taken: Mapping[str, LandedFile],
     *,
-    when: str = "read",
+    when: str = "bytes when read",
     ingested: bool = True,
 ) -> None:
     """Raise a SourceChangedError that lists the files whose size or time changed.
 
-    ``taken`` has the files as they were ``when`` read, planned or counted; ``ingested``: whether
-    bronze has that content.
+    ``taken`` has the files as they were before; ``when`` says when, as in ``bytes when counted``.
+    ``ingested``: whether bronze has that content.
     """
     changes = [
-        f"{path}: {before.size:,} bytes when {when}, {offered[path].size:,} bytes now, "
-        "modified since"
+        f"{path}: {before.size:,} {when}, {offered[path].size:,} bytes now, modified since"
         for path, before in taken.items()
         if path in offered and offered[path] != before
     ]
@@ -226,7 +225,9 @@ def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) 
         if not has_one_time(file.path):
             planned = replace(planned, modified=file.modified)
         before = {file.path: planned}
-        refuse_changed({file.path: file}, before, when="the batch was planned", ingested=False)
+        refuse_changed(
+            {file.path: file}, before, when="bytes when the batch was planned", ingested=False
+        )
     if Path(file.path).suffix not in _COMPRESSED and read - file.size not in _HARMLESS:
         change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
         raise SourceChangedError([change], taken=False)
@@ -236,7 +237,7 @@ def check_unchanged(files: Collection[LandedFile]) -> None:
     """Raise a SourceChangedError that lists the files that changed before they were ingested."""
     counted = {file.path: file for file in files}
     now = {file.path: file for file in _stat(list(counted))}
-    refuse_changed(now, counted, when="counted", ingested=False)
+    refuse_changed(now, counted, when="bytes when counted", ingested=False)
 
 
 def _entries(file: Folder) -> list[tuple[str, int]]:
