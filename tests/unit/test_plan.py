@@ -13,7 +13,7 @@ from tests.pipelines import shop
 from tests.unit.judged import expect
 from tidelake.bronze import REQUEUE_DDL
 from tidelake.config import Pipeline
-from tidelake.silver import classify, dedup, route, summary
+from tidelake.silver import classify, dedup, fates, summary
 from tidelake.silver.fates import decide, to_silver
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.summary import summarize
@@ -22,9 +22,9 @@ _BUILDERS: dict[Any, tuple[str, ...]] = {
     classify: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
     dedup.Comparison: ("__init__",),
     dedup: ("_grouping", "_matched", "_ranks", "arrival_columns", "compared_columns"),
-    route.Fates: ("__init__",),
-    route.Routing: ("__init__",),
-    route: ("_fate",),
+    fates.Fates: ("__init__",),
+    fates.Routing: ("__init__",),
+    fates: ("_fate",),
     summary.Counting: ("__init__",),
 }
 
