@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from threading import get_ident
 from typing import Any
 
 import pytest
+from benchmarks.executions import newest
 from delta.tables import DeltaTable
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
@@ -17,10 +19,12 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.costs import Spent, spent
 from tests.running import click
 from tests.worlds import World, world
+from tidelake.delta.log import newest_version
 from tidelake.delta.positions import BEGINNING, files_between
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.hop import Heads
 from tidelake.runtime.silver import SilverHop
+from tidelake.spark.tuning import SMALL_BATCH_SETTINGS
 
 BATCHES = 5
 _EVENTS = {"events": {"count": "*"}, "total": {"sum": "value"}}
@@ -138,6 +142,30 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
     assert [one["numTargetFilesRemoved"] for one in found] == [0] * (BATCHES - 1)
     assert [one["numTargetRowsCopied"] for one in found] == [0] * (BATCHES - 1)
     assert [one["numTargetFilesAdded"] for one in found] == [1] * (BATCHES - 1)
+
+
+def test_only_times_and_keys_of_gold_have_file_statistics(played: World) -> None:
+    minutes = played.lake.gold("minutes")
+    log = Path(str(minutes.path)) / "_delta_log"
+    actions = [json.loads(line) for file in log.glob("*.json") for line in file.open()]
+    written = [json.loads(action["add"]["stats"]) for action in actions if "add" in action]
+    assert len(written) == BATCHES
+    assert {frozenset(stats["minValues"]) for stats in written} == {
+        frozenset(("window_start", "window_end", "user_id"))
+    }
+
+
+def test_a_warm_up_of_silver_starts_python_and_writes_nothing(
+    spark: SparkSession, played: World
+) -> None:
+    hop = SilverHop(played.context, creates=False)
+    before = [newest_version(table) for table in played.lake.existing()]
+    settings = {key: spark.conf.get(key, None) for key in SMALL_BATCH_SETTINGS}
+    ran = newest(spark)[1]
+    hop.warm_up()
+    assert newest(spark)[1] > ran
+    assert [newest_version(table) for table in played.lake.existing()] == before
+    assert {key: spark.conf.get(key, None) for key in SMALL_BATCH_SETTINGS} == settings
 
 
 def test_sessions_of_a_small_batch_cost_little_more(spark: SparkSession, tmp_path: Path) -> None:
