@@ -63,8 +63,8 @@ def test_tables_keep_statistics_of_what_files_are_skipped_by(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     kept = {}
-    window = "window_start timestamp, `user id` string, is_new boolean, events bigint"
-    identity = ("window_start", "user id", "is_new")
+    window = "window_start timestamp, `user-id` string, is_new boolean, events bigint"
+    identity = ("window_start", "user-id", "is_new")
     for name, ddl, searched_by in (
         ("bronze.a", "record_id string, payload binary, ingest_date date", ()),
         ("silver.a", "event_id string, event_time timestamp, _batch bigint", ()),
@@ -81,5 +81,5 @@ def test_tables_keep_statistics_of_what_files_are_skipped_by(
         "silver.a": "`event_time`,`_batch`",
         "silver.a__late": None,
         # Delta collects none of booleans, and refuses to be asked.
-        "gold.a": "`window_start`,`user id`",
+        "gold.a": "`window_start`,`user-id`",
     }

@@ -82,7 +82,7 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
     def other(*_: object) -> DataFrame:
         raise internals.BridgeError("Constructor LocalRelation does not exist")
 
-    monkeypatch.setattr(internals, "_local", other)
+    monkeypatch.setattr(internals, "_relation_classes", other)
     with CheckpointedFrames(small=True, rows=3) as frames:
         assert frames.checkpoint_now(spark.range(3)).count() == 3
         kept = frames.checkpoint_batch(spark.range(3))
