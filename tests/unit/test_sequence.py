@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import threading
+import time
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tidelake.errors import RefusedError
+from tidelake.errors import RefusedError, SourceError
 from tidelake.runtime import runner
 from tidelake.runtime.progress import InputGrewError, Progress
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
@@ -26,6 +27,8 @@ class Hops:
         opened: Set when the last hop has been opened.
         refused: Hops that cannot be opened.
         grown: Hops whose input grows during their first query.
+        broken: Whether bronze fails, once silver is being opened.
+        failed: Set when bronze fails.
         cold_failure: Raised by each warm-up.
     """
 
@@ -34,11 +37,17 @@ class Hops:
     warmed: threading.Event = field(default_factory=threading.Event)
     refused: set[str] = field(default_factory=set)
     grown: set[str] = field(default_factory=set)
+    broken: bool = False
+    failed: threading.Event = field(default_factory=threading.Event)
     cold_failure: Exception | None = None
 
     def open(self, hop: str) -> Any:
         if hop in self.refused:
             raise RefusedError(f"{hop} is refused")
+        if hop == "silver" and self.broken:
+            # Opening takes longer than bronze does to fail.
+            assert self.failed.wait(SECONDS)
+            time.sleep(0.3)
         self.events.append(f"open {hop}")
         if hop == "gold":
             self.opened.set()
@@ -50,6 +59,9 @@ class Hops:
         )
 
     def finish(self, hop: str) -> None:
+        if hop == "bronze" and self.broken:
+            self.failed.set()
+            raise SourceError("the source is gone")
         if hop == "bronze":
             # Bronze does not end before gold is open.
             assert self.refused or self.opened.wait(SECONDS)
@@ -102,6 +114,13 @@ def test_a_first_hop_that_cannot_be_opened_opens_none(hops: Hops) -> None:
     with pytest.raises(RefusedError, match="bronze is refused"):
         play()
     assert hops.events == []
+
+
+def test_after_a_failure_no_other_hop_is_opened(hops: Hops) -> None:
+    hops.broken = True
+    with pytest.raises(SourceError, match="the source is gone"):
+        play()
+    assert hops.events == ["open bronze", "open silver"]
 
 
 def test_a_hop_whose_input_grew_is_opened_anew(hops: Hops) -> None:
