@@ -30,6 +30,7 @@ class Hops:
         broken: Whether bronze fails, once silver is being opened.
         failed: Set when bronze fails.
         cold_failure: Raised by each warm-up.
+        stuck: What a warm-up waits for.
     """
 
     events: list[str] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Hops:
     broken: bool = False
     failed: threading.Event = field(default_factory=threading.Event)
     cold_failure: Exception | None = None
+    stuck: threading.Event | None = None
 
     def open(self, hop: str) -> Any:
         if hop in self.refused:
@@ -76,6 +78,9 @@ class Hops:
             self.warmed.set()
         if self.cold_failure is not None:
             raise self.cold_failure
+        if self.stuck is not None:
+            self.stuck.wait(SECONDS)
+            self.events.append(f"warm {hop}")
 
 
 @pytest.fixture
@@ -147,3 +152,13 @@ def test_a_warm_up_that_fails_leaves_the_failure_to_the_batch(hops: Hops) -> Non
     hops.cold_failure = RuntimeError("no registry")
     play(cold=True)
     assert hops.events[-1] == "run gold"
+
+
+def test_a_run_does_not_wait_for_a_warm_up(hops: Hops) -> None:
+    hops.stuck = threading.Event()
+    try:
+        play(cold=True)
+        assert "run gold" in hops.events
+        assert "warm silver" not in hops.events
+    finally:
+        hops.stuck.set()

@@ -192,6 +192,8 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     result = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
+        if old == new:
+            continue
         # An internal column, in no definition: added to tables of earlier versions even where the
         # schema is strict.
         allowed = "columns" if name == ID_HASH else freedom
@@ -200,8 +202,7 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
             verdict = "widened"
         elif allowed == "columns" and not (old and new):
             verdict = "kept" if old else "added"
-        if old != new:
-            result.append(Difference(name, old, new, verdict))
+        result.append(Difference(name, old, new, verdict))
     return result
 
 

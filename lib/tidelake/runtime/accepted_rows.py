@@ -111,11 +111,12 @@ class AcceptedRows:
 
     def _known(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
         """Look the hashes up in the driver's index; None if it does not cover both tables."""
-        silver, late = (
-            self.files[table.name].with_hashes(self.spark, scope, hashes, columns)
-            for table, columns in zip(self._tables, (_OF_SILVER, _OF_LATE), strict=True)
-        )
-        if silver is None or late is None:
+        of_silver, of_late = (self.files[table.name] for table in self._tables)
+        silver = of_silver.with_hashes(self.spark, scope, hashes, _OF_SILVER)
+        if silver is None:
+            return None
+        late = of_late.with_hashes(self.spark, scope, hashes, _OF_LATE)
+        if late is None:
             return None
         late = late.filter(pc.less(late["_batch"], self.batch))
         parts = [

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -80,24 +81,27 @@ def _run_in_sequence(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: b
 
     Opening reads logs and creates tables, which takes seconds on one core while the JVM is cold.
     """
-    with ThreadPoolExecutor(1, thread_name_prefix="open-hops") as opener:
-        opened: list[Future[HopQuery]] = []
-        try:
-            for number, hop in enumerate(hops):
-                with run.progress.blaming(hop):
-                    query = opened.pop(0).result() if opened else _open(run, hop)
-                    if not number:
-                        opened = [opener.submit(_open, run, later) for later in hops[1:]]
-                        for later in opened if cold else ():
-                            # A failure is the batch's to report.
-                            opener.submit(_warm_up, later)
-                _run_to_the_end(run, query, trigger)
-        finally:
-            opener.shutdown(cancel_futures=True)
+    opener = ThreadPoolExecutor(1, thread_name_prefix="open-hops")
+    opened: list[Future[HopQuery]] = []
+    try:
+        for number, hop in enumerate(hops):
+            with run.progress.blaming(hop):
+                query = opened[number - 1].result() if number else _open(run, hop)
+            if not number:
+                opened = [opener.submit(_open, run, later) for later in hops[1:]]
+                if cold:
+                    threading.Thread(target=_warm_up, args=(opened,), daemon=True).start()
+            _run_to_the_end(run, query, trigger)
+    finally:
+        opener.shutdown(cancel_futures=True)
 
 
-def _warm_up(opened: Future[HopQuery]) -> None:
-    opened.result().warm_up()
+def _warm_up(opened: Sequence[Future[HopQuery]]) -> None:
+    """Warm hops up once all are open, in a thread for which no run waits: it may have no rows."""
+    # The run, or the batch, raises the same error.
+    with suppress(Exception):
+        for query in [one.result() for one in opened]:
+            query.warm_up()
 
 
 def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
