@@ -150,7 +150,7 @@ def _merge(
 def main() -> None:
     """Start the session of a run, and do the work of one side."""
     side, landing, root = sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3])
-    spark = build_session(load_environment("local", root=str(root)), brief=True)
+    spark = build_session(load_environment("local", root=str(root)), use="brief")
     try:
         {"start": start, "by_hand": by_hand}[side](spark, landing, root)
     finally:

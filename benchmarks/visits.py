@@ -23,6 +23,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import create_silver, silver_schemas
+from tidelake.silver.scope import with_id_hash
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch reads one commit.
@@ -125,7 +126,7 @@ def append_silver(run: Run, rows: DataFrame, batch: int) -> None:
         for field in silver_schemas(run.spark, run.plan)["silver"]
     ]
     note = {**stamp, "batch": batch, **SilverNote().to_json()}
-    append(rows.select(*columns), run.lake.silver(NAME), note)
+    append(with_id_hash(rows.select(*columns)), run.lake.silver(NAME), note)
 
 
 def version_of(table: Table) -> dict[int, int]:

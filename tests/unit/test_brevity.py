@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
+import shutil
+import subprocess
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
@@ -11,6 +16,7 @@ from tests.unit.handmade import NEW_YEAR, write_commit
 from tidelake.config import KafkaSource, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.ops.status import little_waits
+from tidelake.spark.java import SessionUse, driver_options
 from tidelake.spark.session import _settings
 
 _MEGABYTE = 1 << 20
@@ -77,10 +83,29 @@ def test_what_waits_in_a_topic_or_cannot_be_listed_is_not_little(
 
 def test_only_a_brief_session_is_without_the_second_compiler() -> None:
     environment = load_environment("local", root="/tmp/none")
-    option = "-XX:TieredStopAtLevel=1"
-    found = [
-        _settings(environment, [], brief=brief)["spark.driver.extraJavaOptions"].split()
-        for brief in (True, False)
-    ]
-    assert option in found[0] and option not in found[1]
-    assert "-Duser.timezone=UTC" in found[0]
+    option, uses = "-XX:TieredStopAtLevel=1", get_args(SessionUse)
+    found = {use: options_of(_settings(environment, [], use)) for use in uses}
+    assert [option in found[use] for use in ("brief", "bulk", "lasting")] == [True, False, False]
+    assert all("-Duser.timezone=UTC" in options for options in found.values())
+
+
+def options_of(settings: dict[str, str]) -> list[str]:
+    # As Spark splits them.
+    return shlex.split(settings["spark.driver.extraJavaOptions"])
+
+
+@pytest.mark.parametrize("chosen", ["", "-XX:+UseSerialGC"])
+@pytest.mark.parametrize("use", get_args(SessionUse))
+def test_java_starts_with_the_options_of_each_use_and_a_collector_of_the_users(
+    use: SessionUse, chosen: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", chosen)
+    options = shlex.split(driver_options(use))
+    home = os.environ.get("JAVA_HOME")
+    java = [str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"]
+    java += [*options, "-XX:+PrintFlagsFinal", "-version"]
+    done = subprocess.run(java, capture_output=True, text=True, check=True)
+    flags = dict(re.findall(r"^ *bool (\w+) += (\w+)", done.stdout, re.MULTILINE))
+    assert flags["UseParallelGC"] == ("true" if use == "bulk" and not chosen else "false")
+    assert flags["UseSerialGC"] == ("true" if chosen else "false")
+    assert ("1 compiler directives added" in done.stdout) == (use == "bulk")

@@ -28,6 +28,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
+    from tidelake.spark.java import SessionUse
 
 # One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
 # time is ignored.
@@ -84,7 +85,8 @@ def run_pipeline(
     refuse_unready(place.environment)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
-    with hold_hops(place.lake, pipeline.name, hops), started(place, brief=brief) as run:
+    use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
+    with hold_hops(place.lake, pipeline.name, hops), started(place, use) as run:
         from tidelake.ops.observers import observing  # noqa: PLC0415
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
@@ -137,8 +139,8 @@ def _refuse_unbuilt(pipeline: Pipeline) -> None:
 
 
 @contextlib.contextmanager
-def started(place: Place, *, brief: bool = False) -> Iterator[Run]:
-    """Start Spark for the place's pipeline and always stop it; ``brief``: for few small batches."""
+def started(place: Place, use: SessionUse = "bulk") -> Iterator[Run]:
+    """Start Spark for the place's pipeline, and always stop it."""
     pipeline = place.pipeline
     _refuse_unbuilt(pipeline)
 
@@ -152,9 +154,7 @@ def started(place: Place, *, brief: bool = False) -> Iterator[Run]:
     if owns_session:
         say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
     catalog, reads = place.lake.catalog, reads_of(pipeline)
-    spark = (
-        catalog.session() if catalog else build_session(place.environment, reads=reads, brief=brief)
-    )
+    spark = catalog.session() if catalog else build_session(place.environment, reads=reads, use=use)
     try:
         stop_on_signal(stop)
         yield Run(spark, pipeline, place.lake, place.environment, Progress(say), stop)
@@ -211,7 +211,7 @@ def fast_run(where: Place) -> None:
     lane_folder, optional = where.lake.fast(detection.name), not where.lake.needs_locks
     with (
         hold(lane_folder, writer, optional=optional),
-        started(replace(where, environment=environment)) as context,
+        started(replace(where, environment=environment), "lasting") as context,
     ):
         from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
 

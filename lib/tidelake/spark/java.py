@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Literal
 
 from tidelake.errors import JarError
 from tidelake.spark.jars import cache_dir
+from tidelake.spark.tuning import BRIEF_DRIVER, BULK_COLLECTOR, BULK_DRIVER, LASTING_DRIVER
+
+# What a session is started for: a few small batches; any work that ends; work that goes on.
+SessionUse = Literal["brief", "bulk", "lasting"]
 
 # Limits on the lengths in a corrupt Avro record: the reader allocates memory before it reads.
 AVRO_LIMITS = (
@@ -29,6 +35,19 @@ EXECUTOR_OPTIONS = f"-Duser.timezone=UTC {AVRO_OPTIONS}"
 # The environment variable with the path of the archive that a JVM writes when it ends.
 ARCHIVE_VARIABLE = "TIDELAKE_MAKES_CLASSES"
 _ARCHIVE_SECONDS = 600.0
+_COMPILED_ONCE = Path(__file__).with_name("compiled_once.json")
+# Where a user may choose a garbage collector; Java does not start with two.
+_JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+_COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
+
+def driver_options(use: SessionUse) -> str:
+    """Return the options of a driver's JVM for its compilers and its garbage collector."""
+    if use != "bulk":
+        return BRIEF_DRIVER if use == "brief" else LASTING_DRIVER
+    options = BULK_DRIVER.format(f'"{_COMPILED_ONCE}"')
+    chosen = any(_COLLECTOR.search(os.environ.get(name, "")) for name in _JAVA_VARIABLES)
+    return options if chosen else f"{options} {BULK_COLLECTOR}"
 
 
 def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:

@@ -27,9 +27,9 @@ from tidelake.errors import MachineError
 from tidelake.folders import is_stored
 from tidelake.object_store import spark_settings
 from tidelake.spark.jars import ensure_jars, jars_for
-from tidelake.spark.java import EXECUTOR_OPTIONS, class_settings
+from tidelake.spark.java import EXECUTOR_OPTIONS, SessionUse, class_settings, driver_options
 from tidelake.spark.quiet import output_to
-from tidelake.spark.tuning import BRIEF_DRIVER, LASTING_DRIVER, SESSION_SETTINGS
+from tidelake.spark.tuning import SESSION_SETTINGS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,7 +63,7 @@ def reads_of(pipeline: Pipeline) -> list[str]:
 
 
 def build_session(
-    env: str | Environment = "local", *, reads: Iterable[str] = (), brief: bool = False
+    env: str | Environment = "local", *, reads: Iterable[str] = (), use: SessionUse = "lasting"
 ) -> SparkSession:
     """Start Spark with Delta for an environment, connect to its server, or join its runtime.
 
@@ -72,8 +72,10 @@ def build_session(
     Args:
         env: The environment or its name.
         reads: Paths of sources; one on an object store adds the jars that read it.
-        brief: Whether the session runs only a few small batches. Its JVM then uses only the fast
-            compiler: a cold run takes half the CPU time, large batches take longer.
+        use: ``brief`` for a few small batches: the JVM uses only its fast compiler, so that a cold
+            run takes half the CPU time. ``bulk`` for other work that ends: its optimizing compiler
+            leaves planning out, and its garbage collector favours throughput over short pauses.
+            ``lasting`` for continuous work.
 
     Raises:
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
@@ -103,7 +105,7 @@ def build_session(
     master = environment.master or "local[*]"
     builder = SparkSession.builder.master(master).appName("tidelake")
     places = [place for place in (environment.root, *reads) if place]
-    settings = _settings(environment, ensure_jars(jars_for(*places)), brief=brief)
+    settings = _settings(environment, ensure_jars(jars_for(*places)), use)
     if any(map(is_stored, places)):
         settings |= _store_settings(environment)
     for key, value in settings.items():
@@ -279,13 +281,13 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
     return sibling
 
 
-def _settings(environment: Environment, jars: list[Path], *, brief: bool = False) -> dict[str, str]:
+def _settings(environment: Environment, jars: list[Path], use: SessionUse) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's settings."""
     slots, master = str(os.cpu_count() or 2), environment.master or "local"
     # Separate executors have no archive of classes.
     is_one_process = master == "local" or master.startswith("local[")
     classes, archive_option = class_settings(jars) if is_one_process else ({}, "")
-    options = [EXECUTOR_OPTIONS, archive_option, BRIEF_DRIVER if brief else LASTING_DRIVER]
+    options = [EXECUTOR_OPTIONS, archive_option, driver_options(use)]
     return {
         **_executor_settings(environment, jars),
         **classes,
