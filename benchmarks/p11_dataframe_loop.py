@@ -112,7 +112,7 @@ def _history(options: Any, rounds: Path, history: Path) -> list[Path]:
     """Create the large history in a session of this process; return the files it also contains."""
     if "large" not in options.settings:
         return []
-    spark = build_session(load_environment("local", root=str(rounds / "session")))
+    spark = build_session(load_environment("local", root=str(rounds / "session")), use="bulk")
     try:
         return prepare(spark, history, options.ids)
     finally:

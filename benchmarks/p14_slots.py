@@ -100,7 +100,7 @@ def _catch_up(landing: Path, root: Path, slots: int) -> dict[str, Any]:
     environment = load_environment("local", root=str(root))
     settings = {**environment.spark, "spark.sql.shuffle.partitions": slots}
     environment = environment.model_copy(update={"master": f"local[{slots}]", "spark": settings})
-    spark = build_session(environment)
+    spark = build_session(environment, use="bulk")
     try:
         pipeline = load_pipeline(_NAME, environment, source=str(landing))
         run = Run(spark, pipeline, Lake(root), environment, Progress(lambda _: None))

@@ -48,7 +48,9 @@ class Stopwatch:
 
 def start() -> Pipeline:
     """Start Spark."""
-    spark = build_session(load_environment("local", root=tempfile.mkdtemp(prefix="tidelake-")))
+    spark = build_session(
+        load_environment("local", root=tempfile.mkdtemp(prefix="tidelake-")), use="bulk"
+    )
 
     def pipeline(files: list[Path], out: Path, **settings: Any) -> Mapping[str, Any]:
         landed(files, out)
