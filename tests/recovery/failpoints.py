@@ -23,7 +23,7 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, gold, hop, runner, schemas, session_pool, silver
+from tidelake.runtime import books, epochs, gold, hop, runner, schemas, session_pool, silver
 from tidelake.runtime import bronze_hop as bronze
 from tidelake.runtime.gold_tables import Target
 from tidelake.spark import tuning
@@ -104,7 +104,7 @@ POINTS: dict[str, Point] = {
         *_around("books/create", books, "ensure_table", r"^ops\.books$"),
         *_saved("books/append", r"^ops\.books$"),
         Point("epochs/close/before", runner, "close_epoch"),
-        *_around("epochs/create", books, "ensure_table", r"^ops\.epochs$"),
+        *_around("epochs/create", epochs, "ensure_table", r"^ops\.epochs$"),
         *_saved("epochs/append", r"^ops\.epochs$"),
     ]
 }

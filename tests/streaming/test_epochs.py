@@ -21,7 +21,7 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ledger.query import ask_at_epoch, ask_for_user
 from tidelake.runtime import runner
-from tidelake.runtime.books import close_epoch
+from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import parse_trigger

@@ -63,6 +63,33 @@ def test_rows_are_computed_once_and_observed(spark: SparkSession) -> None:
         assert told.get == {"rows": 5}
 
 
+@pytest.mark.parametrize("small", [True, False])
+def test_rows_are_computed_once_and_measured(spark: SparkSession, small: bool) -> None:
+    drawn = spark.range(5).withColumn("drawn", F.expr("uuid()"))
+    with CheckpointedFrames(small=small) as frames:
+        kept, measured = frames.materialize(
+            drawn, F.count("*").alias("rows"), F.max("drawn").alias("most")
+        )
+        first, again = kept.collect(), kept.collect()
+        assert first == again
+        assert measured == {"rows": 5, "most": max(row["drawn"] for row in first)}
+        assert frames.materialize(drawn)[1] == {}
+
+
+def test_a_small_batch_is_computed_and_measured_in_one_job(spark: SparkSession) -> None:
+    def jobs() -> int:
+        return int(spark.sparkContext._jsc.sc().statusStore().jobsList(None).size())
+
+    # Not a range, which Spark evaluates without a job.
+    rows = spark.range(0, 40, 1, 2).where(F.rand() < 2)
+    with CheckpointedFrames(small=True) as frames:
+        before = jobs()
+        kept, measured = frames.materialize(rows, F.count("*").alias("rows"))
+        spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+        assert (measured, jobs() - before) == ({"rows": 40}, 1)
+        assert "LocalTableScan" in kept._jdf.queryExecution().toString()
+
+
 def test_rows_of_no_small_batch_stay_with_the_executors(spark: SparkSession) -> None:
     with CheckpointedFrames() as frames:
         assert (
@@ -85,6 +112,8 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
     monkeypatch.setattr(internals, "_relation_classes", other)
     with CheckpointedFrames(small=True, rows=3) as frames:
         assert frames.checkpoint_now(spark.range(3)).count() == 3
+        kept_now, measured = frames.materialize(spark.range(3), F.count("*").alias("rows"))
+        assert (kept_now.count(), measured) == (3, {"rows": 3})
         kept = frames.checkpoint_batch(spark.range(3))
         assert (kept.rows.count(), kept.numbered) == (3, True)
 

@@ -10,7 +10,7 @@ import pytest
 from tests.unit.handmade import write_commit
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
-from tidelake.runtime.books import Boundary, find_boundary
+from tidelake.runtime.epochs import Boundary, find_boundary
 
 END_OF_COMMIT = 9223372036854775707
 FIRST_MARK, SECOND_MARK = "2024-01-01T00:00:00+00:00", "2024-01-02T00:00:00+00:00"

@@ -49,7 +49,15 @@ _FENCE = "t._batch < s._batch"
 
 
 def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
-    """Update the rows that a batch changed, delete removed ones, and insert new ones."""
+    """Apply a plan to a table in one MERGE, with ``note`` as the commit's metadata.
+
+    A matched row is deleted if ``_gone``, else updated if ``plan.changed``; other rows are inserted
+    unless ``_gone``. Matched rows that have this batch or a later one stay, so a retry changes
+    nothing. If no row changes there is no commit, and the caller must record the batch.
+
+    Raises:
+        One of CONFLICTS: Files that the merge read were rewritten meanwhile.
+    """
     rows = plan.rows
     values = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}
     present, delete = "true", ""

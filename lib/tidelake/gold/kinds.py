@@ -12,10 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from pydantic import BaseModel
-from pyspark.sql import Column, DataFrame, Observation
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
@@ -49,8 +49,10 @@ class FrameCheckpoints(Protocol):
     def checkpoint(self, frame: DataFrame) -> DataFrame:
         """Checkpoint lazily, when the rows are first read."""
 
-    def checkpoint_now(self, frame: DataFrame) -> DataFrame:
-        """Checkpoint eagerly, in a job that also completes the frame's observations."""
+    def materialize(
+        self, frame: DataFrame, *measures: Column
+    ) -> tuple[DataFrame, Mapping[str, Any]]:
+        """Checkpoint eagerly, in a job that also computes aggregates, returned by name."""
 
 
 @dataclass(frozen=True)
@@ -199,9 +201,8 @@ def checkpoint_with_span(
     rows: DataFrame, low: str, high: str, frames: FrameCheckpoints
 ) -> tuple[DataFrame, tuple[datetime, datetime]]:
     """Checkpoint rows and compute their span in one job; there must be at least one row."""
-    observation = Observation()
-    kept = frames.checkpoint_now(rows.observe(observation, *_bounds(low, high)))
-    bounds = _instants(observation.get)
+    kept, found = frames.materialize(rows, *_bounds(low, high))
+    bounds = _instants(found)
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")
     return kept, bounds

@@ -1,7 +1,8 @@
 """Group events into sessions and merge them with the stored sessions.
 
 The next event belongs to a session if ``event_time - session_end <= gap``. A late event may extend
-a session, merge two or start a new one; stored sessions that are absorbed are deleted.
+a session, merge two or start a new one. Stored sessions that are absorbed are deleted, and so are
+those whose start moves, since their id changes.
 """
 
 from __future__ import annotations
@@ -41,7 +42,12 @@ class Sessions(Aggregated):
         return self.ordered(sessions.withColumn("session_id", session_id(self.gold)))
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Merge the batch's sessions with the stored sessions within the gap, and replace those."""
+        """Plan the MERGE of the batch's sessions with the stored ones.
+
+        Reads the stored sessions of the same keys that are at most the gap away from one of the
+        batch's. Those that are absorbed, and those whose start and so whose id changes, are
+        deleted.
+        """
         if not batch.eligible:
             return None
         events, gap = batch.events, gap_of(self.gold)
@@ -56,7 +62,7 @@ class Sessions(Aggregated):
         stored = batch.stored(self.name).alias("t").where(within)
         changed = self.ordered(regroup(partials, stored, typed.table), GONE)
         return MergePlan(
-            batch.frames.checkpoint_now(batch.stamped(changed)),
+            batch.frames.materialize(batch.stamped(changed))[0],
             on=f"t.session_id = s.session_id AND {within}",
         )
 

@@ -2,7 +2,8 @@
 
 Green tables are those that a backfill fills; live tables are those that users read. Green tables
 and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
-bronze, resolve to the live ones, so the ordinary hops can continue a backfill.
+bronze, resolve to the live ones, so the ordinary hops can continue a backfill. Comparing, promoting
+and rolling back: :mod:`tidelake.replay.promotion`.
 """
 
 from __future__ import annotations

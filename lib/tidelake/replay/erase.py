@@ -55,8 +55,9 @@ from tidelake.replay.generations import (
 )
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
-from tidelake.runtime.books import close_epoch, copy_books
+from tidelake.runtime.books import copy_books
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
+from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops

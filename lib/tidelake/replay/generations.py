@@ -109,11 +109,16 @@ def begin(
     source: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """Begin a generation: prepare its checkpoint, and return the metadata that identifies it.
+    """Write the checkpoint of a new generation, and return the metadata for the caller's commits.
 
-    The query resumes after ``batch`` (:data:`CREATION`: from the first commit of each input), from
-    the positions ``until`` in its input tables. Bronze instead has the offset of its ``source``
-    and, for files, the ``files`` that it has ingested, as entries of the source's log.
+    The generation takes effect with the first commit that has this metadata. A checkpoint that an
+    interrupted attempt left is replaced. The next batch is the one after ``batch`` and reads what
+    follows the positions ``until`` in its input tables; after :data:`CREATION` it reads from the
+    first commits, whatever ``until`` is. For bronze pass the offset of its ``source`` instead and,
+    for files, the ``files`` that it has ingested, as entries of the source's log.
+
+    Raises:
+        LeaseLostError: The hop's lock was lost.
     """
     lake, name = run.lake, run.pipeline.name
     inputs: dict[str, Table] = {}

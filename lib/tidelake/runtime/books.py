@@ -1,39 +1,27 @@
-"""Copy commit metadata to ``ops.books`` for long-term retention; close epochs in ``ops.epochs``.
-
-An epoch is a consistent set of table versions of a pipeline. Gold's commit metadata has its
-positions in silver, silver's its positions in bronze and the requeue. If each of these positions is
-the end of a commit, there is a version of every table from which the others were computed exactly,
-whatever was written since.
-"""
+"""Copy commit metadata to ``ops.books``, which keeps it longer than the tables' logs."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from collections.abc import Collection, Sequence
+from itertools import islice
+from typing import Any
 
 from pyspark.sql import functions as F
 
-from tidelake.config.standard import BOOKS_COLUMNS, EPOCHS_COLUMNS
+from tidelake.config.standard import BOOKS_COLUMNS
 from tidelake.delta.access import load
-from tidelake.delta.append import append, ensure_final_view, ensure_table
-from tidelake.delta.locks import hold
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import (
     CREATION,
     FIRST_GENERATION,
     Commit,
     commits,
     last_commit,
-    newest_version,
     oldest_version,
 )
-from tidelake.delta.merge import compact, is_due
-from tidelake.delta.notes import FateCount, Final, SilverNote, positions
-from tidelake.delta.positions import BEGINNING, Position, version_at
-from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.instants import from_json, to_json
+from tidelake.delta.notes import FateCount
+from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
@@ -109,140 +97,3 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
         "counts": [FateCount(*count)._asdict() for count in note.get("counts", [])],
         "note": json.dumps(note, sort_keys=True),
     }
-
-
-_EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
-
-
-class Boundary(NamedTuple):
-    """Consistent table versions of a pipeline, with gold's batch and silver's watermark (UTC)."""
-
-    generation: str
-    batch: int
-    watermark: datetime | None
-    versions: Mapping[str, int]
-
-
-def close_epoch(run: Run) -> None:
-    """Close an epoch if the tables are at a new boundary; only the writes need Spark."""
-    lake, name = run.lake, run.pipeline.name
-    epochs = lake.epochs()
-    # Hops may run in separate processes, each of which closes epochs.
-    with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
-        closing = [lake.table(table) for table in run.pipeline.gold_names]
-        found = find_boundary(lake, name, closing)
-        last = last_commit(epochs)
-        # Repeated in each commit, so that each pipeline's last epoch outlasts log cleanup.
-        known: dict[str, Any] = last.note["last"] if last else {}
-        before = known.get(name, {"epoch": 0, "versions": {}})
-        if found is None or found.versions == before["versions"]:
-            return
-        stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
-        made = {**stamp, "batch": CREATION, "last": {}}
-        ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
-        # ``closed_at`` must increase, even if the clock went back.
-        moment, then = datetime.now(UTC), from_json(last.note.get("closed_at")) if last else None
-        if then is not None:
-            moment = max(moment, then + timedelta(microseconds=1))
-        closed_at, number = moment.isoformat(), before["epoch"] + 1
-        # Up to when rows are final, in tables whose rows become final.
-        finals = {
-            table.name: final
-            for table in closing
-            if table.name in found.versions
-            and (final := Final.of(last_commit(table, up_to=found.versions[table.name])))
-        }
-        row = {
-            "pipeline": name,
-            "epoch": number,
-            "closed_at": closed_at,
-            "watermark": to_json(found.watermark),
-            "generation": found.generation,
-            "batch": found.batch,
-            "versions": found.versions,
-            "final": {name: to_json(final.until) for name, final in finals.items()},
-        }
-        batch = last.batch + 1 if last else 0
-        closed = {**known, name: {"epoch": number, "versions": found.versions}}
-        note = {**stamp, "batch": batch, "closed_at": closed_at, "last": closed}
-        append(from_records(run.spark, [row], _EPOCHS_DDL), epochs, note)
-        # Readers open every file of this table.
-        if is_due(batch):
-            compact(run.spark, epochs)
-    # Backfill tables get no view: it would have the name of the live one.
-    if lake.catalog is not None and not lake.suffix:
-        for table in closing:
-            if table.name in finals:
-                column = finals[table.name].column
-                ensure_final_view(run.spark, lake, table, column=column, pipeline=name)
-
-
-def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
-    """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
-
-    None if the batch's position is inside a commit, or gold has not run. Safe during writes: each
-    log is read up to a fixed version.
-    """
-    newest = {table: newest_version(table) for table in closing}
-    heads = [last_commit(table, up_to=version) for table, version in newest.items()]
-    common = min((head.batch for head in heads if head), default=CREATION)
-    newest = {
-        table: _before(table, version, lambda commit: commit.batch <= common)
-        for table, version in newest.items()
-    }
-    notes = [last_commit(table, up_to=version) for table, version in newest.items()]
-    first = notes[0] if notes else None
-    if first is None or any(note is None or _batch_of(note) != _batch_of(first) for note in notes):
-        return None
-    silver = lake.silver(pipeline)
-    read = _versions_at(lake, pipeline, {"silver": BEGINNING, **positions(first)})
-    closed = None if read is None else last_commit(silver, up_to=read[silver])
-    if read is None or closed is None:
-        return None
-    books = SilverNote.of(closed)
-    begun = {"bronze": BEGINNING, "requeue": BEGINNING}
-    decided = _versions_at(lake, pipeline, {**begun, **books.until})
-    if decided is None:
-        return None
-    # The newest versions of the side tables without rows of a batch after silver's.
-    sides = {
-        side: _before(side, newest_version(side), lambda commit: _order(commit) <= _order(closed))
-        for side in (lake.quarantine(pipeline), lake.late(pipeline))
-    }
-    sides[lake.discarded(pipeline)] = newest_version(lake.discarded(pipeline))
-    looked_up = {lake.table(use.table): use.version for use in books.dimensions}
-    found = {**decided, **sides, **read, **looked_up, **newest}
-    versions = {table.name: version for table, version in found.items() if version >= 0}
-    return Boundary(first.generation, first.batch, books.watermark, versions)
-
-
-def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
-    """Return the newest version, at most ``version``, whose commit satisfies ``holds``."""
-    for commit in takewhile(lambda commit: not holds(commit), commits(table, up_to=version)):
-        version = commit.version - 1
-    return version
-
-
-def _batch_of(note: Commit) -> tuple[str, int, dict[str, Position]]:
-    return note.generation, note.batch, positions(note)
-
-
-def _order(commit: Commit) -> tuple[int, int]:
-    """Sort key of a commit: generation number, then batch; unknown generation names come first."""
-    number = commit.generation[1:]
-    return int(number) if number.isdecimal() else 0, commit.batch
-
-
-def _versions_at(
-    lake: Lake, pipeline: str, until: Mapping[str, Position]
-) -> dict[Table, int] | None:
-    """Convert positions to table versions; None if one is inside a commit."""
-    own = {**lake.silver_inputs(pipeline), "silver": lake.silver(pipeline)}
-    found: dict[Table, int] = {}
-    for key, position in until.items():
-        table = own.get(key) or lake.table(key)
-        version = version_at(table, position) if table.exists else -1
-        if version is None:
-            return None
-        found[table] = version
-    return found

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import Column, DataFrame, Observation
 from pyspark.sql import functions as F
 
 from tidelake.silver.dedup import CheckpointedBatch
@@ -49,12 +52,35 @@ class CheckpointedFrames:
         """
         return self._keep(frame, at_once=True)
 
+    def materialize(
+        self, frame: DataFrame, *measures: Column
+    ) -> tuple[DataFrame, Mapping[str, Any]]:
+        """Checkpoint a frame at once, and compute aggregates over it in the same job.
+
+        Unlike :meth:`checkpoint_now`, this takes one job and no storage in a small batch.
+
+        Args:
+            frame: Without observations; in a small batch, at most about as many rows as the batch.
+            measures: The aggregates, with aliases.
+
+        Returns:
+            The rows, and the measures by name; Spark drops those of some empty inputs.
+        """
+        found = collected(frame, *measures) if self._small else None
+        if found is not None:
+            return found
+        if not measures:
+            return self.checkpoint_now(frame), {}
+        observation = Observation()
+        kept = self.checkpoint_now(frame.observe(observation, *measures))
+        return kept, observation.get
+
     def checkpoint_batch(self, frame: DataFrame) -> CheckpointedBatch:
         """Checkpoint a batch's rows: at once if the batch is small, else with the first action."""
         if self._is_numbered:
             numbered = frame.withColumn(NUMBER, F.monotonically_increasing_id())
-            kept = collected(numbered) if self._small else None
-            kept = kept or self._checkpointed(numbered, at_once=self._small)
+            found = collected(numbered) if self._small else None
+            kept = found[0] if found else self._checkpointed(numbered, at_once=self._small)
             if kept is not None:
                 return CheckpointedBatch(kept, numbered=True, is_small=self._small)
         kept = self._keep(frame, at_once=self._small)

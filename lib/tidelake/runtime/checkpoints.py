@@ -63,14 +63,16 @@ class Fence:
         batch: int,
         until: Mapping[str, Position] | None = None,
     ) -> Commit | None:
-        """Return the table's ``last`` commit if ``batch`` follows it; None if it is that batch.
+        """Return ``last``, the table's newest commit, if ``batch`` is the next one.
 
-        ``until`` is where the batch ends in each input table; None for a hop without input tables.
+        Returns None if the table holds ``batch`` already, so that it must not be written again.
+        ``until``, the batch's end in each input table, is compared only then; a hop without input
+        tables passes none.
 
         Raises:
-            GenerationError: The table has no commit metadata, or another generation; it is at
-                another batch (another writer, or an old copy of the table); or it holds this batch
-                with another end than ``until``, and so with other rows.
+            GenerationError: The table has no commit metadata, or another generation; its last batch
+                is neither ``batch`` nor the one before (another writer, or an old copy of the
+                table); or it holds this batch with another end, and so with other rows.
         """
         name, mine = table.name, self.generation
         if last is None:

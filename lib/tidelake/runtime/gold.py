@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
-from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config.meanings import meaning_of
@@ -156,13 +156,12 @@ class GoldHop(HopQuery):
     ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
         """Checkpoint a batch; return its events by input, and the counts for each table."""
         if len(self._inputs) > 1:
-            taken = by_input(frames.checkpoint_now(rows), self._inputs)
+            taken = by_input(frames.materialize(rows)[0], self._inputs)
             return taken, count_contributions(taken, targets)
-        observed = Observation()
         marks = contributions(rows, OWN, targets)
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
-        taken = by_input(frames.checkpoint_now(rows.observe(observed, *counts)), self._inputs)
-        return taken, counted_for(targets, [observed.get])
+        kept, counted = frames.materialize(rows, *counts)
+        return by_input(kept, self._inputs), counted_for(targets, [counted])
 
     def _merge(
         self,

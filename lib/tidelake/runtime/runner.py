@@ -13,8 +13,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UsageError
-from tidelake.runtime.books import close_epoch, copy_books
+from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import HopQuery, Run

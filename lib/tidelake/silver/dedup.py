@@ -150,15 +150,18 @@ def find_repeats(
     checkpoint: Checkpoint,
     also: Sequence[Column] = (),
 ) -> Repeats:
-    """Find the rows of a batch whose event id an earlier row has: in the batch, silver or late.
+    """Find the rows of a batch that repeat the event id of an accepted row in scope.
 
-    With the same payload such a row is a duplicate, with another one a conflict. Rows that failed
-    before (those with a stage) take no part.
+    Accepted are the rows of silver and late, and those of the batch that arrived before and repeat
+    none themselves. In scope are those that arrived within the TTL or, if the rules are widened,
+    have the same event date. The earliest one decides: its payload makes a duplicate, another one a
+    conflict. Rows with a stage (filtered or quarantined) are neither judged nor compared with.
 
-    The driver looks up the id hashes with ``search`` and compares the rows that share one. Spark
-    does both instead if the rows have no row numbers, or if too many share a hash
-    (:data:`~tidelake.spark.tuning.COMPARED_ROWS`). The driver also collects the columns ``also``,
-    of all rows, for :func:`~tidelake.silver.summary.summarize_in_driver`.
+    The driver looks up the id hashes with ``search`` and compares the rows that share one. If the
+    rows have no row numbers, or the driver would have too many rows or pairs
+    (:data:`~tidelake.spark.tuning.COMPARED_ROWS`), Spark looks up and compares instead. The driver
+    also collects the columns ``also``, of all rows, for
+    :func:`~tidelake.silver.summary.summarize_in_driver`; Spark does not.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found

@@ -1,4 +1,7 @@
-"""Route each classified row to silver, quarantine or late, or only count it in the ledger.
+"""Decide each row's one fate, and route it to silver, quarantine or late, or only count it.
+
+The first fate that applies is the row's: the stage from :mod:`tidelake.silver.classify`, duplicate
+or conflict from :mod:`tidelake.silver.dedup`, too late, else silver.
 
 Spark's own late filter drops rows silently; here every row gets a lateness verdict. The watermark
 is the one committed before the batch: a batch never makes its own rows late.

@@ -28,6 +28,8 @@ from tidelake.spark.quiet import output_to
 __all__ = ["BridgeError", "JavaError"]
 
 _EXIT_SECONDS = 30
+# The name under which `collected` observes its measures.
+_MEASURES = "tidelake_measures"
 
 
 def jvm_of(spark: SparkSession) -> Any | None:
@@ -87,16 +89,32 @@ def in_driver(checkpointed: DataFrame) -> DataFrame:
     return checkpointed if local is None else local
 
 
-def collected(frame: DataFrame) -> DataFrame | None:
-    """Compute the rows of a frame and collect them into a ``LocalRelation``.
+def collected(frame: DataFrame, *measures: Column) -> tuple[DataFrame, dict[str, Any]] | None:
+    """Compute the rows of a frame in one job, and collect them into a ``LocalRelation``.
+
+    Args:
+        frame: Few rows, without observations: no listener is told of this job.
+        measures: Aggregates over the rows, with aliases.
 
     Returns:
-        None if this Spark's constructors differ, or through Spark Connect.
+        The rows, and the measures by name; an empty input may have none. None if this Spark's
+        constructors differ, or through Spark Connect.
     """
     if is_remote():
         return None
-    query: Any = frame._jdf.queryExecution()
-    return _local(frame.sparkSession, query.executedPlan().executeCollect(), query)
+    measured = frame.observe(_MEASURES, *measures) if measures else frame
+    query: Any = measured._jdf.queryExecution()
+    local = _local(frame.sparkSession, query.executedPlan().executeCollect(), query)
+    return None if local is None else (local, _observed(query) if measures else {})
+
+
+def _observed(query: Any) -> dict[str, Any]:
+    """Return the measures of an executed plan."""
+    found = query.observedMetrics().get(_MEASURES)
+    if not found.isDefined():
+        return {}
+    row = found.get()
+    return {name: row.get(number) for number, name in enumerate(row.schema().fieldNames())}
 
 
 @functools.lru_cache(maxsize=1)
