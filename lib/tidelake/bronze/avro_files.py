@@ -13,7 +13,7 @@ import lzma
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from io import BytesIO
 from typing import Any
 
@@ -31,8 +31,8 @@ _MOST_BYTES_OF_A_NUMBER = 10
 _CHUNK_RECORDS = 8192
 # The prefix of the logical types whose readers are registered here.
 _OWN = "tidelake-"
-_DAY_MICROS = 86_400_000_000
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_DAY = _EPOCH.toordinal()
 
 
 def read_avro_container(content: bytes) -> Iterator[Chunk]:
@@ -241,10 +241,12 @@ def _instant(units_a_second: int, zone: str) -> Callable[..., str]:
         else:
             micros, rest = divmod(units, 1000)
             nanos = f"{rest:03}" if rest else ""
-        days, micros = divmod(micros, _DAY_MICROS)
-        seconds, fraction = divmod(micros, 1_000_000)
-        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-        return f"{_day(days)}T{clock}.{fraction:06}{nanos}{zone}"
+        try:
+            text = (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+        except OverflowError:
+            # Python's years are 1 to 9999.
+            return f"{micros} microseconds"
+        return f"{text}{nanos}{zone}"
 
     return read
 
