@@ -6,6 +6,7 @@ import bz2
 import gzip
 import json
 import os
+import runpy
 from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -14,13 +15,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.running import START, click, place_of, read, versions
+from tests.running import START, click, place_of, read, run, versions
 from tests.worlds import TO_SILVER, World, world
 from tests.written_files import WRITERS, to_avro, to_parquet, typed_events
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import lake_of
 from tidelake.errors import SourceError, TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import verify
 from tidelake.runtime import bronze_hop, landed_files
+from tidelake.testing import playing
 
 _NOW = START + timedelta(hours=1)
 _SILVER = "event_id, event_time, user_id, action, product_id, value"
@@ -89,26 +95,15 @@ def _put(played: World, name: str, content: bytes) -> Path:
     return file
 
 
+_PARQUET, _AVRO = to_parquet(typed_events([7])), to_avro(typed_events([7]))
 _TEXT = b"".join(click(number, minute=number) + b"\n" for number in range(5))
 
 
 @pytest.mark.parametrize(
     ("name", "format_", "whole", "broken", "reason"),
     [
-        (
-            "b.parquet",
-            "parquet",
-            to_parquet(typed_events([7])),
-            to_parquet(typed_events([7]))[:-9],
-            "truncated",
-        ),
-        (
-            "b.avro",
-            "avro",
-            to_avro(typed_events([7])),
-            to_avro(typed_events([7]))[:-9],
-            "block 1: truncated",
-        ),
+        ("b.parquet", "parquet", _PARQUET, _PARQUET[:-9], "truncated"),
+        ("b.avro", "avro", _AVRO, _AVRO[:-9], "block 1: truncated"),
         ("b.gz", "json", gzip.compress(_TEXT), gzip.compress(_TEXT)[:-9], "truncated or damaged"),
         # Spark reads these without an error, and loses the second half.
         ("b.bz2", "json", bz2.compress(_TEXT), bz2.compress(_TEXT) + b"BZh9", "truncated"),
@@ -161,3 +156,24 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
         with pytest.raises(TidelakeError, match=r"b\.xz: is an archive"):
             played.run(_NOW, hops=TO_SILVER)
     assert read(played.lake, "bronze.clickstream", "record_id") == []
+
+
+def test_what_init_writes_for_parquet_runs_and_passes_its_own_test(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("events").mkdir()
+    events = typed_events(range(30))
+    Path("events/part-0").write_bytes(to_parquet(events))
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    run(spark, environment, load_pipeline("mine", environment))
+    taken = read(lake_of(environment), "silver.mine", "event_id, value")
+    assert taken == sorted(((one["event_id"], one["value"]) for one in events), key=repr)
+
+    written = runpy.run_path("tests/test_mine.py")
+    with playing() as play:
+        played = play(written["PIPELINE"], written["SENT"], tmp_path / "played")
+        for name, test in written.items():
+            if name.startswith("test_"):
+                test(played)
