@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -239,3 +240,16 @@ def test_what_is_no_container_is_an_error() -> None:
 
 def test_a_container_of_plain_values_gives_plain_json() -> None:
     assert _rows(_written("long", [1, 2])) == [1, 2]
+
+
+def test_a_damaged_file_is_never_another_error() -> None:
+    chance, broken = random.Random(7), 0
+    for _ in range(1000):
+        content = bytearray(_written(_SCHEMA, _RECORDS, codec="deflate"))
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            list(read_avro_container(bytes(content)))
+        except BrokenFileError:
+            broken += 1
+    assert broken > 500

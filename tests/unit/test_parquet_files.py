@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -247,3 +248,19 @@ def test_two_columns_of_one_name_are_an_error() -> None:
     table = pa.table([[1], [2]], names=["a", "a"])
     with pytest.raises(BrokenFileError, match="two columns with the name a"):
         list(read_parquet(_written(table)))
+
+
+_SMALL = _written(pa.table({"name": ["a"] * 9, "nested": [[1], None, []] * 3}), compression="none")
+
+
+def test_a_damaged_file_is_never_another_error() -> None:
+    chance, broken = random.Random(7), 0
+    for _ in range(1000):
+        content = bytearray(_SMALL)
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            list(read_parquet(bytes(content)))
+        except BrokenFileError:
+            broken += 1
+    assert broken > 500
