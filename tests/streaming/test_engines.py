@@ -87,7 +87,7 @@ def test_spark_connect_reads_whole_files(spark: SparkSession, server: str, tmp_p
     done = shop.play(lake, remote=server)
     assert done.code == 0, done.words
     _assert_same(contents(Lake(lake)), contents(played.lake))
-    (played.landing / "broken.parquet").write_bytes(b"PAR1")
+    (played.landing / "broken.parquet").write_bytes(b"PAR")
     broken = shop.play(lake, remote=server)
     assert broken.code == 2, broken.words
     assert "SourceError: files of the source are broken" in broken.words

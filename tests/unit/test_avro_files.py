@@ -212,6 +212,17 @@ def test_a_damaged_checksum_is_found() -> None:
         _rows(_encoded("snappy", lambda data: _snappy(data)[:-4] + b"0000"))
 
 
+def test_a_block_that_its_codec_or_its_records_do_not_fill_is_found() -> None:
+    def deflate(data: bytes) -> bytes:
+        return zlib.compress(data, wbits=-15)
+
+    assert _rows(_encoded("deflate", deflate)) == _RECORDS
+    with pytest.raises(BrokenFileError, match="block 1: truncated"):
+        _rows(_encoded("deflate", lambda data: deflate(data)[:-1]))
+    with pytest.raises(BrokenFileError, match="more bytes than its records"):
+        _rows(_encoded("null", lambda data: data + b"x"))
+
+
 @pytest.mark.parametrize("codec", ["null", "deflate", "xz"])
 def test_a_file_cut_anywhere_but_between_blocks_is_broken(codec: str) -> None:
     content = _written(_SCHEMA, _RECORDS, codec=codec, sync_interval=400)

@@ -214,9 +214,14 @@ def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
     assert payloads == [b'{"c":"\xff\\""}']
 
 
-def test_a_row_without_columns_is_an_empty_object() -> None:
-    table = pa.table({"c": [1, 2]}).select([])
-    assert _rows(_written(table)) in ([{}, {}], [])
+def test_numbers_are_written_plainly_and_doubles_are_told_from_integers() -> None:
+    table = pa.table({"d": [1.0], "n": pa.array([Decimal("1e-10")], pa.decimal128(38, 10))})
+    ((payloads, _),) = read_parquet(_written(table))
+    assert payloads == [b'{"d":1.0,"n":0.0000000001}']
+
+
+def test_a_file_without_columns_has_no_rows() -> None:
+    assert _rows(_written(pa.table({"c": [1, 2]}).select([]))) == []
 
 
 def test_many_rows_come_in_order_and_in_small_chunks() -> None:
