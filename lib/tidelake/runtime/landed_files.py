@@ -196,8 +196,8 @@ def refuse_broken(errors: Mapping[str, str]) -> None:
         problems = [f"{path}: {reason}" for path, reason in sorted(errors.items())]
         what = "files of the source are broken, and none of their batch was ingested"
         raise SourceError(
-            f"{_listed(what, problems)}\nReplace each by a whole file of the same name (one without "
-            "records leaves it out), then run again."
+            f"{_listed(what, problems)}\nReplace each by a whole file of the same name "
+            "(one without records leaves it out), then run again."
         )
 
 
