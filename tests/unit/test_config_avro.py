@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.pipelines import shop
 from tidelake.config import Environment, load_pipeline, unbuilt_features
 from tidelake.delta.log import Commit
 from tidelake.delta.notes import changed_parts, silver_note
-from tidelake.errors import ConfigError
+from tidelake.errors import ConfigError, NotBuiltError
+from tidelake.runtime.fast_lane import Lane
 
 AVRO = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "format": "avro"}
 REGISTRY = {"url": "https://registry:8081", "subject": "clicks-value"}
@@ -68,6 +70,36 @@ def test_a_registry_is_reached_over_tls_alone_in_prod(tmp_path: Path) -> None:
         load_pipeline(file, prod)
 
 
+@pytest.mark.parametrize("format_", ["avro", "parquet"])
+def test_files_of_avro_and_parquet_are_read_as_json(tmp_path: Path, format_: str) -> None:
+    pipeline = shop(tmp_path, source={"kind": "files", "path": "x", "format": format_})
+    assert unbuilt_features(pipeline) == []
+    assert not pipeline.reads_avro
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "message"),
+    [
+        ({"registry": REGISTRY}, "source.registry", "unknown key"),
+        ({"schema": "c.avsc"}, "source.schema", "unknown key"),
+        ({"format": "orc"}, "source.format", "json, parquet, avro"),
+    ],
+)
+def test_a_schema_beside_files_is_an_error(
+    tmp_path: Path, given: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        shop(tmp_path, source={"kind": "files", "path": "x", "format": "avro", **given})
+    (found,) = caught.value.violations
+    assert found.path == path
+    assert message in found.message
+
+
+def test_a_topic_of_parquet_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"source\.format"):
+        shop(tmp_path, source=AVRO | {"format": "parquet"})
+
+
 def test_avro_is_built_for_topics(tmp_path: Path) -> None:
     pipeline = shop(tmp_path, source=AVRO | {"registry": REGISTRY})
     assert unbuilt_features(pipeline) == []
@@ -87,3 +119,11 @@ def test_another_avro_schema_is_another_definition(tmp_path: Path) -> None:
         changed_parts(Commit(0, datetime.now(UTC), None, note), pipeline).rules for note in notes
     ]
     assert changes == [("source.schema",), ()]
+
+
+def test_a_fast_lane_over_files_that_are_not_lines_is_not_built(tmp_path: Path) -> None:
+    source = {"kind": "files", "path": "x", "format": "parquet"}
+    run: Any = SimpleNamespace(pipeline=shop(tmp_path, source=source))
+    detection: Any = SimpleNamespace(features="hours")
+    with pytest.raises(NotBuiltError, match="a fast lane over files that are not JSON"):
+        Lane(run, detection, detection).go()

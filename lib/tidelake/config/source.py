@@ -17,6 +17,7 @@ from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, 
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
+FileFormat = Literal["json", "parquet", "avro"]
 # A name of a scope or a key on Databricks.
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
@@ -73,25 +74,24 @@ class Registry(Model):
 
 
 class FilesSource(Model):
-    """A folder of files, read recursively; JSON files contain one record per line.
+    """A folder of files of one format, read recursively; JSON files have one record per line.
 
     Spark accepts only one of the limits; without either, a batch reads at most 1000 files.
 
     Attributes:
         kind: ``files``.
-        format: ``json``: one object per line.
+        format: ``json``: one object per line; ``parquet`` or ``avro`` (container files): each row
+            becomes a JSON payload.
         path: The folder, or one file; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
-        registry: Not supported for files.
     """
 
     kind: Literal["files"]
-    format: Format = "json"
+    format: FileFormat = "json"
     path: Text
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
-    registry: Registry | None = None
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
@@ -198,7 +198,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
     if not isinstance(source, dict):
         return
     for key in ("registry", "schema"):
-        if key in source and source.get("format") != "avro":
+        # A container file has its schema in it: for kind: files these keys are unknown.
+        if key in source and source.get("format") != "avro" and source.get("kind") != "files":
             yield Finding(("source", key), "is allowed with format: avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
     if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
