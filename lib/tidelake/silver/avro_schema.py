@@ -41,7 +41,7 @@ def logical_types(schema: str) -> str:
     return json.dumps(_connect(json.loads(schema), "", {}))
 
 
-def _connect(schema: Any, namespace: str, named: dict[str, Any]) -> dict[str, Any]:
+def _connect(schema: Any, namespace: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if isinstance(schema, list):
         branches = [branch for branch in schema if branch != "null"]
         # A union of several types becomes an object with one field for each.

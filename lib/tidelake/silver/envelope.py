@@ -125,12 +125,11 @@ def unwrap(payload: bytes | None, key: bytes | None = None) -> Change:
         return change._replace(refusal=_TRUNCATED if op == _TRUNCATE else unknown)
     image = _ROW_OPS[op]
     row = bytes(getattr(event, image)) or b"null"
-    if row != b"null":
-        return _with_row(change, row, schema, image)
-    found = _row_of_key(key) if op == _DELETE else None
-    if found is None:
-        return change._replace(refusal=f"payload: op {op} without {image}")
-    return change._replace(row=found)
+    if row == b"null":
+        found = _row_of_key(key) if op == _DELETE else None
+        missing = f"payload: op {op} without {image}"
+        return change._replace(row=found) if found else change._replace(refusal=missing)
+    return _with_row(change, row, schema, image)
 
 
 def _read(payload: bytes | None) -> tuple[_Event | None, bytes]:
