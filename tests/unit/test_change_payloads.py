@@ -18,6 +18,8 @@ from tests.pipelines import bronze, shop
 from tests.unit.test_payloads import REGISTRY, SUBJECT, datum, framed
 from tidelake.config import Pipeline
 from tidelake.errors import NotBuiltError
+from tidelake.replay import erase_records
+from tidelake.replay.subject import Subject
 from tidelake.runtime.fast_lane import Lane
 from tidelake.silver import payloads as reading
 from tidelake.silver.avro_schema import logical_types
@@ -254,3 +256,19 @@ def test_a_fast_lane_over_change_events_is_refused_by_name(tmp_path: Path) -> No
     lane: Any = SimpleNamespace(run=run, detection=SimpleNamespace(features="f"))
     with pytest.raises(NotBuiltError, match="a fast lane over change events"):
         Lane._refuse(lane)
+
+
+def test_tombstones_in_avro_are_found_by_the_value_in_their_key(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "value.avsc").write_text(json.dumps(ENVELOPE))
+    pipeline = changes(tmp_path, "id BIGINT", source=TOPIC | {"schema": "value.avsc"})
+    keys = [b"\x00\x00\x00\x00\x01\x04u1", b"\x00\x00\x00\x00\x01\x06u12", None]
+    records = [(key, payload) for key in keys for payload in (None, b"x")]
+    monkeypatch.setattr(erase_records, "load", lambda *_: rows(spark, records))
+    nothing = SimpleNamespace(exists=False)
+    lake = SimpleNamespace(silver=lambda _: nothing, late=lambda _: nothing, bronze=lambda _: "b")
+    run: Any = SimpleNamespace(spark=spark, pipeline=pipeline, lake=lake)
+    found = erase_records._stored(run, Subject("user_id", "u1"))
+    assert found is not None
+    assert [row["record_id"] for row in found.collect()] == ["t:0:0"]

@@ -132,11 +132,12 @@ def _decoded(
     decode = decode or decoding(event, envelope)
     own = []
     if envelope:
+        # What could not become JSON has a reason already.
+        refusal = F.when(json.isNull(), refusal).otherwise(F.col(_DECODED)["refusal"])
         is_tombstone = F.col("payload").isNull() & F.col("key").isNotNull()
         json = F.when(is_tombstone, F.lit(b"null")).otherwise(json)
         json = F.struct(json.alias("payload"), F.col("key"))
         own.append(F.col(_DECODED)["skipped"].alias(SKIPPED))
-        refusal = F.coalesce(F.col(_DECODED)["refusal"], refusal)
     # An Arrow UDF sends only this column to Python; the others stay in the JVM.
     read = (
         rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event, envelope)
