@@ -5,8 +5,10 @@ from __future__ import annotations
 import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import yaml
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,7 @@ from tests.brokers import Followed, Kafka
 from tests.changes import Json, line, postgres, with_schema
 from tests.running import read
 from tests.worlds import World, world
+from tidelake.cli.reports import show_ledger
 from tidelake.config import load_environment, load_pipeline
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import payload_drift
@@ -67,7 +70,7 @@ CHANGES = [
     change("d", 9, customer(2, "Bob"), None),
     change("c", 12, None, customer(2, "Ben")),
 ]
-LATEST = [(1, "Annie"), (2, "Ben")]
+LATEST = [(1, "Annie"), (2, "Ben"), (4, "Dot")]
 HISTORY = [
     (1, "Ann", minute(0), minute(2), False),
     (1, "Anna", minute(2), minute(4), False),
@@ -75,6 +78,7 @@ HISTORY = [
     (2, "Ben", minute(12), None, True),
     (2, "Bob", minute(0), minute(9), False),
     (3, "Cid", minute(1), minute(3), False),
+    (4, "Dot", minute(14), None, True),
 ]
 
 
@@ -86,7 +90,7 @@ def assert_whole(changes: World | Followed) -> None:
 
 
 def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     written = PAGE.read_text(encoding="utf-8").split("```yaml\n")[1].split("```")[0]
     assert len(written.strip().splitlines()) == 5
@@ -96,14 +100,16 @@ def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
     truncate = line(postgres("t", at=1_767_571_200_000_000, lsn=9999))
     customers.land("0.jsonl", [*arriving[:6], b"null", line(with_schema(None))])
     customers.run()
-    customers.land("1.jsonl", [*arriving[6:], b"null", b"{", truncate])
+    # A column that the schema does not know.
+    dot = change("c", 14, None, customer(4, "Dot") | {"vip": True})
+    customers.land("1.jsonl", [*arriving[6:], b"null", b"{", truncate, dot])
     customers.run()
     assert read(customers.lake, "dim.customers", "id, first_name") == LATEST
     columns = "id, first_name, valid_from, valid_to, is_current"
     assert read(customers.lake, "dim.customers__history", columns) == sorted(HISTORY, key=repr)
     ledger = read_ledger(customers.lake, customers.pipeline)
     assert {fate: rows for fate, rows in ledger.fates.items() if rows} == {
-        "silver": len(arriving),
+        "silver": len(arriving) + 1,
         "quarantined": 2,
         "filtered": 3,
     }
@@ -115,7 +121,11 @@ def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
     ]
     assert_whole(customers)
     # The fields of the rows are compared with the schema, not those around them.
-    assert payload_drift(customers.lake, customers.pipeline) == []
+    drift = payload_drift(customers.lake, customers.pipeline)
+    assert [(one.field, one.kind, one.rows) for one in drift] == [("vip", "unknown", 1)]
+    where: Any = SimpleNamespace(pipeline=customers.pipeline, command=str)
+    show_ledger(ledger, where)
+    assert "or without a row, such as tombstones" in capsys.readouterr().out
     ((tombstone,),) = read(
         customers.lake,
         "bronze.customers WHERE decode(payload) = 'null' AND record_id LIKE '%1.jsonl%'",

@@ -33,6 +33,7 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
     PipelineFile,
+    completed_changes,
     payload_types,
     selected_columns,
 )
@@ -84,7 +85,8 @@ def load_pipeline(
     if source is not None:
         _override(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
-    _complete_changes(raw)
+    if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
+        raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     pipeline = document.validated(PipelineFile, raw)
     findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
@@ -203,27 +205,6 @@ def _interpolated(
         return match[0]
 
     return _REFERENCE.sub(replace, value)
-
-
-def _complete_changes(raw: dict[str, Any]) -> None:
-    """Add the expressions of change events that the file leaves out.
-
-    An events pipeline without ``select`` gets the envelope's columns in silver too; a dimension
-    does not.
-    """
-    event = raw.get("event")
-    if _envelope(raw) is None or not isinstance(event, dict):
-        return
-    defaults: dict[str, Any] = {"id": "record_id", "time": "source_time"}
-    if raw.get("kind") == "dimension":
-        defaults |= {"sequence": "source_position", "delete_when": "op = 'd'"}
-    else:
-        declared = _validated(Event, defaults | event)
-        fields = selected_columns(declared) if declared else {}
-        if fields and all(map(names.is_column_name, fields)):
-            defaults["select"] = fields | {name: name for name in CHANGE_COLUMNS}
-    for key, value in defaults.items():
-        event.setdefault(key, value)
 
 
 def _envelope(raw: Mapping[str, Any]) -> object:

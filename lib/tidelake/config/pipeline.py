@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
@@ -22,6 +23,7 @@ from tidelake.names import (
     SILVER_RESERVED,
     ColumnName,
     TableName,
+    is_column_name,
     quoted,
 )
 
@@ -295,6 +297,22 @@ def selected_columns(event: Event) -> dict[str, str]:
     if event.select is not None:
         return dict(event.select)
     return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
+
+
+def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str, Any]:
+    """Add the expressions that the ``event`` of an envelope leaves out.
+
+    An events pipeline without ``select`` gets the envelope's columns in silver too; a dimension
+    does not. An invalid event is completed as far as possible.
+    """
+    defaults: dict[str, Any] = {"id": "record_id", "time": "source_time"}
+    if is_dimension:
+        return defaults | {"sequence": "source_position", "delete_when": "op = 'd'"} | event
+    with suppress(ValidationError):
+        fields = selected_columns(Event.model_validate(defaults | event))
+        if all(map(is_column_name, fields)):
+            defaults["select"] = fields | {name: name for name in CHANGE_COLUMNS}
+    return defaults | event
 
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:

@@ -34,7 +34,7 @@ _UNAVAILABLE: tuple[Any, ...] = (
     list(_PLACEHOLDER),
     {_PLACEHOLDER.decode(): _PLACEHOLDER.decode()},
 )
-_TRACES = tuple(msgspec.json.encode(value).strip(b'"[]') for value in _UNAVAILABLE[:5])
+_TRACES = frozenset(msgspec.json.encode(value).strip(b'"[]') for value in _UNAVAILABLE[:5])
 
 _ROW_OPS = {"c": "after", "u": "after", "r": "after", "d": "before"}
 _DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
