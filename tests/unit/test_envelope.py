@@ -139,6 +139,13 @@ def test_what_is_no_change_of_a_row_is_refused_by_name(payload: bytes, refusal: 
     assert found["refusal"].startswith(refusal)
 
 
+def test_an_event_beside_another_named_payload_is_the_event() -> None:
+    event = postgres("c", at=AT, lsn=1, after=ANNE)
+    other = postgres("d", at=AT, lsn=2, before={"id": 2})
+    found = unwrap(line(event | {"payload": other}))
+    assert (found.op, row_of(found)) == ("c", ANNE)
+
+
 def test_tombstones_and_messages_are_skipped_and_counted_with_a_reason() -> None:
     message = postgres("m", at=AT, lsn=1) | {"message": {"prefix": "foo", "content": "Ymfy"}}
     payloads = [b"null", line(with_schema(None)), line(message), line(with_schema(message))]
