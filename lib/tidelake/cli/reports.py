@@ -135,6 +135,7 @@ def show_ledger(ledger: Ledger, where: Place) -> None:
     if ledger.topics:
         offsets = terms["source_offsets"]
         source += f", at {offsets['offered']:,} offsets ({offsets['without_record']:,} without one)"
+    skipped = ", or without a row, such as tombstones" if where.pipeline.envelope else ""
     rows = [
         ["source", terms["source"], source],
         ["erased", terms["erased"], "records removed by an erasure"],
@@ -143,7 +144,7 @@ def show_ledger(ledger: Ledger, where: Place) -> None:
         ["  duplicates", terms["duplicates"], "copies of an accepted event"],
         ["  quarantined", terms["quarantined"], (stages or "none") + discarded],
         ["  late", terms["late"], f"too late: {where.command('late list')}"],
-        ["  filtered", terms["filtered"], "excluded by the pipeline's where"],
+        ["  filtered", terms["filtered"], f"excluded by the pipeline's where{skipped}"],
         ["  pending", terms["pending"], "not yet read by silver"],
         ["  requeued", terms["requeued"], "requeued, not yet read by silver"],
     ]

@@ -33,16 +33,17 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
     PipelineFile,
+    completed_changes,
     payload_types,
     selected_columns,
 )
 from tidelake.config.places import SUFFIXES, conf_dir, find_file
-from tidelake.config.source import address_of, is_address, source_findings
+from tidelake.config.source import CHANGE_COLUMNS, address_of, is_address, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
 _REFERENCE = re.compile(r"\$\{([^}]*)\}")
-_PAYLOAD_KEYS = ("format", "registry", "schema")
+_PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
 _DAYS = {"kind": "tumbling", "size": "1 day"}
@@ -84,6 +85,8 @@ def load_pipeline(
     if source is not None:
         _override(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
+    if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
+        raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     pipeline = document.validated(PipelineFile, raw)
     findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
@@ -167,7 +170,7 @@ def _override(document: Document, path: str) -> None:
         topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
         document.content["source"] = kept | topic_source
     elif kind == "kafka":
-        kept = {"format": source["format"]} if "format" in source else {}
+        kept = {key: source[key] for key in ("format", "envelope") if key in source}
         document.content["source"] = {**kept, "kind": "files", "path": path}
     elif kind == "rate":
         raise UsageError(
@@ -202,6 +205,11 @@ def _interpolated(
         return match[0]
 
     return _REFERENCE.sub(replace, value)
+
+
+def _envelope(raw: Mapping[str, Any]) -> object:
+    source = raw.get("source")
+    return source.get("envelope") if isinstance(source, dict) else None
 
 
 def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
@@ -248,12 +256,12 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     # Silver's columns with their types; None if a section that defines them is invalid.
     columns: dict[str, str | None] | None = None
     if event is not None:
-        yield from _event_findings(event)
+        yield from _event_findings(event, _envelope(raw))
         yield from _enrich_findings(event, enrich)
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
         if isinstance(written, list) and len(enrich) == len(written):
-            payload = payload_types(event)
+            payload = payload_types(event, _envelope(raw))
             columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
             columns |= {
                 name: type_of(sql, payload) for name, sql in selected_columns(event).items()
@@ -310,8 +318,14 @@ def _name_finding(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]
         yield Finding(path, unknown("column", name, known))
 
 
-def _event_findings(event: Event) -> Iterator[Finding]:
-    known = payload_types(event)
+def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
+    known = payload_types(event, envelope)
+    for field in event.fields if envelope else ():
+        if field.name.lower() in CHANGE_COLUMNS:
+            yield Finding(
+                ("event", "schema"),
+                f"field '{field.name}' has the name of a column of the envelope; leave it out",
+            )
     for key in ("id", "time", "where", "sequence", "delete_when"):
         yield from _sql_findings(("event", key), getattr(event, key), known)
     seen: set[str] = set()
@@ -435,6 +449,9 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
 def _prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find expressions that use bronze columns: the prefilter compares payloads only."""
     if pipeline.dedup.prefilter == "none":
+        return
+    if pipeline.envelope:
+        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
         return
     event = pipeline.event
     payload = {field.name.lower() for field in event.fields}

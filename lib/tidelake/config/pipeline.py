@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
@@ -13,7 +14,7 @@ from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
-from tidelake.config.source import KafkaSource, Registry, Source
+from tidelake.config.source import CHANGE_COLUMNS, Envelope, KafkaSource, Registry, Source
 from tidelake.config.standard import STANDARD
 from tidelake.names import (
     BRONZE_COLUMNS,
@@ -22,6 +23,7 @@ from tidelake.names import (
     SILVER_RESERVED,
     ColumnName,
     TableName,
+    is_column_name,
     quoted,
 )
 
@@ -216,6 +218,17 @@ class PipelineFile(Documented):
         return isinstance(self.source, KafkaSource) and self.source.format == "avro"
 
     @property
+    def envelope(self) -> Envelope | None:
+        """The envelope in which the payload's fields are; None if they are the payload."""
+        return getattr(self.source, "envelope", None)
+
+    @property
+    def payload_columns(self) -> tuple[str, ...]:
+        """Names of the columns that a payload gives to expressions: fields, then the envelope's."""
+        own = CHANGE_COLUMNS if self.envelope else ()
+        return (*(field.name for field in self.event.fields), *own)
+
+    @property
     def registry(self) -> Registry | None:
         """The schema registry of Avro payloads, if there is one."""
         return self.source.registry if isinstance(self.source, KafkaSource) else None
@@ -286,21 +299,38 @@ def selected_columns(event: Event) -> dict[str, str]:
     return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
 
 
+def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str, Any]:
+    """Add the expressions that the ``event`` of an envelope leaves out.
+
+    An events pipeline without ``select`` gets the envelope's columns in silver too; a dimension
+    does not. An invalid event is completed as far as possible.
+    """
+    defaults: dict[str, Any] = {"id": "record_id", "time": "source_time"}
+    if is_dimension:
+        return defaults | {"sequence": "source_position", "delete_when": "op = 'd'"} | event
+    with suppress(ValidationError):
+        fields = selected_columns(Event.model_validate(defaults | event))
+        if all(map(is_column_name, fields)):
+            defaults["select"] = fields | {name: name for name in CHANGE_COLUMNS}
+    return defaults | event
+
+
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """List the features of a pipeline that are not built yet."""
     used = {"transform": pipeline.transform}
     return [name for name, is_used in used.items() if is_used]
 
 
-def payload_types(event: Event) -> dict[str, str | None]:
+def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:
     """Return the types of the columns that an event's expressions may use: payload and bronze."""
     payload = {field.name: field.type.sql for field in event.fields}
+    payload |= CHANGE_COLUMNS if envelope else {}
     return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     """Return the types of silver's columns; None where only Spark can infer it."""
-    scope = payload_types(pipeline.event)
+    scope = payload_types(pipeline.event, pipeline.envelope)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     for enrich in pipeline.enrich:

@@ -18,6 +18,9 @@ from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
 FileFormat = Literal["json", "parquet", "avro"]
+Envelope = Literal["debezium"]
+# Columns of a change event beside those of its row, for the expressions of `event`.
+CHANGE_COLUMNS = {"op": "STRING", "source_time": "TIMESTAMP", "source_position": "STRING"}
 # A name of a scope or a key on Databricks.
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
@@ -82,6 +85,7 @@ class FilesSource(Model):
         kind: ``files``.
         format: ``json``: one object per line; ``parquet`` or ``avro`` (container files): each row
             becomes a JSON payload.
+        envelope: ``debezium``: each record is a change event of a database.
         path: The folder, or one file; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
@@ -89,6 +93,7 @@ class FilesSource(Model):
 
     kind: Literal["files"]
     format: FileFormat = "json"
+    envelope: Envelope | None = None
     path: Text
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
@@ -134,6 +139,7 @@ class KafkaSource(Model):
         starting: Where the first run begins: ``earliest``, ``latest`` or an instant.
         options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
         format: ``json`` or ``avro``.
+        envelope: ``debezium``: each record is a change event of a database.
         registry: The registry with the writers' Avro schemas.
         schema_file: A file with the writers' Avro schema, for use without a registry.
         max_offsets_per_trigger: Maximum number of records per batch.
@@ -149,6 +155,7 @@ class KafkaSource(Model):
         default_factory=dict
     )
     format: Format = "json"
+    envelope: Envelope | None = None
     registry: Registry | None = None
     schema_file: Text | None = Field(default=None, alias="schema")
     max_offsets_per_trigger: PositiveInt | None = None
@@ -201,6 +208,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
         # A container file has its schema in it: for kind: files these keys are unknown.
         if key in source and source.get("format") != "avro" and source.get("kind") != "files":
             yield Finding(("source", key), "is allowed with format: avro only")
+    if "envelope" in source and source.get("format", "json") not in ("json", "avro"):
+        yield Finding(("source", "envelope"), "is allowed with format: json or avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
     if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
         yield Finding(

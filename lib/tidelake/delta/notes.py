@@ -153,7 +153,8 @@ def merged_counts(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
 _DEFINITION, _FINAL, _DECIDED_BY = "definition", "final", "decided_by"
 # Parts that define an event's id, time, order and deletion: stored rows cannot be adapted to a
 # change of them.
-_IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when"})
+_ENVELOPE = "source.envelope"
+_IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when", _ENVELOPE})
 
 
 def definition_note(definition: BaseModel) -> dict[str, Any]:
@@ -210,7 +211,7 @@ def changed_parts(last: Commit | None, pipeline: Pipeline) -> Changed:
     stored = last.note.get(_DEFINITION) if last else None
     if stored is None:
         return Changed()
-    parts = _parts(pipeline)
+    parts = {**({_ENVELOPE: None} if _ENVELOPE in stored else {}), **_parts(pipeline)}
     changed = [name for name, value in parts.items() if stored.get(name) != _short(value)]
     return Changed(
         tuple(name for name in changed if name in _IDENTITY),
@@ -223,8 +224,9 @@ def _parts(pipeline: Pipeline) -> dict[str, Any]:
     whole = pipeline.model_dump(mode="json", include={"watermark", "dedup", "enrich", "transform"})
     rules = [rule.model_dump(mode="json") for rule in pipeline.rules]
     parts = {f"event.{name}": value for name, value in event.items()} | whole | {"quality": rules}
-    # Only for Avro; otherwise existing pipelines would report a change of definition.
-    return parts | ({"source.schema": pipeline.avro_schema} if pipeline.avro_schema else {})
+    # Only where used; otherwise existing pipelines would report a change of definition.
+    of_payload = {"source.schema": pipeline.avro_schema, _ENVELOPE: pipeline.envelope}
+    return parts | {name: value for name, value in of_payload.items() if value}
 
 
 def _short(value: object) -> str:

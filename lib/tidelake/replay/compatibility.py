@@ -72,16 +72,21 @@ _FOLLOWS = {
     "additive": "is a text column of silver",
     "rescue": "is kept in _rescued_data",
 }
-# SQL where the engines differ: a payload's text, whether it is an object, and its field names.
+# Where a change event has its row, with and without a schema around it.
+_ROWS = ("$.payload.after", "$.after", "$.payload.before", "$.before")
+# SQL where the engines differ: a payload's text, whether it is an object, its field names, and the
+# text at a path in it, null if it has none.
 _IN_DUCKDB = (
     "try(decode(payload))",
     "json_valid(payload) AND json_type(payload) = 'OBJECT'",
     "json_keys(payload)",
+    "nullif(try(json_extract(payload, '{}'))::VARCHAR, 'null')",
 )
 _IN_SPARK = (
     "try_validate_utf8(CAST(payload AS TEXT))",
     "json_object_keys(payload) IS NOT NULL",
     "json_object_keys(payload)",
+    "get_json_object(payload, '{}')",
 )
 
 
@@ -135,11 +140,14 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
     bronze = lake.bronze(pipeline.name)
     if not bronze.exists:
         return []
-    text, is_object, names = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
+    text, is_object, names, in_json = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
     newest = (
         f"SELECT {text} AS payload FROM {bronze.name} WHERE ingested_at = "
         f"(SELECT max(ingested_at) FROM {bronze.name}) LIMIT {_SAMPLE}"
     )
+    if pipeline.envelope:
+        rows = ", ".join(in_json.format(path) for path in _ROWS)
+        newest = f"SELECT coalesce({rows}) AS payload FROM ({newest})"
     objects = f"SELECT payload FROM ({newest}) WHERE {is_object}"
     sampled = int(ask(lake, f"SELECT count(*) FROM ({objects})").rows[0][0])
     each = f"SELECT unnest({names}) AS name FROM ({objects})"

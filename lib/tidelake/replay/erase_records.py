@@ -162,9 +162,9 @@ def mentions(subject: Subject, pipeline: Pipeline) -> Column:
 
 
 def _stored(run: Run, subject: Subject) -> DataFrame | None:
-    """Find records by the stored column of silver and late.
+    """Find records by the stored column of silver and late, and tombstones in Avro by their key.
 
-    An earlier definition may have computed it differently.
+    An earlier definition may have computed the column differently.
     """
     lake, name = run.lake, run.pipeline.name
     is_same = F.col(subject.column).cast("string") == F.lit(subject.value)
@@ -173,6 +173,13 @@ def _stored(run: Run, subject: Subject) -> DataFrame | None:
         for table in (lake.silver(name), lake.late(name))
         if table.exists and subject.column in (rows := load(run.spark, table)).columns
     ]
+    if run.pipeline.envelope and run.pipeline.reads_avro:
+        # A tombstone's key is Avro of a schema that is not known here: search its bytes.
+        bronze = load(run.spark, lake.bronze(name))
+        tombstones = bronze.where(F.col("payload").isNull() & F.col("key").isNotNull())
+        keys = tombstones.select("record_id", F.col("key").alias("payload"))
+        in_key = keys.where(mentions(subject, run.pipeline))
+        found.append(in_key.select("record_id", F.lit(True).alias(_STORED)))
     return reduce(DataFrame.union, found).distinct() if found else None
 
 

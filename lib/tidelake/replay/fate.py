@@ -23,6 +23,7 @@ from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, in_closed_batch
 from tidelake.replay.subject import EVENT_ID, Subject
+from tidelake.silver.envelope import unwrap
 
 FateState = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"
@@ -244,6 +245,8 @@ def _fate_without_row(lake: Lake, pipeline: Pipeline, fate: Fate) -> Fate:
         original, event_id = copies[0]
         why = (f"a duplicate of {original}, which was accepted",)
         return replace(fate, state="duplicate", event_id=event_id, reasons=why, copy_of=original)
+    if pipeline.envelope and (skipped := unwrap(fate.payload or b"null").skipped):
+        return replace(fate, state="filtered", reasons=(skipped,))
     if pipeline.event.where:
         return replace(fate, state="filtered", reasons=(f"outside where: {pipeline.event.where}",))
     return replace(fate, state="duplicate", reasons=("a duplicate of an event no longer stored",))

@@ -125,6 +125,8 @@ class Lane:
             raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
         if isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json":
             raise NotBuiltError(f"{pipeline.file}: a fast lane over files that are not JSON")
+        if pipeline.envelope:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane over change events")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):

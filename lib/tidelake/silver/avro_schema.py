@@ -20,6 +20,7 @@ _WIDEST = 38
 # Up to this size the reader reads a decimal as a long and checks its precision.
 _CHECKED_BYTES = 8
 _TIMES_OF_DAY = ("time-millis", "time-micros")
+_PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
 
 def framed(schema: str) -> str:
@@ -29,6 +30,45 @@ def framed(schema: str) -> str:
         {"name": END, "type": {"type": "fixed", "name": f"{_FRAME}End", "size": DIGEST_BYTES}},
     ]
     return json.dumps({"type": "record", "name": _FRAME, "fields": fields})
+
+
+def logical_types(schema: str) -> str:
+    """Return the names that Kafka Connect gave to types, as a schema of Connect's in JSON.
+
+    It has only what is needed to convert values: fields, items and names. Types that Spark's
+    reader converts already have no name there.
+    """
+    return json.dumps(_connect(json.loads(schema), "", {}))
+
+
+def _connect(schema: Any, namespace: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        # A union of several types becomes an object with one field for each.
+        return _connect(branches[0], namespace, named) if len(branches) == 1 else {}
+    if isinstance(schema, str):
+        return named.get(_full_name(schema, namespace), {}) if schema not in _PLAIN else {}
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return _connect(kind, namespace, named)
+    found: dict[str, Any] = {}
+    if schema.get("logicalType") in (None, *_TIMES_OF_DAY) and "connect.name" in schema:
+        found["name"] = schema["connect.name"]
+    if kind == "record":
+        full_name = _full_name(schema["name"], schema.get("namespace", namespace))
+        named[full_name] = found
+        inside = full_name.rpartition(".")[0]
+        fields = schema["fields"]
+        found["type"] = "struct"
+        found["fields"] = [
+            {"field": field["name"], **_connect(field["type"], inside, named)} for field in fields
+        ]
+    elif kind in ("array", "map"):
+        inner = "items" if kind == "array" else "values"
+        found |= {"type": kind, inner: _connect(schema[inner], namespace, named)}
+    elif kind not in _PLAIN and kind not in ("enum", "fixed"):
+        return named.get(_full_name(kind, namespace), {})
+    return found
 
 
 def problem_of(schema: str) -> str:

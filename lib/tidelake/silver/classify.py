@@ -22,6 +22,7 @@ from tidelake.silver.payloads import (
     BROKEN,
     PARSED,
     REFUSAL,
+    SKIPPED,
     UNKNOWN,
     VALUES,
     WriterSchemas,
@@ -70,7 +71,7 @@ class Judging:
     def __init__(self, pipeline: Pipeline) -> None:
         """Compile everything except the rules, which need the types of silver's columns."""
         self.pipeline = pipeline
-        self.decode = decoding(pipeline.event)
+        self.decode = decoding(pipeline.event, pipeline.envelope)
         self.attempted, self.judged = _evaluated(pipeline)
         self.reasons = _reasons(pipeline)
         self.output = _output(pipeline.watermark.max_future_skew)
@@ -93,12 +94,14 @@ def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     tried = {"event.id": event.id, "event.time": event.time}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    casts, types = {"event.id": "string", "event.time": "timestamp"}, payload_types(event)
+    casts = {"event.id": "string", "event.time": "timestamp"}
+    types = payload_types(event, pipeline.envelope)
+    decoded = _decoded(pipeline)
     attempted = [
         *[F.col(f"_in_{name}").alias(name) for name in _OWN],
         F.col("_in_requeued_at").alias(REQUEUED_AT),
         F.coalesce("_in_reason", F.lit("bronze")).alias(ORIGIN),
-        *[F.col(name) for name in _DECODED],
+        *[F.col(name) for name in decoded],
         *[
             try_eval(sql, casts.get(name), types=types).alias(_tried(name))
             for name, sql in tried.items()
@@ -113,6 +116,8 @@ def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
         # A row on which `where` fails is not filtered: it breaks the contract.
         is_filter = F.coalesce(value("event.where"), F.lit(False))
         wanted = is_filter | F.col(_tried("event.where")).isNull()
+    if pipeline.envelope:
+        wanted = wanted & ~F.col(SKIPPED)
     failed = [(F.col(_tried(name)).isNull(), f"{name}: cannot be computed") for name in tried]
     selected = [value(f"select.{name}").alias(name) for name in pipeline.selected]
     return attempted, [
@@ -205,14 +210,18 @@ def reasons_by_stage() -> Column:
 
 def payload_scope(parsed: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Select the expressions' scope: payload fields, and bronze columns that none of them hides."""
-    fields = [field.name for field in pipeline.event.fields]
+    fields = pipeline.payload_columns
     hidden = {name.lower() for name in fields}
     return parsed.select(
         *[F.col(name).alias(f"_in_{name}") for name in (*BRONZE_COLUMNS, "reason", "requeued_at")],
         *[name for name in BRONZE_COLUMNS if name not in hidden],
-        *_DECODED,
+        *_decoded(pipeline),
         *[F.col(VALUES).getField(name).alias(name) for name in fields],
     )
+
+
+def _decoded(pipeline: Pipeline) -> tuple[str, ...]:
+    return (*_DECODED, SKIPPED) if pipeline.envelope else _DECODED
 
 
 def utc_date(instant: str | Column) -> Column:

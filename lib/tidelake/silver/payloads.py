@@ -19,9 +19,11 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
 from tidelake.config import Event, Field, FieldType, Pipeline
+from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.names import quoted
-from tidelake.silver.avro_schema import DATUM, END, framed
+from tidelake.silver.avro_schema import DATUM, END, framed, logical_types
 from tidelake.silver.decode import DecodedField, Decoder
+from tidelake.silver.envelope import ChangeDecoder
 
 arrow_udf: Any
 try:
@@ -32,6 +34,8 @@ except ImportError:
 PARSED, VALUES, BROKEN, UNKNOWN = "_parsed", "_values", "_broken", "_unknown"
 # The reason a payload could not be decoded.
 REFUSAL = "_refusal"
+# Whether the record has no event, such as a tombstone; only with an envelope.
+SKIPPED = "_skipped"
 
 # The JSON equivalent of an Avro payload.
 _TEXT = "_text"
@@ -103,27 +107,41 @@ def read_payloads(
         ``rows`` plus ``_parsed`` (boolean), ``_refusal`` (why the payload could not be decoded,
         else null), ``_values`` (struct of typed fields, null if missing or refused), ``_broken``
         (array of reasons, one per refused value) and ``_unknown`` (fields not in the schema, null
-        if none: a map to strings, or one JSON object with ``rescue``).
+        if none: a map to strings, or one JSON object with ``rescue``). With an envelope also
+        ``_skipped`` (boolean), and its columns among the values.
     """
-    event, payload = pipeline.event, F.col("payload")
+    payload = F.col("payload")
     if not pipeline.reads_avro:
-        return _decoded(rows, payload, F.lit("payload: not one JSON object"), event, decode)
+        return _decoded(rows, payload, F.lit("payload: not one JSON object"), pipeline, decode)
     if pipeline.registry is None:
         refusal = F.lit("payload: not one Avro datum of source.schema")
-        read = _as_json(rows, payload, [(F.lit(True), pipeline.avro_schema or "")], refusal)
+        readers = [(F.lit(True), pipeline.avro_schema or "")]
+        read = _as_json(rows, payload, readers, refusal, typed=pipeline.envelope is not None)
     else:
-        read = _decode_framed(rows, schemas or WriterSchemas(pipeline.registry.subject, {}))
-    return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), event, decode)
+        of_subject = schemas or WriterSchemas(pipeline.registry.subject, {})
+        read = _decode_framed(rows, of_subject, typed=pipeline.envelope is not None)
+    return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), pipeline, decode)
 
 
 def _decoded(
-    rows: DataFrame, json: Column, refusal: Column, event: Event, decode: Any
+    rows: DataFrame, json: Column, refusal: Column, pipeline: Pipeline, decode: Any
 ) -> DataFrame:
     """Decode JSON; ``refusal`` is the reason where it is not one object."""
+    event, envelope = pipeline.event, pipeline.envelope
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
-    decode = decode or decoding(event)
+    decode = decode or decoding(event, envelope)
+    own = []
+    if envelope:
+        # What could not become JSON has a reason already.
+        refusal = F.when(json.isNull(), refusal).otherwise(F.col(_DECODED)["refusal"])
+        is_tombstone = F.col("payload").isNull() & F.col("key").isNotNull()
+        json = F.when(is_tombstone, F.lit(b"null")).otherwise(json)
+        json = F.struct(json.alias("payload"), F.col("key"))
+        own.append(F.col(_DECODED)["skipped"].alias(SKIPPED))
     # An Arrow UDF sends only this column to Python; the others stay in the JVM.
-    read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
+    read = (
+        rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event, envelope)
+    )
     parsed = F.col(_DECODED)["parsed"]
     return read.select(
         *kept,
@@ -132,6 +150,7 @@ def _decoded(
         F.col(_DECODED)["values"].alias(VALUES),
         F.col(_DECODED)["broken"].alias(BROKEN),
         F.col(_DECODED)["unknown"].alias(UNKNOWN),
+        *own,
     )
 
 
@@ -141,23 +160,31 @@ def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     return Decoder(typed, evolution)
 
 
-def decoding(event: Event) -> Any:
-    """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none."""
+def _decoder(event: Event, envelope: str | None) -> Decoder | ChangeDecoder:
+    rows = decoder_of(event.fields, event.evolution)
+    return ChangeDecoder(rows) if envelope else rows
+
+
+def decoding(event: Event, envelope: str | None = None) -> Any:
+    """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none.
+
+    With an envelope it takes structs of payload and key.
+    """
     if arrow_udf is None:
         return None
-    decoder = decoder_of(event.fields, event.evolution)
+    decoder = _decoder(event, envelope)
 
     def decode(payloads: pa.Array) -> pa.Array:
         return decoder.decode(payloads)
 
     # Spark would call a deterministic UDF once for each field extracted from its result.
-    return arrow_udf(decode, _decoded_ddl(event)).asNondeterministic()
+    return arrow_udf(decode, _decoded_ddl(event, envelope)).asNondeterministic()
 
 
-def _mapped(rows: DataFrame, json: Column, event: Event) -> DataFrame:
+def _mapped(rows: DataFrame, json: Column, event: Event, envelope: str | None) -> DataFrame:
     """Decode in Spark 4.0, which has no Arrow UDFs: whole rows go to Python and back."""
-    decoder = decoder_of(event.fields, event.evolution)
-    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event))).schema
+    decoder = _decoder(event, envelope)
+    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event, envelope))).schema
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -167,12 +194,15 @@ def _mapped(rows: DataFrame, json: Column, event: Event) -> DataFrame:
     return rows.withColumn(_DECODED, json).mapInArrow(decode, wanted)
 
 
-def _decoded_ddl(event: Event) -> str:
-    fields = ", ".join(f"{quoted(field.name)}: {field.type.sql}" for field in event.fields)
+def _decoded_ddl(event: Event, envelope: str | None) -> str:
+    types = {quoted(field.name): field.type.sql for field in event.fields}
+    types |= CHANGE_COLUMNS if envelope else {}
+    fields = ", ".join(f"{name}: {kind}" for name, kind in types.items())
     unknown = "map<string, string>" if event.evolution == "additive" else "string"
+    own = ", skipped: boolean, refusal: string" if envelope else ""
     return (
         f"struct<parsed: boolean, values: struct<{fields}>, broken: array<string>, "
-        f"unknown: {unknown}>"
+        f"unknown: {unknown}{own}>"
     )
 
 
@@ -229,7 +259,7 @@ def trial(schema: str) -> Column:
     return F.to_json(from_avro(F.lit(b""), framed(schema), _READING).getField(DATUM), _WRITING)
 
 
-def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
+def _decode_framed(rows: DataFrame, schemas: WriterSchemas, *, typed: bool) -> DataFrame:
     named = rows.withColumn("_schema_id", schema_id()).withColumn("_unread", _refused(schemas))
     body = F.substring("payload", _HEAD_BYTES + 1, _LONGEST)
     readers = [
@@ -238,17 +268,23 @@ def _decode_framed(rows: DataFrame, schemas: WriterSchemas) -> DataFrame:
     ]
     number = F.col("_schema_id").cast("string")
     broken = F.concat(F.lit("payload: not one Avro datum of schema "), number)
-    read = _as_json(named, body, readers, F.coalesce("_unread", broken))
+    read = _as_json(named, body, readers, F.coalesce("_unread", broken), typed=typed)
     return read.drop("_schema_id", "_unread")
 
 
 def _as_json(
-    rows: DataFrame, body: Column, readers: Sequence[tuple[Column, str]], refusal: Column
+    rows: DataFrame,
+    body: Column,
+    readers: Sequence[tuple[Column, str]],
+    refusal: Column,
+    *,
+    typed: bool,
 ) -> DataFrame:
     """Convert Avro data to JSON in ``_text``, null where it is not one datum.
 
     ``readers`` are the schemas, each with the condition of its rows. A digest follows each datum,
-    so that trailing bytes and truncation are detected.
+    so that trailing bytes and truncation are detected. With ``typed`` the JSON is that of Kafka
+    Connect with its schema, which names the logical types that Avro has no name for.
     """
     read = rows.withColumn("_digest", F.unhex(F.md5(body)))
     read = read.withColumn("_datum", F.concat(body, F.col("_digest")))
@@ -259,7 +295,11 @@ def _as_json(
         # A separate column: used in two expressions, the datum would be decoded twice.
         read = read.withColumn(name, F.when(concerns, datum))
         is_whole = F.col(name).getField(END) == F.col("_digest")
-        text = F.when(is_whole, F.to_json(F.col(name).getField(DATUM), _WRITING)).otherwise(text)
+        json = F.to_json(F.col(name).getField(DATUM), _WRITING)
+        if typed:
+            head = f'{{"schema":{logical_types(schema)},"payload":'
+            json = F.concat(F.lit(head), json, F.lit("}"))
+        text = F.when(is_whole, json).otherwise(text)
     read = read.withColumn("_said", text)
     valid = F.when(_is_valid_utf8(F.col("_said")), F.col("_said"))
     converted = read.withColumn(_TEXT, valid).withColumn(REFUSAL, refusal)
