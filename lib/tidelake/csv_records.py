@@ -197,7 +197,9 @@ def _split_by_pattern(
     return records, found.end()
 
 
-def split_fields(text: str, dialect: Dialect, nulls: frozenset[str]) -> list[str | None]:
+def split_fields(
+    text: str, dialect: Dialect, nulls: frozenset[str] = frozenset()
+) -> list[str | None]:
     """Return the fields of a record; None for an unquoted field whose text is in ``nulls``.
 
     Raises:

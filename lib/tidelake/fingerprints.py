@@ -90,11 +90,15 @@ def id_number(record_id: Column | str = "record_id") -> Column:
     return F.conv(digits, 16, 10).cast("bigint")
 
 
-def contents() -> Column:
-    """Return the aggregate fingerprint of whole records, sensitive to each byte of the payload."""
+def contents(counted: Column | None = None) -> Column:
+    """Return the aggregate fingerprint of whole records, sensitive to each byte of the payload.
+
+    ``counted``: a condition of the rows that are records, if not all are.
+    """
     columns = [F.col(name) for name in _RECORD]
     # Spark's hash skips nulls, so the null flags are hashed too.
     hashed = F.xxhash64(*columns, *[column.isNull() for column in columns])
+    hashed = hashed if counted is None else F.when(counted, hashed)
     return F.struct(_xor(hashed), _total(F.shiftrightunsigned(hashed, 64 - 2 * _HALF)))
 
 

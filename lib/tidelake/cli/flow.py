@@ -126,7 +126,7 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
         _refuse_unbuilt(pipeline)
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
-        check_landing(pipeline.source.path, taken)
+        check_landing(pipeline.source.path, taken, pipeline.source.format)
 
 
 def _refuse_unbuilt(pipeline: Pipeline) -> None:

@@ -293,8 +293,7 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 def unbuilt_features(pipeline: Pipeline) -> list[str]:
     """List the features of a pipeline that are not built yet."""
-    avro_files = pipeline.source.kind == "files" and pipeline.source.format == "avro"
-    used = {"source.format: avro with kind: files": avro_files, "transform": pipeline.transform}
+    used = {"transform": pipeline.transform}
     return [name for name, is_used in used.items() if is_used]
 
 

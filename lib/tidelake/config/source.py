@@ -18,7 +18,7 @@ from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, 
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
-FileFormat = Literal["json", "csv", "avro"]
+FileFormat = Literal["json", "csv", "parquet", "avro"]
 # A name of a scope or a key on Databricks.
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
@@ -118,18 +118,18 @@ class CsvFormat(Model):
 
 
 class FilesSource(Model):
-    """A folder of files, read recursively.
+    """A folder of files of one format, read recursively; JSON files have one record per line.
 
     Spark accepts only one of the limits; without either, a batch reads at most 1000 files.
 
     Attributes:
         kind: ``files``.
-        format: ``json``: one object per line; ``csv``: see ``csv``.
+        format: ``json``: one object per line; ``csv``: see ``csv``; ``parquet`` or ``avro``
+            (container files): each row becomes a JSON payload.
         csv: How CSV files are written.
         path: The folder, or one file; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
-        registry: Not supported for files.
     """
 
     kind: Literal["files"]
@@ -138,7 +138,6 @@ class FilesSource(Model):
     path: Text
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
-    registry: Registry | None = None
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
@@ -245,7 +244,12 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
     if not isinstance(source, dict):
         return
     for key in ("registry", "schema"):
-        if key in source and source.get("format") != "avro":
+        if key not in source:
+            continue
+        if source.get("kind") == "files":
+            known = "a file of format avro has its schema in it"
+            yield Finding(("source", key), f"is allowed with kind: kafka only; {known}")
+        elif source.get("format") != "avro":
             yield Finding(("source", key), "is allowed with format: avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
     yield from _csv_findings(source)
@@ -295,7 +299,7 @@ def _csv_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
         if isinstance(letter, str) and letter in letters:
             also = f"is the {letters[letter]} too; "
             doubled = key == "escape" and letters[letter] == "quote"
-            remedy = "leave it out, quotes may be doubled without it" if doubled else "write another"
+            remedy = "leave it out, quotes are doubled anyway" if doubled else "write another"
             yield Finding(("source", "csv", key), also + remedy)
         elif isinstance(letter, str):
             letters[letter] = key

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate
@@ -16,7 +16,9 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake import bronze
-from tidelake.bronze import BLOCK, NUMBER
+from tidelake.bronze import BLOCK, BYTES, ERROR, NUMBER, POSITION
+from tidelake.bronze.file_format import BrokenFileError
+from tidelake.bronze.whole_files import reader_of, refuse_broken_archive
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit
@@ -55,7 +57,9 @@ class BronzeHop(HopQuery):
         self._landing: landed_files.LandingGuard | None = None
         if isinstance(source, FilesSource):
             table = run.lake.bronze(run.pipeline.name)
-            self._landing = landed_files.LandingGuard(source.path, table, self._taken_before)
+            self._landing = landed_files.LandingGuard(
+                source.path, table, self._taken_before, source.format
+            )
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -134,18 +138,26 @@ class BronzeHop(HopQuery):
         if before is None:
             return
         source = self.run.pipeline.source
-        cut = isinstance(source, FilesSource) and not runs_in_process()
-        identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
-        offered = self._offered(identified)
+        if isinstance(source, FilesSource):
+            paths = landed_files.batch_paths(self.checkpoint, batch)
+            landed_files.refuse_unreadable(paths, source.format)
+        cut = self._reads_lines and not runs_in_process()
+        with self._naming_broken(batch):
+            identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
+            offered = self._offered(identified)
         files = self._files(offered, batch)
         # ``ingested_at`` must not decrease, even if the clock went back.
         stamp, last_stamp = datetime.now(UTC), before.note.get("ingested_at")
         if last_stamp:
             stamp = max(stamp, datetime.fromisoformat(last_stamp))
-        if files and not cut:
+        if self._reads_whole_files:
+            identified = bronze.only_records(identified)
+        elif files and not cut:
             ends = [(row["last"], row["last_length"]) for row in offered]
             identified = bronze.refuse_more(identified, ends)
-        size = sum(file.size for file, _ in files)
+        # Of other formats than text, the payloads are larger than the files.
+        texts = sum(row["text_bytes"] or 0 for row in offered) if self._reads_whole_files else 0
+        size = max(texts, sum(file.size for file, _ in files))
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
@@ -228,8 +240,33 @@ class BronzeHop(HopQuery):
         return identified.groupBy(*keys).agg(*self._measured).collect()
 
     @cached_property
+    def _reads_whole_files(self) -> bool:
+        source = self.run.pipeline.source
+        return isinstance(source, FilesSource) and reader_of(source) is not None
+
+    @cached_property
+    def _reads_lines(self) -> bool:
+        return isinstance(self.run.pipeline.source, FilesSource) and not self._reads_whole_files
+
+    @cached_property
     def _measured(self) -> list[Column]:
         """Aggregates over a source's records, built once for all batches."""
+        # The file's state when the batch was planned.
+        planned = [
+            F.max(bronze.SIZE).alias("size"),
+            F.max(F.unix_millis("source_timestamp")).alias("modified"),
+        ]
+        if self._reads_whole_files:
+            is_record = F.col(POSITION).isNotNull()
+            return [
+                F.count(POSITION).alias("records"),
+                F.max(BYTES).alias("bytes"),
+                F.sum(F.length("payload")).alias("text_bytes"),
+                F.max(ERROR).alias("error"),
+                fingerprint(F.when(is_record, F.col("record_id"))).alias("fingerprint"),
+                contents(is_record).alias("contents"),
+                *planned,
+            ]
         counted = [
             F.count("*").alias("records"),
             # In a file each record ends with a line feed.
@@ -237,14 +274,7 @@ class BronzeHop(HopQuery):
             fingerprint().alias("fingerprint"),
             contents().alias("contents"),
         ]
-        if isinstance(self.run.pipeline.source, FilesSource):
-            # The file's state when the batch was planned, and its last row.
-            counted += [
-                F.max(bronze.SIZE).alias("size"),
-                F.max(F.unix_millis("source_timestamp")).alias("modified"),
-                *bronze.last_row(),
-            ]
-        return counted
+        return [*counted, *planned, *bronze.last_row()] if self._reads_lines else counted
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
         """Return the batch's files with their records, after comparing them with what was read."""
@@ -252,21 +282,51 @@ class BronzeHop(HopQuery):
             return []
         read = {place_of(row["source"]): row for row in offered}
         files = []
+        whole, errors = self._reads_whole_files, {}
         for file in landed_files.batch_files(self.checkpoint, batch):
             row = read.get(file.path)
             if row is None:
-                landed_files.check_bytes(file, 0)
+                if whole:
+                    # Only a large file has no file row.
+                    landed_files.refuse_too_large([file])
+                landed_files.check_bytes(file, 0, whole=whole)
                 files.append((file, 0))
             else:
                 planned = LandedFile(file.path, row["size"], row["modified"])
-                landed_files.check_bytes(file, row["bytes"], planned)
+                landed_files.check_bytes(file, row["bytes"], planned, whole=whole)
                 files.append((file, row["records"]))
+                if whole and row["error"]:
+                    errors[file.path] = row["error"]
+        landed_files.refuse_broken(errors)
         return files
+
+    @contextmanager
+    def _naming_broken(self, batch: int) -> Iterator[None]:
+        """After a failure, look for broken archives, which Spark's messages may not name."""
+        try:
+            yield
+        except FOREIGN:
+            if self._reads_lines:
+                with suppress(OSError):
+                    refuse_broken_archives(landed_files.batch_paths(self.checkpoint, batch))
+            raise
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
         """Find ingested files whose commits are no longer in bronze's log."""
         logged = landed_files.logged_files(self.checkpoint)
         return taken_before(self.run, self.table, logged.intersection(paths))
+
+
+def refuse_broken_archives(paths: Sequence[str]) -> None:
+    """Decompress the compressed files among some, and name the broken ones in a SourceError."""
+    errors = {}
+    for path in paths:
+        try:
+            with folder(path).open("rb") as stream:
+                refuse_broken_archive(path, stream)
+        except BrokenFileError as error:
+            errors[path] = str(error)
+    landed_files.refuse_broken(errors)
 
 
 def in_order(

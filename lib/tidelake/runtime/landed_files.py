@@ -15,16 +15,26 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelake.config.source import FileFormat
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import SCHEME, Folder, folder, has_one_time, place_of, state_of, states_of
 from tidelake.object_store import named
+from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
     from upath import UPath
 
-_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate", ".xz"})
+# Compressed text that Spark decompresses, by the file's suffix.
+_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
+# Archives that Spark would read as if they were text.
+_ARCHIVES = frozenset(
+    {".xz", ".lzma", ".z", ".zip", ".7z", ".rar", ".br", ".lzo", ".sz", ".tar", ".tgz", ".tbz2"}
+)
+_NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": ""}
+# The files shown in an error.
+_SHOWN = 10
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
 
@@ -51,7 +61,7 @@ def list_files(source: str) -> dict[str, LandedFile]:
     if not found:
         missing = "" if isinstance(root, Path) else ", or does not exist"
         raise SourceError(
-            f"the source {source} holds no file{missing}. Put JSON-lines files into it "
+            f"the source {source} holds no file{missing}. Put files into it "
             "(names that begin with . or _ are ignored), then run again."
         )
     return found
@@ -60,7 +70,7 @@ def list_files(source: str) -> dict[str, LandedFile]:
 def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
     if not root.exists():
         raise SourceError(
-            f"the source {source} does not exist. Create it and put JSON-lines files into it, "
+            f"the source {source} does not exist. Create it and put files into it, "
             "or name another with --source."
         )
     try:
@@ -137,9 +147,79 @@ def refuse_changed(
         raise SourceChangedError(changes, taken=ingested)
 
 
-def check_landing(source: str, taken: Mapping[str, LandedFile]) -> None:
-    """Compare a source's files with those that bronze ingested; see :func:`refuse_changed`."""
-    refuse_changed(list_files(source), taken)
+def refuse_unreadable(paths: Iterable[str], format_: FileFormat) -> None:
+    """Raise a SourceError that lists the files that cannot be of the format, by their names."""
+    problems = [
+        f"{path}: {problem}"
+        for path in paths
+        if (problem := _problem_of(Path(path).suffix, format_))
+    ]
+    if problems:
+        raise SourceError(_listed("files of the source cannot be read", problems))
+
+
+def _problem_of(suffix: str, format_: FileFormat) -> str:
+    plain = suffix.lower()
+    if plain in _ARCHIVES:
+        return "is an archive that is not supported: unpack it, or compress it as .gz, .bz2 or .zst"
+    if plain in _COMPRESSED and plain != suffix:
+        return f"Spark knows this compression as {plain} only: rename it"
+    if format_ in ("json", "csv") and plain in _NOT_TEXT:
+        known = _NOT_TEXT[plain]
+        remedy = f"write source.format: {known}" if known else "convert it to Parquet"
+        return f"is not text: {remedy}, or move it out of the folder"
+    return ""
+
+
+def refuse_unfit(files: Sequence[LandedFile], format_: FileFormat) -> None:
+    """Raise a SourceError that lists the files whose name or size does not fit the format."""
+    refuse_unreadable([file.path for file in files], format_)
+    if format_ != "json":
+        refuse_too_large(files)
+
+
+def refuse_too_large(files: Iterable[LandedFile]) -> None:
+    """Raise a SourceError that lists the files too large for a format that needs whole files."""
+    problems = [
+        f"{file.path}: {file.size:,} bytes, at most {WHOLE_FILE_BYTES:,}: split it into several "
+        "files, or convert it to a Delta table, which kind: delta reads"
+        for file in files
+        if file.size > WHOLE_FILE_BYTES
+    ]
+    if problems:
+        raise SourceError(_listed("files of the source are too large", problems))
+
+
+def refuse_broken(errors: Mapping[str, str]) -> None:
+    """Raise a SourceError that lists files with the reasons why they cannot be read, if any."""
+    if errors:
+        problems = [f"{path}: {reason}" for path, reason in sorted(errors.items())]
+        raise SourceError(
+            _listed(
+                "files of the source are broken, and none of their batch was ingested", problems
+            )
+            + "\nReplace each by a whole file of the same name (an empty one leaves it out), then "
+            "run again."
+        )
+
+
+def _listed(what: str, problems: Sequence[str]) -> str:
+    shown = "\n".join(f"  - {problem}" for problem in problems[:_SHOWN])
+    more = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return f"{what}:\n{shown}{more}"
+
+
+def check_landing(
+    source: str, taken: Mapping[str, LandedFile], format_: FileFormat | None = None
+) -> None:
+    """Compare a source's files with those that bronze ingested; see :func:`refuse_changed`.
+
+    With a format, files that are not ingested yet must also be readable in it.
+    """
+    offered = list_files(source)
+    refuse_changed(offered, taken)
+    if format_ is not None:
+        refuse_unfit([file for path, file in offered.items() if path not in taken], format_)
 
 
 class LandingGuard:
@@ -153,13 +233,16 @@ class LandingGuard:
         source: str,
         bronze: Table,
         taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
+        format_: FileFormat | None = None,
     ) -> None:
         """Prepare a guard; the first check reads the commits.
 
         ``taken_before`` finds, among some paths, the files that bronze ingested in commits that are
-        no longer in its log.
+        no longer in its log. With a format, the first check also refuses new files that cannot be
+        read in it; a batch checks those that land later.
         """
         self._source, self._bronze, self._taken_before = source, bronze, taken_before
+        self._format = format_
         self._taken: dict[str, LandedFile] = {}
         self._version = -1
         self._due = 0.0
@@ -173,6 +256,10 @@ class LandingGuard:
         if is_first:
             taken.update(self._taken_before(offered.keys() - taken.keys()))
         refuse_changed(offered, taken)
+        if is_first and self._format is not None:
+            refuse_unfit(
+                [file for path, file in offered.items() if path not in taken], self._format
+            )
         self._taken = {path: file for path, file in taken.items() if path in offered}
         self._version = new[0].version if new else self._version
         ended = time.monotonic()
@@ -215,11 +302,14 @@ def logged_files(checkpoint: Folder) -> set[str]:
     return {path for file in log.glob("[0-9]*") for path, _ in _entries(file)}
 
 
-def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) -> None:
+def check_bytes(
+    file: LandedFile, read: int, planned: LandedFile | None = None, *, whole: bool = False
+) -> None:
     """Raise a SourceChangedError if a file was being written while a batch read it.
 
     Compares ``file``, its state after the read, with its state when the batch was ``planned`` (None
-    if it had no rows), and with the bytes of the rows read, with a line feed for each.
+    if it had no rows), and with the bytes read: those of the ``whole`` file, or of its rows with a
+    line feed for each.
     """
     if planned is not None:
         if not has_one_time(file.path):
@@ -228,7 +318,8 @@ def check_bytes(file: LandedFile, read: int, planned: LandedFile | None = None) 
         refuse_changed(
             {file.path: file}, before, when="bytes when the batch was planned", ingested=False
         )
-    if Path(file.path).suffix not in _COMPRESSED and read - file.size not in _HARMLESS:
+    is_equal = read == file.size if whole else read - file.size in _HARMLESS
+    if not is_equal and (whole or Path(file.path).suffix not in _COMPRESSED):
         change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
         raise SourceChangedError([change], taken=False)
 

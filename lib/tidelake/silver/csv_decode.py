@@ -1,11 +1,12 @@
 """Decode CSV records strictly, into the same struct as JSON payloads.
 
 A record is read in the dialect and with the column names of its own file, which bronze keeps beside
-it. Its values are converted by the rules for JSON strings in :mod:`tidelake.silver.values`. Arrow's CSV
-reader splits the records of a batch into fields at once. It does not check quotes: it would take
-text after a closing one, and an unclosed one would swallow the records that follow. So it is given
-only records whose quotes and number of fields have been checked, and :mod:`tidelake.csv_records`
-splits the others.
+it. Its values are converted by the rules for JSON strings in :mod:`tidelake.silver.values`.
+
+Arrow's CSV reader splits the records of a batch into fields at once. It does not check quotes: it
+would take text after a closing one, and an unclosed one would swallow the records that follow. So
+it is given only records whose quotes and number of fields have been checked, and
+:mod:`tidelake.csv_records` splits the others.
 """
 
 from __future__ import annotations
@@ -110,9 +111,7 @@ class CsvDecoder:
             else:
                 unknown[row] = list(zip(names, texts, strict=True))
 
-    def _read(
-        self, rows: _Rows, payloads: pa.Array, layout: bytes | None
-    ) -> _Texts:
+    def _read(self, rows: _Rows, payloads: pa.Array, layout: bytes | None) -> _Texts:
         """Split the records of one layout into fields."""
         try:
             dialect, names = parse_layout(layout or b"")
@@ -152,9 +151,7 @@ class CsvDecoder:
         return _Texts(rows, columns, {int(rows[row]): why for row, why in refused.items()})
 
 
-def _by_layout(
-    payloads: pa.Array, layouts: pa.Array
-) -> list[tuple[_Rows, pa.Array, bytes | None]]:
+def _by_layout(payloads: pa.Array, layouts: pa.Array) -> list[tuple[_Rows, pa.Array, bytes | None]]:
     """Group the rows by layout: their numbers, their payloads, and the layout."""
     groups = layouts.dictionary_encode(null_encoding="encode")
     rows = np.arange(len(payloads))
@@ -202,8 +199,10 @@ def _read_sound(
     if dialect.escape is not None:
         return nothing
     quote = (dialect.quote or "").encode()
-    fast = np.array([bool(r) and not (quote and r.count(quote) % 2) for r in records], np.bool_)
-    chosen = list(compress(records, fast))
+    texts = [record or b"" for record in records]
+    whole = [bool(r) and not (quote and r.count(quote) % 2) for r in texts]
+    fast = np.array(whole, np.bool_)
+    chosen = list(compress(texts, fast))
     if not chosen:
         return nothing
     data = b"\n".join(chosen)
@@ -256,7 +255,8 @@ def _are_sound(data: bytes, records: Sequence[bytes], dialect: Dialect, columns:
     # One outside of quotes follows each record but the last.
     inner = np.setdiff1d(breaks, ends - 1, assume_unique=True)
     sound[np.searchsorted(ends, inner, side="right")] = False
-    return sound & (per_record == columns - 1)
+    fits: _Mask = sound & (per_record == columns - 1)
+    return fits
 
 
 def _column(piece: _Texts, name: str) -> pa.Array:

@@ -77,8 +77,8 @@ def assembled(
     if unknown:
         unknowns = pa.array(list(map(unknown.get, range(length))), unknown_type)
     values = pa.StructArray.from_arrays(columns, fields=list(kind.field("values").type))
-    lists = _lists(length, broken)
-    return pa.StructArray.from_arrays([pa.array(parsed), values, lists, unknowns], fields=list(kind))
+    children = [pa.array(parsed), values, _lists(length, broken), unknowns]
+    return pa.StructArray.from_arrays(children, fields=list(kind))
 
 
 def add_inexact(broken: dict[int, list[str]], field: DecodedField, rows: Iterable[int]) -> None:

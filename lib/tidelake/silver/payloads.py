@@ -1,8 +1,8 @@
-"""Decode JSON and Avro payloads into typed fields, error reasons and unknown fields.
+"""Decode JSON, CSV and Avro payloads into typed fields, error reasons and unknown fields.
 
-The decoder reads JSON. An Avro datum is first converted to equivalent JSON, so that types, unknown
-fields and rules behave as for JSON. A record in Confluent's wire format begins with a zero byte and
-the id of its writer's schema, and is read with that schema.
+One decoder reads JSON, another CSV. An Avro datum is first converted to equivalent JSON, so that
+types, unknown fields and rules behave as for JSON. A record in Confluent's wire format begins with
+a zero byte and the id of its writer's schema, and is read with that schema.
 """
 
 from __future__ import annotations
@@ -18,9 +18,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from tidelake.config import Event, Field, FieldType, Pipeline
+from tidelake.config import Event, Field, FieldType, FilesSource, Pipeline
+from tidelake.csv_records import LAYOUT_HEADER
 from tidelake.names import quoted
 from tidelake.silver.avro_schema import DATUM, END, framed
+from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.silver.decode import DecodedField, Decoder
 
 arrow_udf: Any
@@ -105,66 +107,97 @@ def read_payloads(
         (array of reasons, one per refused value) and ``_unknown`` (fields not in the schema, null
         if none: a map to strings, or one JSON object with ``rescue``).
     """
-    event, payload = pipeline.event, F.col("payload")
+    payload = F.col("payload")
+    if pipeline.reads_csv:
+        return _decoded(rows, [payload, _layout()], None, pipeline, decode)
     if not pipeline.reads_avro:
-        return _decoded(rows, payload, F.lit("payload: not one JSON object"), event, decode)
+        return _decoded(rows, [payload], F.lit("payload: not one JSON object"), pipeline, decode)
     if pipeline.registry is None:
         refusal = F.lit("payload: not one Avro datum of source.schema")
         read = _as_json(rows, payload, [(F.lit(True), pipeline.avro_schema or "")], refusal)
     else:
         read = _decode_framed(rows, schemas or WriterSchemas(pipeline.registry.subject, {}))
-    return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), event, decode)
+    return _decoded(read, [F.col(_TEXT).cast("binary")], F.col(REFUSAL), pipeline, decode)
+
+
+def _layout() -> Column:
+    """Return the layout of the CSV file that a record is from; null if it has none."""
+    found = F.filter("headers", lambda header: header["key"] == LAYOUT_HEADER)
+    return F.get(found, F.lit(0))["value"]
 
 
 def _decoded(
-    rows: DataFrame, json: Column, refusal: Column, event: Event, decode: Any
+    rows: DataFrame,
+    inputs: Sequence[Column],
+    refusal: Column | None,
+    pipeline: Pipeline,
+    decode: Any,
 ) -> DataFrame:
-    """Decode JSON; ``refusal`` is the reason where it is not one object."""
+    """Decode records; ``refusal`` is the reason where one does not parse, else the decoder's."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
-    decode = decode or decoding(event)
-    # An Arrow UDF sends only this column to Python; the others stay in the JVM.
-    read = rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event)
-    parsed = F.col(_DECODED)["parsed"]
+    decode = decode or decoding(pipeline)
+    # An Arrow UDF sends only these columns to Python; the others stay in the JVM.
+    read = rows.withColumn(_DECODED, decode(*inputs)) if decode else _mapped(rows, inputs, pipeline)
+    parsed, broken = F.col(_DECODED)["parsed"], F.col(_DECODED)["broken"]
     return read.select(
         *kept,
         parsed.alias(PARSED),
-        F.when(~parsed, refusal).alias(REFUSAL),
+        F.when(~parsed, F.get(broken, F.lit(0)) if refusal is None else refusal).alias(REFUSAL),
         F.col(_DECODED)["values"].alias(VALUES),
-        F.col(_DECODED)["broken"].alias(BROKEN),
+        broken.alias(BROKEN),
         F.col(_DECODED)["unknown"].alias(UNKNOWN),
     )
 
 
 def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     """Compile a payload's schema; see :class:`tidelake.silver.decode.Decoder`."""
-    typed = [DecodedField(field.name, arrow_type(field.type), field.type.sql) for field in fields]
-    return Decoder(typed, evolution)
+    return Decoder(_typed(fields), evolution)
 
 
-def decoding(event: Event) -> Any:
-    """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none."""
+def _typed(fields: Sequence[Field]) -> list[DecodedField]:
+    return [DecodedField(field.name, arrow_type(field.type), field.type.sql) for field in fields]
+
+
+def decoding(pipeline: Pipeline) -> Any:
+    """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none.
+
+    It takes the payload, for CSV also the layout of the payload's file.
+    """
     if arrow_udf is None:
         return None
-    decoder = decoder_of(event.fields, event.evolution)
+    decoder = _decoder(pipeline)
 
-    def decode(payloads: pa.Array) -> pa.Array:
+    def decode_json(payloads: pa.Array) -> pa.Array:
         return decoder.decode(payloads)
 
+    def decode_csv(payloads: pa.Array, layouts: pa.Array) -> pa.Array:
+        return decoder.decode(payloads, layouts)
+
+    function = decode_csv if pipeline.reads_csv else decode_json
     # Spark would call a deterministic UDF once for each field extracted from its result.
-    return arrow_udf(decode, _decoded_ddl(event)).asNondeterministic()
+    return arrow_udf(function, _decoded_ddl(pipeline.event)).asNondeterministic()
 
 
-def _mapped(rows: DataFrame, json: Column, event: Event) -> DataFrame:
+def _decoder(pipeline: Pipeline) -> Any:
+    event, source = pipeline.event, pipeline.source
+    if not (isinstance(source, FilesSource) and pipeline.reads_csv):
+        return decoder_of(event.fields, event.evolution)
+    return CsvDecoder(_typed(event.fields), event.evolution, source.csv.nulls)
+
+
+def _mapped(rows: DataFrame, inputs: Sequence[Column], pipeline: Pipeline) -> DataFrame:
     """Decode in Spark 4.0, which has no Arrow UDFs: whole rows go to Python and back."""
-    decoder = decoder_of(event.fields, event.evolution)
-    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event))).schema
+    decoder = _decoder(pipeline)
+    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(pipeline.event))).schema
+    kept = len(rows.columns)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            *others, payloads = batch.columns
-            yield pa.RecordBatch.from_arrays([*others, decoder.decode(payloads)], wanted.names)
+            decoded = decoder.decode(*batch.columns[kept:])
+            yield pa.RecordBatch.from_arrays([*batch.columns[:kept], decoded], wanted.names)
 
-    return rows.withColumn(_DECODED, json).mapInArrow(decode, wanted)
+    named = {f"{_DECODED}_{number}": column for number, column in enumerate(inputs)}
+    return rows.withColumns(named).mapInArrow(decode, wanted)
 
 
 def _decoded_ddl(event: Event) -> str:

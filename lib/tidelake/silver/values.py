@@ -105,7 +105,7 @@ def to_text_column(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[i
     if pa.types.is_string(kind):
         return texts, []
     pattern = _plain_pattern(kind)
-    column = None if pattern is None else _with_rest(texts, pattern, texts, kind)
+    column = None if pattern is None else _with_rest(texts, pattern, None, kind)
     return _one_by_one(texts.to_pylist(), kind) if column is None else column
 
 
@@ -167,11 +167,11 @@ def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 
 def _with_rest(
-    texts: pa.Array, plain: str, values: list[Any] | pa.Array, kind: pa.DataType
+    texts: pa.Array, plain: str, values: list[Any] | None, kind: pa.DataType
 ) -> _Column | None:
     """Cast the texts that match the pattern ``plain``; read the others one by one.
 
-    Those are taken from ``values``, which are of the same rows.
+    Those are taken from ``values`` of the same rows, or from the texts without such.
     """
     is_plain = pc.match_substring_regex(texts, plain)
     odd = pc.invert(is_plain)
@@ -183,7 +183,7 @@ def _with_rest(
         return None
     if not rest:
         return cast, []
-    others = [values[row] for row in rest] if values is not texts else texts.take(rest).to_pylist()
+    others = [values[row] for row in rest] if values is not None else texts.take(rest).to_pylist()
     read, bad = _one_by_one(others, kind)
     column = pc.replace_with_mask(cast, pc.fill_null(odd, False), read)
     return column, [rest[row] for row in bad]

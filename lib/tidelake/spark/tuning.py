@@ -28,6 +28,9 @@ BRIEF_RUN_BYTES = 4 * _MIB
 BRONZE_BYTES_A_FILE = 4 * _MIB
 # The files that a batch reads if the pipeline file sets no limit.
 FILES_A_BATCH = 1000
+# Larger files of formats that need a whole file are refused: a task holds the content about four
+# times, in the JVM, in Arrow and in Python.
+WHOLE_FILE_BYTES = 256 * _MIB
 
 
 def is_small(rows: int, size: int) -> bool:

@@ -1,7 +1,8 @@
 """Read sources as raw records, and convert them to bronze rows with unchanged payloads.
 
-A Spark stream cannot compute a row's position in its file. :func:`identify` adds it to each
-micro-batch, while the partitions are still those of the read.
+A Spark stream cannot compute a line's position in its file. :func:`identify` adds it to each
+micro-batch, while the partitions are still those of the read. Of formats that need a whole file,
+the stream has a *file row* per file, without position and payload, and then the file's records.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ from datetime import datetime
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.bronze.whole_files import reader_of, to_rows
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
 from tidelake.folders import absolute
 from tidelake.kafka.topic_source import read_topics
 from tidelake.names import quoted
-from tidelake.spark.tuning import FILES_A_BATCH
+from tidelake.spark.tuning import FILES_A_BATCH, WHOLE_FILE_BYTES
 
 RECORD = ("record_id", "key", "payload", "headers", "source", "source_timestamp")
 HEADERS_DDL = "array<struct<key: string, value: binary>>"
@@ -27,6 +29,7 @@ BRONZE_DDL = (
     "ingested_at timestamp, ingest_date date"
 )
 REQUEUE_DDL = f"{BRONZE_DDL}, reason string, requeued_at timestamp"
+POSITION = "_position"
 # The columns of a record before it has an id.
 _READ = {
     "key": "binary",
@@ -34,7 +37,7 @@ _READ = {
     "headers": HEADERS_DDL,
     "source": "string",
     "source_timestamp": "timestamp",
-    "_position": "string",
+    POSITION: "string",
 }
 
 # monotonically_increasing_id() has the partition in the upper bits and the row in the lower 33.
@@ -44,6 +47,9 @@ _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 # A row's number in its micro-batch, the start offset of its block in the file, and the file's size
 # when Spark planned the read.
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
+# In a file row: the bytes that were read of the file, and why they cannot be read.
+BYTES, ERROR = "_bytes", "_error"
+_FILE_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
 
 def read_stream(spark: SparkSession, source: Source) -> DataFrame:
@@ -51,7 +57,8 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
 
     Returns:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``, which
-        is null unless the source numbers its records; for files also ``_block`` and ``_size``.
+        is null unless the source numbers its records; for lines of files also ``_block`` and
+        ``_size``, for formats that need a whole file ``_size``, ``_bytes`` and ``_error``.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -85,7 +92,7 @@ def identify(rows: DataFrame, source: Source, batch: int) -> DataFrame:
     have no positions: the batch and the row's number are used. Rows of files keep their number in
     the micro-batch as ``_number``.
     """
-    if isinstance(source, FilesSource):
+    if isinstance(source, FilesSource) and ERROR not in rows.columns:
         rows = rows if NUMBER in rows.columns else numbered(rows)
         in_partition = F.col(NUMBER).bitwiseAND(F.lit(_ROW_IN_PARTITION)).cast("string")
         position = [F.coalesce("_position", in_partition)]
@@ -143,6 +150,17 @@ def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
     )
 
 
+def only_records(rows: DataFrame) -> DataFrame:
+    """Drop the file rows of a second read; fail if a file is not as it was in the first."""
+    changed = f"{ERROR} IS NOT NULL OR {BYTES} <> {SIZE}"
+    return rows.where(
+        F.expr(
+            f"CASE WHEN {changed} THEN raise_error('a file changed between two reads') "
+            f"ELSE {POSITION} IS NOT NULL END"
+        )
+    )
+
+
 def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
     """Add the batch's ingestion time (UTC) to records; it is never before the previous batch's."""
     return records.select(
@@ -159,24 +177,30 @@ def as_never_requeued(rows: DataFrame) -> DataFrame:
 
 
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
-    lines = (
-        spark.readStream.format("text")
-        # A carriage return is part of the payload.
-        .option("lineSep", "\n")
-        .option("recursiveFileLookup", True)
+    stream = (
+        spark.readStream.option("recursiveFileLookup", True)
         # By default Spark ignores files seven days older than the newest.
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
-        .load(absolute(source.path))
     )
-    return _records(
-        lines,
-        F.col("_metadata.file_block_start").alias(BLOCK),
-        F.col("_metadata.file_size").alias(SIZE),
-        payload=F.col("value"),
-        source=F.col("_metadata.file_path"),
-        source_timestamp=F.col("_metadata.file_modification_time"),
-    )
+    path, size = absolute(source.path), F.col("_metadata.file_size").alias(SIZE)
+    columns = {
+        "source": F.col("_metadata.file_path"),
+        "source_timestamp": F.col("_metadata.file_modification_time"),
+    }
+    reader = reader_of(source)
+    if reader is None:
+        # A carriage return is part of the payload.
+        lines = stream.format("text").option("lineSep", "\n").load(path)
+        block = F.col("_metadata.file_block_start").alias(BLOCK)
+        return _records(lines, block, size, payload=F.col("value"), **columns)
+    files = stream.format("binaryFile").schema(_FILE_DDL).load(path)
+    # Spark does not read the content of the files that this leaves out.
+    small = files.where(F.col("length") <= WHOLE_FILE_BYTES)
+    whole = _records(small, size, payload=F.col("content"), **columns)
+    kinds = {**_READ, SIZE: "bigint", BYTES: "bigint", ERROR: "string"}
+    ddl = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
+    return whole.mapInArrow(to_rows(reader), ddl)
 
 
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:

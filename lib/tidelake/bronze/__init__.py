@@ -1,0 +1,43 @@
+"""Sources as raw records: reading, record identity, and conversion to bronze rows."""
+
+from tidelake.bronze.records import (
+    BLOCK,
+    BRONZE_DDL,
+    BYTES,
+    ERROR,
+    HEADERS_DDL,
+    NUMBER,
+    POSITION,
+    RECORD,
+    REQUEUE_DDL,
+    SIZE,
+    as_never_requeued,
+    identify,
+    last_row,
+    numbered,
+    only_records,
+    read_stream,
+    refuse_more,
+    to_bronze,
+)
+
+__all__ = [
+    "BLOCK",
+    "BRONZE_DDL",
+    "BYTES",
+    "ERROR",
+    "HEADERS_DDL",
+    "NUMBER",
+    "POSITION",
+    "RECORD",
+    "REQUEUE_DDL",
+    "SIZE",
+    "as_never_requeued",
+    "identify",
+    "last_row",
+    "numbered",
+    "only_records",
+    "read_stream",
+    "refuse_more",
+    "to_bronze",
+]

@@ -1,0 +1,289 @@
+"""Read the records of an Avro container file as JSON payloads.
+
+The container is read here, with every block's marker, checksum and record count compared, and
+fastavro reads each datum. Logical types are replaced by own ones, whose readers return JSON text:
+fastavro's return Python values, which lack nanoseconds and years beyond 9999.
+"""
+
+from __future__ import annotations
+
+import bz2
+import json
+import lzma
+import math
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from datetime import date, timedelta
+from io import BytesIO
+from typing import Any
+
+import fastavro
+import fastavro.read
+import msgspec
+import pyarrow as pa
+
+from tidelake.bronze.file_format import BrokenFileError, Chunk
+
+_MAGIC = b"Obj\x01"
+_MARKER_BYTES = 16
+_MOST_BYTES_OF_A_NUMBER = 10
+# Records of a chunk; a block may hold more.
+_CHUNK_RECORDS = 8192
+# The prefix of the logical types whose readers are registered here.
+_OWN = "tidelake-"
+_DAY_MICROS = 86_400_000_000
+_EPOCH_DAY = date(1970, 1, 1).toordinal()
+
+
+def read_avro_container(content: bytes) -> Iterator[Chunk]:
+    """Yield an Avro container file's records as JSON with exact values.
+
+    A union's value is written without its branch. Bytes become base64; a decimal its digits; a time
+    ISO 8601 with microseconds, or nanoseconds if its type has them; a duration an object; NaN and
+    infinities text.
+
+    Raises:
+        BrokenFileError: It is not such a file, is truncated or damaged, or its codec is unknown.
+    """
+    stream = BytesIO(content)
+    schema, codec, marker = _header(stream)
+    decompress = _CODECS[codec]
+    wanted = fastavro.parse_schema(_with_own_types(schema))
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+    block = 0
+    while stream.tell() < len(content):
+        block += 1
+        try:
+            count, data = _number(stream), stream.read(_number(stream))
+            if stream.read(_MARKER_BYTES) != marker:
+                raise ValueError("truncated, or damaged")
+            datum = BytesIO(decompress(data))
+            for begin in range(0, count, _CHUNK_RECORDS):
+                chunk = []
+                for _ in range(min(_CHUNK_RECORDS, count - begin)):
+                    record = fastavro.schemaless_reader(
+                        datum, wanted, handle_unicode_errors="surrogateescape"
+                    )
+                    try:
+                        chunk.append(encode(record))
+                    except UnicodeEncodeError:
+                        chunk.append(encode(_escaped(record)))
+                yield chunk, {}
+            if datum.read(1):
+                raise ValueError("more bytes than its records have")
+        # Given damaged bytes, fastavro and the codecs raise errors of many kinds.
+        except Exception as error:
+            raise BrokenFileError(f"not a readable Avro file: block {block}: {error}") from error
+
+
+def avro_schema_of(content: bytes) -> Any:
+    """Return the writer's schema of an Avro container file.
+
+    Raises:
+        BrokenFileError: As :func:`read_avro_container`.
+    """
+    return _header(BytesIO(content))[0]
+
+
+def _header(stream: BytesIO) -> tuple[Any, str, bytes]:
+    """Read the writer's schema, the codec's name and the marker after each block."""
+    if stream.read(len(_MAGIC)) != _MAGIC:
+        raise BrokenFileError("it is not an Avro container file")
+    try:
+        metadata: dict[str, bytes] = {}
+        while count := _number(stream):
+            if count < 0:
+                # The size of the block in bytes follows.
+                _number(stream)
+            for _ in range(abs(count)):
+                name = _exactly(stream, _number(stream)).decode()
+                metadata[name] = _exactly(stream, _number(stream))
+        marker = _exactly(stream, _MARKER_BYTES)
+        schema = json.loads(metadata["avro.schema"])
+        fastavro.parse_schema(_with_own_types(schema))
+    # A damaged schema fails in fastavro with errors of many kinds.
+    except Exception as error:
+        raise BrokenFileError(f"its Avro header cannot be read: {error!r}") from error
+    codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
+    if codec not in _CODECS:
+        known = ", ".join(sorted(_CODECS))
+        raise BrokenFileError(f"its codec {codec} is not supported (supported: {known})")
+    return schema, codec, marker
+
+
+def _exactly(stream: BytesIO, length: int) -> bytes:
+    data = stream.read(max(length, 0))
+    if len(data) != length:
+        raise EOFError("the file is truncated")
+    return data
+
+
+def _number(stream: BytesIO) -> int:
+    """Read a zigzag-encoded number."""
+    found = 0
+    for at in range(_MOST_BYTES_OF_A_NUMBER):
+        byte = _exactly(stream, 1)[0]
+        found |= (byte & 0x7F) << (7 * at)
+        if byte < 0x80:
+            return (found >> 1) ^ -(found & 1)
+    raise ValueError("a length is damaged")
+
+
+def _snappy(data: bytes) -> bytes:
+    """Decompress a block of snappy, which begins with its length and is followed by a CRC."""
+    body, crc = data[:-4], int.from_bytes(data[-4:], "big")
+    length, at = 0, 0
+    while True:
+        length |= (body[at] & 0x7F) << (7 * at)
+        at += 1
+        if body[at - 1] < 0x80:
+            break
+    plain: bytes = pa.decompress(body, length, "snappy", asbytes=True)
+    if zlib.crc32(plain) != crc:
+        raise ValueError("its checksum differs")
+    return plain
+
+
+def _deflate(data: bytes) -> bytes:
+    inflater = zlib.decompressobj(-15)
+    plain = inflater.decompress(data)
+    if not inflater.eof:
+        raise EOFError("truncated")
+    return plain
+
+
+def _zstandard(data: bytes) -> bytes:
+    plain: bytes = pa.CompressedInputStream(pa.BufferReader(data), "zstd").read()
+    return plain
+
+
+_CODECS: Mapping[str, Callable[[bytes], bytes]] = {
+    "null": bytes,
+    "deflate": _deflate,
+    "snappy": _snappy,
+    "zstandard": _zstandard,
+    "bzip2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+
+
+def _with_own_types(schema: Any) -> Any:
+    """Replace a schema's logical types by those whose readers are registered below."""
+    if isinstance(schema, list):
+        return [_with_own_types(branch) for branch in schema]
+    if isinstance(schema, str):
+        return {"type": schema, "logicalType": f"{_OWN}{schema}"} if schema in _FLOATS else schema
+    found = dict(schema)
+    # A type may be written as {"type": {"type": …}}.
+    if isinstance(found.get("type"), dict | list):
+        found["type"] = _with_own_types(found["type"])
+    for key in ("items", "values"):
+        if key in found:
+            found[key] = _with_own_types(found[key])
+    if "fields" in found:
+        found["fields"] = [
+            {**_without_default(field), "type": _with_own_types(field["type"])}
+            for field in found["fields"]
+        ]
+    logical = found.pop("logicalType", None)
+    if found.get("type") in _FLOATS:
+        found["logicalType"] = f"{_OWN}{found['type']}"
+    elif logical is not None and f"{found.get('type')}-{_OWN}{logical}" in _LOGICAL:
+        found["logicalType"] = f"{_OWN}{logical}"
+    return found
+
+
+def _without_default(field: Mapping[str, Any]) -> dict[str, Any]:
+    # Defaults are of a reader's schema; some writers write invalid ones.
+    return {key: value for key, value in field.items() if key != "default"}
+
+
+def _finite(number: float, *_: Any) -> Any:
+    if math.isfinite(number):
+        return number
+    return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
+
+
+def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> msgspec.Raw:
+    """Write a decimal's digits, also beyond the declared precision."""
+    unscaled, scale = int.from_bytes(data, "big", signed=True), int(schema.get("scale", 0))
+    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
+    return msgspec.Raw(f"{'-' if unscaled < 0 else ''}{text}".encode())
+
+
+def _day(days: int, *_: Any) -> str:
+    """Write a date; outside the years 1 to 9999, its number of days as text."""
+    try:
+        return date.fromordinal(days + _EPOCH_DAY).isoformat()
+    except (ValueError, OverflowError):
+        return f"day {days}"
+
+
+def _clock(units_a_second: int) -> Callable[..., str]:
+    digits = max(len(str(units_a_second)) - 1, 6)
+
+    def read(units: int, *_: Any) -> str:
+        seconds, rest = divmod(units, units_a_second)
+        fraction = f"{rest * 10**digits // units_a_second:0{digits}}"
+        return f"{timedelta(seconds=seconds)!s:0>8}.{fraction}"
+
+    return read
+
+
+def _instant(units_a_second: int, zone: str) -> Callable[..., str]:
+    micros_a_unit = 1_000_000 // units_a_second
+
+    def read(units: int, *_: Any) -> str:
+        nanos = ""
+        if micros_a_unit:
+            micros = units * micros_a_unit
+        else:
+            micros, rest = divmod(units, 1000)
+            nanos = f"{rest:03}" if rest else ""
+        days, micros = divmod(micros, _DAY_MICROS)
+        seconds, fraction = divmod(micros, 1_000_000)
+        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+        return f"{_day(days)}T{clock}.{fraction:06}{nanos}{zone}"
+
+    return read
+
+
+def _duration(data: bytes, *_: Any) -> dict[str, int]:
+    parts = (int.from_bytes(data[at : at + 4], "little") for at in (0, 4, 8))
+    return dict(zip(("months", "days", "milliseconds"), parts, strict=True))
+
+
+_UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
+_FLOATS = ("float", "double")
+# By Avro type and logical type. A uuid is text already.
+_LOGICAL: dict[str, Callable[..., Any]] = {
+    **{f"{kind}-{_OWN}{kind}": _finite for kind in _FLOATS},
+    f"bytes-{_OWN}decimal": _decimal,
+    f"fixed-{_OWN}decimal": _decimal,
+    f"fixed-{_OWN}duration": _duration,
+    f"int-{_OWN}date": _day,
+    f"int-{_OWN}time-millis": _clock(1000),
+    f"long-{_OWN}time-micros": _clock(1_000_000),
+    **{
+        f"long-{_OWN}timestamp-{unit}": _instant(units, "Z") for unit, units in _UNITS.items()
+    },
+    **{
+        f"long-{_OWN}local-timestamp-{unit}": _instant(units, "")
+        for unit, units in _UNITS.items()
+    },
+}  # fmt: skip
+fastavro.read.LOGICAL_READERS.update(_LOGICAL)
+
+
+def _escaped(value: Any) -> Any:
+    """Escape bytes that are not UTF-8, so that silver quarantines the row with them."""
+    if isinstance(value, dict):
+        return {
+            name.encode("utf-8", "backslashreplace").decode(): _escaped(item)
+            for name, item in value.items()
+        }
+    if isinstance(value, list):
+        return [_escaped(item) for item in value]
+    # A lone surrogate is no valid JSON text for the decoder.
+    return msgspec.Raw(json.dumps(value).encode()) if isinstance(value, str) else value

@@ -1,0 +1,144 @@
+"""Read files whose format needs the whole content, and decompress files in this process."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import zlib
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from io import BytesIO
+from pathlib import PurePosixPath
+from typing import Any
+
+import pyarrow as pa
+
+from tidelake.bronze.avro_files import read_avro_container
+from tidelake.bronze.csv_files import read_csv
+from tidelake.bronze.file_format import BrokenFileError, FileReader
+from tidelake.bronze.parquet_files import read_parquet
+from tidelake.config import FilesSource
+from tidelake.spark.tuning import WHOLE_FILE_BYTES
+
+_READERS: dict[str, FileReader] = {"avro": read_avro_container, "parquet": read_parquet}
+_HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+# What a file may grow to when it is decompressed in memory.
+_MOST_DECOMPRESSED = 4 * WHOLE_FILE_BYTES
+_STEP = 1 << 20
+
+
+def reader_of(source: FilesSource) -> FileReader | None:
+    """Return the reader of a source's format; None for lines of text, which Spark reads."""
+    if source.format == "csv":
+        return partial(read_csv, layout=source.csv)
+    return _READERS.get(source.format)
+
+
+def to_rows(reader: FileReader) -> Callable[[Iterable[Any]], Iterator[Any]]:
+    """Return a function for ``mapInArrow`` that turns files into rows.
+
+    It expects a row per file, with the content in ``payload``. For each it yields a file row, with
+    ``_bytes``, then a row per record, with its index as ``_position``. If the file cannot be read,
+    a second file row with the reason as ``_error`` ends its rows.
+    """
+
+    def rows(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for at in range(batch.num_rows):
+                yield from _rows_of(batch.slice(at, 1), reader)
+
+    return rows
+
+
+def _rows_of(file: pa.RecordBatch, reader: FileReader) -> Iterator[pa.RecordBatch]:
+    content = file.column("payload")[0].as_py()
+    yield _filled(file, [None], bytes_read=len(content))
+    try:
+        begin = 0
+        for payloads, headers in reader(decompressed(file.column("source")[0].as_py(), content)):
+            yield _filled(file, payloads, headers=headers, begin=begin)
+            begin += len(payloads)
+    except BrokenFileError as error:
+        yield _filled(file, [None], error=str(error))
+
+
+def _filled(
+    file: pa.RecordBatch,
+    payloads: Any,
+    *,
+    headers: Any = None,
+    begin: int | None = None,
+    bytes_read: int | None = None,
+    error: str | None = None,
+) -> pa.RecordBatch:
+    """Make rows of a file; without ``begin``, the index of the first, they are no records."""
+    length = len(payloads)
+    positions = [None] * length if begin is None else [str(begin + at) for at in range(length)]
+    shown = [{"key": key, "value": value} for key, value in (headers or {}).items()] or None
+    columns = {
+        "key": pa.nulls(length, pa.binary()),
+        "payload": pa.array(payloads, pa.binary()),
+        "headers": pa.repeat(pa.scalar(shown, _HEADERS), length),
+        "source": pa.repeat(file.column("source")[0], length),
+        "source_timestamp": pa.repeat(file.column("source_timestamp")[0], length),
+        "_position": pa.array(positions, pa.string()),
+        "_size": pa.repeat(file.column("_size")[0], length),
+        "_bytes": pa.array([bytes_read] * length, pa.int64()),
+        "_error": pa.array([error] * length, pa.string()),
+    }
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def decompressed(path: str, content: bytes) -> bytes:
+    """Return a file's content, decompressed if its name says so (``.gz``, ``.bz2``, ``.zst``).
+
+    Raises:
+        BrokenFileError: It is truncated, damaged, or too large for memory.
+    """
+    opener = _OPENERS.get(PurePosixPath(path).suffix)
+    if opener is None:
+        return content
+    parts, size = [], 0
+    for part in _parts(opener(BytesIO(content))):
+        parts.append(part)
+        size += len(part)
+        if size > _MOST_DECOMPRESSED:
+            raise BrokenFileError(
+                f"decompressed it has more than {_MOST_DECOMPRESSED >> 20:,} MiB: split it"
+            )
+    return b"".join(parts)
+
+
+def refuse_broken_archive(path: str, stream: Any) -> None:
+    """Decompress a file and drop the result.
+
+    Args:
+        path: Its suffix names the compression; without one of those above nothing is read.
+        stream: The file, opened for reading bytes.
+
+    Raises:
+        BrokenFileError: It is truncated or damaged.
+    """
+    opener = _OPENERS.get(PurePosixPath(path).suffix)
+    if opener is not None:
+        for _ in _parts(opener(stream)):
+            pass
+
+
+def _parts(stream: Any) -> Iterator[bytes]:
+    try:
+        while part := stream.read(_STEP):
+            yield part
+    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+        raise BrokenFileError(f"it is truncated or damaged: {error}") from error
+
+
+def _open_zstandard(stream: Any) -> Any:
+    return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
+
+
+_OPENERS: dict[str, Callable[[Any], Any]] = {
+    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
+    ".bz2": bz2.BZ2File,
+    ".zst": _open_zstandard,
+}
