@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 from tidelake.config import Pipeline
+from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
 from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
-from tidelake.csv_records import parse_layout
 from tidelake.delta.notes import changed_definition, changed_parts
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask

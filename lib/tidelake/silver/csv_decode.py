@@ -214,9 +214,10 @@ def _read_sound(
     if not chosen or data.startswith(codecs.BOM_UTF8):
         return nothing
     table = arrow_csv.read_csv(
-        pa.BufferReader(data),
+        # Without a line end, Arrow takes an empty last field for a quoted one if the one before is.
+        pa.BufferReader(data + b"\n"),
         read_options=arrow_csv.ReadOptions(
-            use_threads=False, block_size=len(data) + 1, column_names=names
+            use_threads=False, block_size=len(data) + 2, column_names=names
         ),
         parse_options=arrow_csv.ParseOptions(
             delimiter=dialect.delimiter,
