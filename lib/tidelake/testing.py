@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tidelake.config import load_environment, load_pipeline
+from tidelake.config import FilesSource, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.ledger.query import ask
@@ -53,7 +53,7 @@ def playing() -> Iterator[Play]:
     Yields:
         ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
         pipeline's source, and runs all hops. ``pipeline`` is a name or a path; ``folder`` must be
-        empty.
+        empty. The records of a pipeline that reads Parquet or Avro files are JSON lines too.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -76,6 +76,10 @@ def playing() -> Iterator[Play]:
         assert environment.root is not None
         lake = Lake(environment.root)
         definition = load_pipeline(str(pipeline), environment, source=str(landing))
+        if isinstance(definition.source, FilesSource):
+            # Rows of other formats have JSON payloads too.
+            source = definition.source.model_copy(update={"format": "json"})
+            definition = definition.model_copy(update={"source": source})
         run = Run(spark, definition, lake, environment, Progress(lambda _: None))
         run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
         ledger = read_ledger(lake, definition)

@@ -68,6 +68,35 @@ def test_a_registry_is_reached_over_tls_alone_in_prod(tmp_path: Path) -> None:
         load_pipeline(file, prod)
 
 
+@pytest.mark.parametrize("format_", ["avro", "parquet"])
+def test_files_of_avro_and_parquet_are_read_as_json(tmp_path: Path, format_: str) -> None:
+    pipeline = shop(tmp_path, source={"kind": "files", "path": "x", "format": format_})
+    assert unbuilt_features(pipeline) == []
+    assert not pipeline.reads_avro
+
+
+@pytest.mark.parametrize(
+    ("given", "path", "message"),
+    [
+        ({"registry": REGISTRY}, "source.registry", "kind: kafka only; a file of format avro has"),
+        ({"schema": "c.avsc"}, "source.schema", "kind: kafka only"),
+        ({"format": "orc"}, "source.format", "json, parquet, avro"),
+    ],
+)
+def test_a_schema_beside_files_is_an_error(
+    tmp_path: Path, given: dict[str, Any], path: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        shop(tmp_path, source={"kind": "files", "path": "x", "format": "avro", **given})
+    assert message in str(caught.value)
+    assert {found.path for found in caught.value.violations} == {path}
+
+
+def test_a_topic_of_parquet_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"source\.format"):
+        shop(tmp_path, source=AVRO | {"format": "parquet"})
+
+
 def test_avro_is_built_for_topics(tmp_path: Path) -> None:
     pipeline = shop(tmp_path, source=AVRO | {"registry": REGISTRY})
     assert unbuilt_features(pipeline) == []

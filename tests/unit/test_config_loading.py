@@ -711,7 +711,6 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "feature"),
     [
-        ({"source__format": "avro"}, "source.format: avro with kind: files"),
         ({"transform": "shop.silver:clean"}, "transform"),
     ],
 )

@@ -70,8 +70,9 @@ def _json(column: pa.Array, finer: pa.Array | None = None) -> pa.Array:
     if pa.types.is_dictionary(kind):
         return _json(column.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
-        is_uuid = kind.extension_name == "arrow.uuid"
-        return _by_value(column.storage, _uuid) if is_uuid else _json(column.storage, finer)
+        if kind.extension_name == "arrow.uuid":
+            return pc.fill_null(_by_value(column.storage, _uuid), _NULL)
+        return _json(column.storage, finer)
     if pa.types.is_null(kind):
         return pa.repeat(_NULL, len(column))
     convert = next((convert for fits, convert in _CONVERTERS if fits(kind)), None)

@@ -25,6 +25,8 @@ _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 # What a file may grow to when it is decompressed in memory.
 _MOST_DECOMPRESSED = 4 * WHOLE_FILE_BYTES
 _STEP = 1 << 20
+BZIP2_TAIL = 11
+_BZIP2_END, _BZIP2_MASK = 0x177245385090, (1 << 48) - 1
 
 
 def reader_of(source: FilesSource) -> FileReader | None:
@@ -107,6 +109,17 @@ def decompressed(path: str, content: bytes) -> bytes:
                 f"decompressed it has more than {_MOST_DECOMPRESSED >> 20:,} MiB: split it"
             )
     return b"".join(parts)
+
+
+def ends_as_bzip2(tail: bytes) -> bool:
+    """Return whether a file's last ``BZIP2_TAIL`` bytes end a stream of bzip2.
+
+    Spark reads a file that is cut in the last bytes of a stream, or in the first ones of the next,
+    without an error, and text that is named ``.bz2`` as no rows. A stream ends with a mark of six
+    bytes, a checksum of four and up to seven bits that fill the last byte.
+    """
+    bits = int.from_bytes(tail[-BZIP2_TAIL:], "big")
+    return any((bits >> 32 + padding) & _BZIP2_MASK == _BZIP2_END for padding in range(8))
 
 
 def refuse_broken_archive(path: str, stream: Any) -> None:

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate
+from os import SEEK_END
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, Row
@@ -18,7 +19,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake import bronze
 from tidelake.bronze import BLOCK, BYTES, ERROR, NUMBER, POSITION
 from tidelake.bronze.file_format import BrokenFileError
-from tidelake.bronze.whole_files import reader_of, refuse_broken_archive
+from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit
@@ -141,6 +142,8 @@ class BronzeHop(HopQuery):
         if isinstance(source, FilesSource):
             paths = landed_files.batch_paths(self.checkpoint, batch)
             landed_files.refuse_unreadable(paths, source.format)
+            if self._reads_lines:
+                refuse_broken_archives([path for path in paths if _is_suspect(path)])
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(batch):
             identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
@@ -327,6 +330,15 @@ def refuse_broken_archives(paths: Sequence[str]) -> None:
         except BrokenFileError as error:
             errors[path] = str(error)
     landed_files.refuse_broken(errors)
+
+
+def _is_suspect(path: str) -> bool:
+    """Return whether Spark may read a broken archive without an error."""
+    if not path.endswith(".bz2"):
+        return False
+    with folder(path).open("rb") as stream:
+        stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
+        return not ends_as_bzip2(stream.read())
 
 
 def in_order(

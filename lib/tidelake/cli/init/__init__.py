@@ -35,7 +35,7 @@ _SHOWN = 3
 @click.option(
     "--source",
     metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Source: folder or file of JSON lines, or a topic.",
+    help="Folder or file of JSON lines, Parquet, Avro; or a topic.",
 )
 @path_option(
     "--sample", metavar="PATH", help="Infer from this file or folder instead of the source."
@@ -95,7 +95,7 @@ def init(
     topic = address_of(origin) if is_address(origin) else None
     sampled = _take_sample(topic, sample or Path(origin), sample is not None, lines)
     place: str | Address = topic or source_in(target, Path(origin))
-    payload = payload_of(sampled.values)
+    payload = payload_of(sampled.values, sampled.types)
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
@@ -157,7 +157,7 @@ def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int)
     from tidelake.cli.init.sample import Record, read_files, sample_of  # noqa: PLC0415
 
     if topic is None or from_file:
-        return sample_of(read_files(path, lines=lines))
+        return read_files(path, lines=lines)
     from tidelake.kafka.client import first_records  # noqa: PLC0415
 
     try:

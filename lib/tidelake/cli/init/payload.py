@@ -263,6 +263,7 @@ def _to_micros(value: object) -> _Number:
 
 
 _DEEPEST = 4
+_TIME_KINDS = {"date", "timestamp", "timestamp_ntz"}
 
 
 @dataclass(frozen=True)
@@ -312,8 +313,12 @@ def column_named(name: str, columns: Iterable[Column]) -> Column | None:
     return next((c for c in columns if wanted in (c.name.lower(), c.shown.lower())), None)
 
 
-def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
+def payload_of(
+    values: Sequence[Mapping[str, Any]], types: Mapping[str, FieldType] | None = None
+) -> Payload:
     """Infer the schema and columns from JSON objects; each field of a struct becomes a column.
+
+    ``types`` are those that need not be inferred.
 
     Raises:
         SourceError: No field has a name that is valid in a schema.
@@ -322,7 +327,9 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
     columns: list[Column] = []
     notes: list[str] = []
     seen: set[str] = set()
-    for name, shape in fields_of(values).items():
+    types = types or {}
+    shapes = fields_of(values) | {name: Shape(kind) for name, kind in types.items()}
+    for name, shape in shapes.items():
         why = ""
         if not name.strip() or not name.isprintable():
             why = "its name is blank or not printable"
@@ -334,23 +341,30 @@ def payload_of(values: Sequence[Mapping[str, Any]]) -> Payload:
             notes.append(f"{name!r} is left out: {why}")
             continue
         seen.add(name.lower())
-        found = list(_columns((name,), shape, [value.get(name) for value in values]))
+        is_known = name in types
+        found = list(_columns((name,), shape, [value.get(name) for value in values], is_known))
         columns += found
         # Epoch seconds with a fraction need DECIMAL: DOUBLE would lose digits.
-        is_whole = len(found) == 1 and found[0].path == (name,)
+        is_whole = len(found) == 1 and found[0].path == (name,) and not is_known
         fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
         raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
     return Payload(tuple(fields), _named(columns), tuple(notes))
 
 
-def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator[Column]:
-    """Yield the column of a field, or the columns of a struct's fields, without names yet."""
+def _columns(
+    path: tuple[str, ...], shape: Shape, values: list[Any], is_known: bool = False
+) -> Iterator[Column]:
+    """Yield the column of a field, or the columns of a struct's fields, without names yet.
+
+    ``is_known``: the type is given, not inferred from the values.
+    """
     kind = shape.type
     if kind.kind == "struct" and len(path) < _DEEPEST:
         for field in kind.fields:
             inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
-            yield from _columns((*path, field.name), shape_of(field.name, inner), inner)
+            inferred = Shape(field.type) if is_known else shape_of(field.name, inner)
+            yield from _columns((*path, field.name), inferred, inner, is_known)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
     clock = clock_of(values) if column.is_scalar else None
@@ -359,6 +373,13 @@ def _columns(path: tuple[str, ...], shape: Shape, values: list[Any]) -> Iterator
     if clock is None or (clock.sql != "{0}" and clock.has_time and not named):
         yield column
         return
+    if is_known and kind.kind not in _TIME_KINDS | {clock.type.kind}:
+        yield column
+        return
+    if is_known and kind.kind == "timestamp_ntz":
+        clock = replace(clock, sql="CAST({0} AS TIMESTAMP)")
+    elif is_known:
+        clock = replace(clock, type=kind)
     if clock.type.kind == "decimal" and len(path) > 1:
         # The field's type is fixed by the struct's schema, so the expression casts.
         sql = "timestamp_seconds(CAST({0} AS DECIMAL(20,6)))"

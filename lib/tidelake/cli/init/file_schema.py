@@ -1,0 +1,137 @@
+"""Read the field types of Parquet and Avro container files from their schemas.
+
+Integers become BIGINT and floating-point numbers DOUBLE, so that a later file with a wider type
+fits too. Text is left to :mod:`tidelake.cli.init.payload`, which finds times in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from tidelake.config.types import Field, FieldType, Kind
+
+Types = Mapping[str, FieldType]
+
+_STRING = FieldType("string")
+_MOST_DIGITS = 38
+# The test of pyarrow's types for each kind.
+_OF_ARROW: dict[Kind, str] = {
+    "boolean": "is_boolean",
+    "bigint": "is_integer",
+    "double": "is_floating",
+    "date": "is_date",
+    "binary": "is_binary",
+}
+# By Avro type and logical type.
+_OF_AVRO: dict[tuple[str, str], FieldType] = {
+    ("boolean", ""): FieldType("boolean"),
+    ("int", ""): FieldType("bigint"),
+    ("long", ""): FieldType("bigint"),
+    ("float", ""): FieldType("double"),
+    ("double", ""): FieldType("double"),
+    ("bytes", ""): FieldType("binary"),
+    ("fixed", ""): FieldType("binary"),
+    ("int", "date"): FieldType("date"),
+    **{("long", f"timestamp-{unit}"): FieldType("timestamp") for unit in ("millis", "micros")},
+    **{
+        ("long", f"local-timestamp-{unit}"): FieldType("timestamp_ntz")
+        for unit in ("millis", "micros")
+    },
+}
+
+
+def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
+    """Return the types of a file's fields, without those that are text.
+
+    Raises:
+        BrokenFileError: The file is broken.
+    """
+    # PySpark's import takes a second, which a sample of JSON does not need.
+    from tidelake.bronze.avro_files import avro_schema_of  # noqa: PLC0415
+    from tidelake.bronze.parquet_files import parquet_schema  # noqa: PLC0415
+
+    if format_ == "parquet":
+        schema, instants = parquet_schema(content)
+        found = {
+            field.name: of_arrow(field.type, is_instant=field.name in instants) for field in schema
+        }
+    else:
+        root = avro_schema_of(content)
+        fields = root.get("fields", []) if isinstance(root, dict) else []
+        named: dict[str, FieldType] = {}
+        found = {field["name"]: of_avro(field["type"], named) for field in fields}
+    return {name: kind for name, kind in found.items() if kind != _STRING}
+
+
+def common_types(schemas: Iterable[Types]) -> dict[str, FieldType]:
+    """Return the types on which all files that have a field agree."""
+    found: dict[str, FieldType | None] = {}
+    for schema in schemas:
+        for name, kind in schema.items():
+            found[name] = kind if found.get(name, kind) == kind else None
+    return {name: kind for name, kind in found.items() if kind is not None}
+
+
+def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
+    """Return the type of a Parquet column; ``is_instant``: its times are INT96."""
+    import pyarrow as pa  # noqa: PLC0415
+
+    types = pa.types
+
+    def inner(part: Any) -> FieldType:
+        return of_arrow(part, is_instant=is_instant)
+
+    found = _STRING
+    if types.is_dictionary(kind):
+        found = inner(kind.value_type)
+    elif types.is_timestamp(kind):
+        found = FieldType("timestamp" if is_instant or kind.tz is not None else "timestamp_ntz")
+    elif types.is_decimal(kind):
+        found = _decimal(kind.precision, kind.scale)
+    elif types.is_uint64(kind):
+        found = _decimal(20, 0)
+    elif types.is_struct(kind) and kind.num_fields:
+        fields = tuple(Field(field.name, inner(field.type)) for field in kind)
+        found = FieldType("struct", fields=fields)
+    elif types.is_map(kind):
+        found = FieldType("map", key=_STRING, value=inner(kind.item_type))
+    elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
+        found = FieldType("array", element=inner(kind.value_type))
+    else:
+        plain = next((name for name, fits in _OF_ARROW.items() if getattr(types, fits)(kind)), None)
+        found = FieldType(plain) if plain else _STRING
+    return found
+
+
+def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:
+    """Return the type of an Avro schema; ``named`` collects the types that it defines by name."""
+    if isinstance(schema, list):
+        branches = [branch for branch in schema if branch != "null"]
+        return of_avro(branches[0], named) if len(branches) == 1 else _STRING
+    if isinstance(schema, str):
+        # A name that is still being defined is that of a recursive type.
+        return named.get(schema, _OF_AVRO.get((schema, ""), _STRING))
+    kind = schema["type"]
+    if isinstance(kind, dict | list):
+        return of_avro(kind, named)
+    if kind == "array":
+        return FieldType("array", element=of_avro(schema["items"], named))
+    if kind == "map":
+        return FieldType("map", key=_STRING, value=of_avro(schema["values"], named))
+    found = _OF_AVRO.get((kind, schema.get("logicalType", "")), _STRING)
+    if schema.get("logicalType") == "decimal":
+        found = _decimal(schema.get("precision", 0), schema.get("scale", 0))
+    elif kind == "record":
+        fields = tuple(Field(f["name"], of_avro(f["type"], named)) for f in schema["fields"])
+        found = FieldType("struct", fields=fields) if fields else _STRING
+    if "name" in schema:
+        named[schema["name"]] = found
+        named[f"{schema.get('namespace', '')}.{schema['name']}"] = found
+    return found
+
+
+def _decimal(precision: int, scale: int) -> FieldType:
+    if 0 <= scale <= precision <= _MOST_DIGITS and precision:
+        return FieldType("decimal", precision=precision, scale=scale)
+    return _STRING

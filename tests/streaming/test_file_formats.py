@@ -1,0 +1,192 @@
+"""Files that are not lines of text: the same tables, however the records are split into files."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import json
+import os
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import fastavro
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.running import START, click, event, place_of, read, versions
+from tests.worlds import TO_SILVER, World, world
+from tidelake.errors import SourceError, TidelakeError
+from tidelake.ledger.terms import read_ledger
+from tidelake.replay.verify import verify
+from tidelake.runtime import bronze_hop, landed_files
+
+_NOW = START + timedelta(hours=1)
+_SILVER = "event_id, event_time, user_id, action, product_id, value"
+_NUMBERS = [*range(12), 3, 5]
+_AVRO_TYPES = {
+    "event_time": {"type": "long", "logicalType": "timestamp-micros"},
+    "value": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 2}],
+}
+_PARQUET_TYPES = {"event_time": pa.timestamp("us", "UTC"), "value": pa.decimal128(18, 2)}
+
+
+def _events(numbers: Sequence[int], **more: Any) -> list[dict[str, Any]]:
+    found = [event(number, START + timedelta(minutes=number)) | more for number in numbers]
+    for one in found:
+        one["event_time"] = datetime.fromisoformat(one["event_time"]).astimezone(UTC)
+        if one["value"] is not None:
+            one["value"] = Decimal(str(one["value"])).quantize(Decimal("0.01"))
+    return found
+
+
+def _parquet(events: Sequence[dict[str, Any]]) -> bytes:
+    names = events[0] if events else event(0, START)
+    schema = pa.schema([(name, _PARQUET_TYPES.get(name, pa.string())) for name in names])
+    written = BytesIO()
+    pq.write_table(pa.Table.from_pylist(list(events), schema), written, row_group_size=2)
+    return written.getvalue()
+
+
+def _avro(events: Sequence[dict[str, Any]]) -> bytes:
+    names = events[0] if events else event(0, START)
+    fields = [{"name": name, "type": _AVRO_TYPES.get(name, "string")} for name in names]
+    written = BytesIO()
+    schema = {"type": "record", "name": "Click", "fields": fields}
+    fastavro.writer(written, schema, events, codec="deflate", sync_interval=100)
+    return written.getvalue()
+
+
+_WRITERS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
+    "parquet": _parquet,
+    "avro": _avro,
+}
+
+
+@pytest.fixture(scope="module")
+def lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run the events as JSON lines, in one file."""
+    played = world(spark, tmp_path_factory.mktemp("lines"), small=False)
+    played.land("a.jsonl", [click(number, minute=number) for number in _NUMBERS])
+    played.run(_NOW)
+    return played
+
+
+@pytest.mark.parametrize("format_", _WRITERS)
+def test_any_split_into_files_and_runs_gives_the_tables_of_json_lines(
+    spark: SparkSession,
+    tmp_path: Path,
+    lines: World,
+    format_: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # As on a server of Spark Connect: several files are packed into a partition.
+    monkeypatch.setattr(bronze_hop, "runs_in_process", lambda: False)
+    monkeypatch.setattr(bronze_hop, "whole_file_session", lambda session: session)
+    write = _WRITERS[format_]
+    played = world(spark, tmp_path, small=False, source={"format": format_})
+    _put(played, f"a ä.{format_}", write(_events(_NUMBERS[:5])))
+    _put(played, f"b.{format_}", write([]))
+    _put(played, f"c.{format_}", write(_events(_NUMBERS[5:6])))
+    played.run(_NOW)
+    _put(played, f"d.{format_}", write(_events(_NUMBERS[6:12], channel="web")))
+    _put(played, f"e.{format_}", write(_events(_NUMBERS[12:])))
+    played.run(_NOW)
+
+    assert read(played.lake, "silver.clickstream", _SILVER) == read(
+        lines.lake, "silver.clickstream", _SILVER
+    )
+    gold = "user_id, session_start, session_end, events, total_value"
+    assert read(played.lake, "gold.user_sessions", gold) == read(
+        lines.lake, "gold.user_sessions", gold
+    )
+    ids = [place_of(row[0]) for row in read(played.lake, "bronze.clickstream", "record_id")]
+    assert sorted(ids) == [
+        *((f"a ä.{format_}", at) for at in range(5)),
+        (f"c.{format_}", 0),
+        *((f"d.{format_}", at) for at in range(6)),
+        *((f"e.{format_}", at) for at in range(2)),
+    ]
+    channels = [channel for (channel,) in read(played.lake, "silver.clickstream", "channel")]
+    assert (channels.count("web"), channels.count(None)) == (6, 6)
+    ledger = read_ledger(played.lake, played.pipeline).to_json()
+    assert ledger["balanced"]
+    assert (ledger["source"], ledger["bronze"], ledger["duplicates"]) == (14, 14, 2)
+    assert ledger["source_files"]["offered"] == ledger["source_files"]["taken"] == 5
+    assert verify(played.context).equal
+
+
+def _put(played: World, name: str, content: bytes) -> Path:
+    """Land a file of any content, younger than those before it."""
+    file = played.land(name, [])
+    found = file.stat()
+    file.write_bytes(content)
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    return file
+
+
+_TEXT = b"".join(click(number, minute=number) + b"\n" for number in range(5))
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "whole", "broken", "reason"),
+    [
+        ("b.parquet", "parquet", _parquet(_events([7])), _parquet(_events([7]))[:-9], "truncated"),
+        ("b.avro", "avro", _avro(_events([7])), _avro(_events([7]))[:-9], "block 1: truncated"),
+        ("b.gz", "json", gzip.compress(_TEXT), gzip.compress(_TEXT)[:-9], "truncated or damaged"),
+        # Spark reads these without an error, and loses the second half.
+        ("b.bz2", "json", bz2.compress(_TEXT), bz2.compress(_TEXT) + b"BZh9", "truncated"),
+        ("b.bz2", "json", bz2.compress(_TEXT), _TEXT, "truncated or damaged"),
+    ],
+)
+def test_a_broken_file_stops_bronze_by_name_until_it_is_replaced(
+    spark: SparkSession,
+    tmp_path: Path,
+    name: str,
+    format_: str,
+    whole: bytes,
+    broken: bytes,
+    reason: str,
+) -> None:
+    played = world(spark, tmp_path, small=False, source={"format": format_})
+    write = _WRITERS.get(format_, lambda events: b"".join(_lines(events)))
+    _put(played, "a.first", write(_events([20, 21])))
+    played.run(_NOW, hops=TO_SILVER)
+    before = versions(played.lake)
+    _put(played, f"c.{format_}", write(_events([22])))
+    _put(played, name, broken)
+    with pytest.raises(SourceError, match=f"(?s){name}: .*{reason}.*Replace each") as caught:
+        played.run(_NOW, hops=TO_SILVER)
+    assert "Exception" not in str(caught.value)
+    assert versions(played.lake) == before
+    _put(played, name, whole)
+    played.run(_NOW, hops=TO_SILVER)
+    ledger = read_ledger(played.lake, played.pipeline).to_json()
+    assert ledger["balanced"]
+    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 5)
+
+
+def _lines(events: Sequence[dict[str, Any]]) -> list[bytes]:
+    return [json.dumps(one, default=str).encode() + b"\n" for one in events]
+
+
+def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = world(spark, tmp_path, small=False)
+    _put(played, "a.jsonl", _TEXT)
+    _put(played, "b.xz", b"xz")
+    with pytest.raises(SourceError, match=r"b\.xz: is an archive"):
+        played.run(_NOW, hops=TO_SILVER)
+    assert versions(played.lake) == {}
+    # It landed after the start.
+    with monkeypatch.context() as patch:
+        patch.setattr(landed_files.LandingGuard, "check", lambda _: None)
+        with pytest.raises(TidelakeError, match=r"b\.xz: is an archive"):
+            played.run(_NOW, hops=TO_SILVER)
+    assert read(played.lake, "bronze.clickstream", "record_id") == []

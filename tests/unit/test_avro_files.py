@@ -1,0 +1,241 @@
+"""Records of Avro container files as JSON, against the Python values that fastavro wrote."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from typing import Any
+from uuid import UUID
+
+import fastavro
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.bronze.avro_files import avro_schema_of, read_avro_container
+from tidelake.bronze.file_format import BrokenFileError
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_STAMP = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 31))
+
+
+def _logical(kind: str, name: str, **more: Any) -> dict[str, Any]:
+    return {"type": kind, "logicalType": name, **more}
+
+
+def _digits(value: float) -> Decimal:
+    return Decimal(repr(value))
+
+
+# Schema, values, and what JSON has of a value.
+_SCALARS: list[tuple[Any, st.SearchStrategy[Any], Any]] = [
+    ("boolean", st.booleans(), None),
+    ("int", st.integers(-(2**31), 2**31 - 1), None),
+    ("long", st.integers(-(2**63), 2**63 - 1), None),
+    ("string", _TEXT, None),
+    ("double", st.floats(allow_nan=False, allow_infinity=False), _digits),
+    ("float", st.floats(width=32, allow_nan=False, allow_infinity=False), _digits),
+    (_logical("bytes", "decimal", precision=20, scale=7), st.decimals(-1000, 1000, places=7), None),
+    (_logical("int", "date"), st.dates(), lambda one: one.isoformat()),
+    (_logical("long", "timestamp-micros"), _STAMP.map(lambda at: at.replace(tzinfo=UTC)),
+     lambda one: one.isoformat(timespec="microseconds").replace("+00:00", "Z")),
+    (_logical("long", "local-timestamp-micros"), _STAMP,
+     lambda one: one.isoformat(timespec="microseconds")),
+    (_logical("long", "time-micros"), st.times(),
+     lambda one: one.isoformat(timespec="microseconds")),
+    (_logical("string", "uuid"), st.uuids(), str),
+]  # fmt: skip
+
+
+def _written(schema: Any, records: list[Any], **options: Any) -> bytes:
+    out = BytesIO()
+    fastavro.writer(out, schema, records, **options)
+    return out.getvalue()
+
+
+def _rows(content: bytes) -> list[Any]:
+    return [
+        json.loads(payload, parse_float=Decimal)
+        for payloads, headers in read_avro_container(content)
+        for payload in payloads
+        if headers == {}
+    ]
+
+
+def _record(fields: dict[str, Any]) -> dict[str, Any]:
+    named = [{"name": name, "type": kind} for name, kind in fields.items()]
+    return {"type": "record", "name": "Row", "fields": named}
+
+
+@st.composite
+def _fields(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
+    """Draw a type, and the strategy of its values with what JSON has of each."""
+    kind, values, convert = draw(st.sampled_from(_SCALARS))
+    pairs = values.map(lambda one: (one, convert(one) if convert else one))
+    if draw(st.booleans()):
+        kind, pairs = ["null", kind], st.none().map(lambda _: (None, None)) | pairs
+    shape = draw(st.sampled_from(["plain", "array", "map"]))
+    if shape == "array":
+        several = st.lists(pairs, max_size=3)
+        return {"type": "array", "items": kind}, several.map(
+            lambda many: ([one for one, _ in many], [json for _, json in many])
+        )
+    if shape == "map":
+        named = st.dictionaries(_TEXT, pairs, max_size=3)
+        return {"type": "map", "values": kind}, named.map(
+            lambda many: (
+                {name: one for name, (one, _) in many.items()},
+                {name: json for name, (_, json) in many.items()},
+            )
+        )
+    return kind, pairs
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_every_value_is_the_one_that_was_written(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(_fields(), min_size=1, max_size=3))
+    pairs = [
+        {f"c{at}": data.draw(values) for at, (_, values) in enumerate(kinds)}
+        for _ in range(data.draw(st.integers(0, 5)))
+    ]
+    schema = _record({f"c{at}": kind for at, (kind, _) in enumerate(kinds)})
+    records = [{name: one for name, (one, _) in row.items()} for row in pairs]
+    codec = data.draw(st.sampled_from(["null", "deflate", "bzip2", "xz"]))
+    content = _written(schema, records, codec=codec, sync_interval=20)
+    assert _rows(content) == [{name: json for name, (_, json) in row.items()} for row in pairs]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        ("double", float("nan"), "NaN"),
+        ("float", float("-inf"), "-Infinity"),
+        ("bytes", b"\xff\x00", "/wA="),
+        ({"type": "fixed", "name": "Two", "size": 2}, b"ab", "YWI="),
+        ({"type": "enum", "name": "Kind", "symbols": ["A", "B"]}, "B", "B"),
+        (
+            {"type": "fixed", "name": "Money", "size": 4, "logicalType": "decimal",
+             "precision": 8, "scale": 2},
+            Decimal("-0.05"),
+            Decimal("-0.05"),
+        ),
+        (
+            {"type": "fixed", "name": "Span", "size": 12, "logicalType": "duration"},
+            b"\x01\x00\x00\x00\x02\x00\x00\x00\x03\x00\x00\x00",
+            {"months": 1, "days": 2, "milliseconds": 3},
+        ),
+        (_logical("long", "timestamp-millis"), datetime(1969, 12, 31, 23, 59, 59, 999000, UTC),
+         "1969-12-31T23:59:59.999000Z"),
+        (_logical("long", "timestamp-nanos"), 1, "1970-01-01T00:00:00.000000001Z"),
+        (_logical("long", "timestamp-nanos"), 1000, "1970-01-01T00:00:00.000001Z"),
+        # Beyond what Python's dates hold.
+        (_logical("long", "timestamp-micros"), 2**62, "day 53375995T14:00:27.387904Z"),
+        (_logical("int", "time-millis"), time(23, 59, 59, 1000), "23:59:59.001000"),
+        (_logical("string", "uuid"), UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        # A branch decides, not the Python type.
+        (["null", _logical("long", "timestamp-micros"), "string"], "2024", "2024"),
+        (["int", _logical("int", "date")], date(1970, 1, 2), "1970-01-02"),
+        (["int", _logical("int", "date")], 1, 1),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_the_decoder_expects_them(
+    kind: Any, value: Any, written: Any
+) -> None:
+    (row,) = _rows(_written(_record({"c": kind}), [{"c": value}]))
+    assert row == {"c": written}
+
+
+def test_named_and_recursive_types_are_followed() -> None:
+    node = {
+        "type": "record",
+        "name": "Node",
+        "fields": [
+            {"name": "size", "type": "double"},
+            {"name": "next", "type": ["null", "Node"], "default": None},
+        ],
+    }
+    schema = _record({"first": node, "second": ["null", "Node"]})
+    one = {"size": 1.5, "next": {"size": 2.5, "next": None}}
+    row = {"first": one, "second": one}
+    assert _rows(_written(schema, [row])) == [row]
+    assert avro_schema_of(_written(schema, [row]))["name"] == "Row"
+
+
+_SCHEMA = _record({"n": "long", "t": "string"})
+_RECORDS = [{"n": at, "t": "x" * at} for at in range(50)]
+
+
+def _encoded(codec: str, compress: Any) -> bytes:
+    """Write a file in a codec for which fastavro needs a library that is not installed."""
+    plain = _written(_SCHEMA, _RECORDS)
+    marker = plain[-16:]
+    body = plain[plain.index(marker) + 16 : -16]
+    datum = BytesIO()
+    for record in _RECORDS:
+        fastavro.schemaless_writer(datum, _SCHEMA, record)
+    assert body.endswith(datum.getvalue())
+    header = BytesIO()
+    metadata = {"avro.codec": codec.encode(), "avro.schema": json.dumps(_SCHEMA).encode()}
+    header.write(b"Obj\x01")
+    fastavro.schemaless_writer(header, {"type": "map", "values": "bytes"}, metadata)
+    block = compress(datum.getvalue())
+    header.write(marker)
+    fastavro.schemaless_writer(header, "long", len(_RECORDS))
+    fastavro.schemaless_writer(header, "bytes", block)
+    return header.getvalue() + marker
+
+
+def _snappy(data: bytes) -> bytes:
+    return pa.compress(data, "snappy", asbytes=True) + zlib.crc32(data).to_bytes(4, "big")
+
+
+def test_snappy_and_zstandard_need_no_other_library() -> None:
+    assert _rows(_encoded("snappy", _snappy)) == _RECORDS
+    assert _rows(_encoded("zstandard", lambda data: pa.compress(data, "zstd", asbytes=True))) == (
+        _RECORDS
+    )
+
+
+def test_an_unknown_codec_is_named() -> None:
+    with pytest.raises(BrokenFileError, match="codec lz5 is not supported"):
+        _rows(_encoded("lz5", bytes))
+
+
+def test_a_damaged_checksum_is_found() -> None:
+    with pytest.raises(BrokenFileError, match="block 1: its checksum differs"):
+        _rows(_encoded("snappy", lambda data: _snappy(data)[:-4] + b"0000"))
+
+
+@pytest.mark.parametrize("codec", ["null", "deflate", "xz"])
+def test_a_file_cut_anywhere_but_between_blocks_is_broken(codec: str) -> None:
+    content = _written(_SCHEMA, _RECORDS, codec=codec, sync_interval=400)
+    whole = []
+    for length in range(len(content)):
+        try:
+            whole.append(_rows(content[:length]))
+        except BrokenFileError:
+            continue
+    assert 2 < len(whole) < 9
+    assert whole[0] == []
+    assert all(_RECORDS[: len(rows)] == rows for rows in whole)
+
+
+def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
+    content = _written(_SCHEMA, [{"n": 1, "t": "a?b"}, {"n": 2, "t": "ok"}])
+    ((payloads, _),) = read_avro_container(content.replace(b"a?b", b"a\xffb"))
+    assert payloads == [b'{"n":1,"t":"a\\udcffb"}', b'{"n":2,"t":"ok"}']
+
+
+def test_what_is_no_container_is_an_error() -> None:
+    for content in (b"", b"Obj", b"{}", b"Obj\x01\x00" + b"m" * 16):
+        with pytest.raises(BrokenFileError):
+            _rows(content)
+
+
+def test_a_container_of_plain_values_gives_plain_json() -> None:
+    assert _rows(_written("long", [1, 2])) == [1, 2]

@@ -1,0 +1,249 @@
+"""Rows of Parquet as JSON, against DuckDB reading the same file, and through the decoder."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import duckdb
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.bronze.file_format import BrokenFileError
+from tidelake.bronze.parquet_files import read_parquet
+from tidelake.silver.decode import DecodedField, Decoder
+
+_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+_STAMP = st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31))
+_SCALARS: list[tuple[pa.DataType, st.SearchStrategy[Any]]] = [
+    (pa.int8(), st.integers(-128, 127)),
+    (pa.int64(), st.integers(-(2**63), 2**63 - 1)),
+    (pa.uint64(), st.integers(0, 2**64 - 1)),
+    (pa.bool_(), st.booleans()),
+    (pa.string(), _TEXT),
+    (pa.dictionary(pa.int32(), pa.string()), _TEXT),
+    (pa.float64(), st.floats(allow_nan=False, allow_infinity=False)),
+    (pa.decimal128(38, 20), st.decimals(-(10**17), 10**17, places=20)),
+    (pa.decimal128(9, 2), st.decimals(-(10**6), 10**6, places=2)),
+    (pa.date32(), st.dates()),
+    (pa.timestamp("us"), _STAMP),
+    (pa.timestamp("us", "UTC"), _STAMP.map(lambda at: at.replace(tzinfo=UTC))),
+    (pa.timestamp("ms"), _STAMP.map(lambda at: at.replace(microsecond=at.microsecond % 10 * 1000))),
+    (pa.time64("us"), st.times()),
+]  # fmt: skip
+
+
+def _rows(content: bytes) -> list[Any]:
+    return [
+        json.loads(payload, parse_float=Decimal)
+        for payloads, headers in read_parquet(content)
+        for payload in payloads
+        if headers == {}
+    ]
+
+
+def _written(table: pa.Table, **options: Any) -> bytes:
+    out = BytesIO()
+    pq.write_table(table, out, **options)
+    return out.getvalue()
+
+
+@st.composite
+def _columns(draw: st.DrawFn, depth: int = 0) -> tuple[pa.DataType, st.SearchStrategy[Any]]:
+    """Draw a type, scalar or nested, and the strategy of its values, null included."""
+    shape = draw(st.sampled_from(["scalar", "list", "struct", "map"] if depth < 2 else ["scalar"]))
+    if shape == "scalar":
+        kind, values = draw(st.sampled_from(_SCALARS))
+        if depth and pa.types.is_dictionary(kind):
+            kind = pa.string()
+        return kind, st.none() | values
+    kind, values = draw(_columns(depth + 1))
+    if shape == "list":
+        return pa.list_(kind), st.none() | st.lists(values, max_size=3)
+    if shape == "map":
+        return pa.map_(pa.string(), kind), st.none() | st.dictionaries(_TEXT, values, max_size=3)
+    other, others = draw(_columns(depth + 1))
+    made = st.fixed_dictionaries({"a b": values, 'c"': others})
+    return pa.struct([("a b", kind), ('c"', other)]), st.none() | made
+
+
+def _as_json(value: Any) -> Any:
+    """Write a value of DuckDB as the payload should have it."""
+    if isinstance(value, dict):
+        return {name: _as_json(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if isinstance(value, datetime | time):
+        utc = value.astimezone(UTC) if isinstance(value, datetime) and value.tzinfo else value
+        return utc.isoformat(timespec="microseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, float):
+        return Decimal(repr(value))
+    return value
+
+
+def _item(value: Any, kind: pa.DataType) -> Any:
+    """Write a drawn value as Arrow takes it: a map as pairs."""
+    if value is None:
+        return None
+    if pa.types.is_map(kind):
+        return [(key, _item(item, kind.item_type)) for key, item in value.items()]
+    if pa.types.is_list(kind):
+        return [_item(item, kind.value_type) for item in value]
+    if pa.types.is_struct(kind):
+        return {field.name: _item(value[field.name], field.type) for field in kind}
+    return value
+
+
+def _by_duckdb(content: bytes) -> list[tuple[Any, ...]]:
+    with tempfile.NamedTemporaryFile(suffix=".parquet") as file, duckdb.connect() as connection:
+        Path(file.name).write_bytes(content)
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection.execute(f"SELECT * FROM '{file.name}'").fetchall()
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_every_value_is_the_one_that_duckdb_reads(data: st.DataObject) -> None:
+    kinds = data.draw(st.lists(_columns(), min_size=1, max_size=3))
+    size = data.draw(st.integers(0, 6))
+    columns = {
+        f"c{at}": pa.array(
+            [_item(one, kind) for one in data.draw(st.lists(values, min_size=size, max_size=size))],
+            kind,
+        )
+        for at, (kind, values) in enumerate(kinds)
+    }
+    compression = data.draw(st.sampled_from(["none", "zstd", "snappy"]))
+    content = _written(pa.table(columns), row_group_size=2, compression=compression)
+    assert _rows(content) == [
+        {name: _as_json(value) for name, value in zip(columns, row, strict=True)}
+        for row in _by_duckdb(content)
+    ]
+
+
+def _one(values: list[Any], kind: pa.DataType, **options: Any) -> list[Any]:
+    """Give the JSON values of one column."""
+    return [row["c"] for row in _rows(_written(pa.table({"c": pa.array(values, kind)}), **options))]
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "written"),
+    [
+        (pa.float64(), float("nan"), "NaN"),
+        (pa.float64(), float("-inf"), "-Infinity"),
+        (pa.float32(), 0.1, Decimal("0.10000000149011612")),
+        (pa.decimal128(38, 10), Decimal("1e-10"), Decimal("0.0000000001")),
+        (pa.binary(), b"\xff\x00", "/wA="),
+        (pa.binary(2), b"ab", "YWI="),
+        (pa.uuid(), UUID(int=5).bytes, "00000000-0000-0000-0000-000000000005"),
+        (pa.timestamp("ns", "UTC"), 1, "1970-01-01T00:00:00.000000001Z"),
+        (pa.timestamp("ns"), -1000, "1969-12-31T23:59:59.999999"),
+        (pa.timestamp("ns"), -1, "1969-12-31T23:59:59.999999999"),
+        (pa.timestamp("ms", "Europe/Berlin"), 0, "1970-01-01T00:00:00.000000Z"),
+        (pa.time32("ms"), 1, "00:00:00.001"),
+        (pa.map_(pa.int32(), pa.bool_()), [(1, True)], {"1": True}),
+        (pa.map_(pa.date32(), pa.int8()), [(date(2024, 1, 1), 1)], {"2024-01-01": 1}),
+        (pa.list_(pa.timestamp("ns")), [1, None], ["1970-01-01T00:00:00.000000001", None]),
+        (pa.string(), 'a"\\\n\x01é', 'a"\\\n\x01é'),
+        (pa.null(), None, None),
+    ],
+)  # fmt: skip
+def test_values_are_written_as_the_decoder_expects_them(
+    kind: pa.DataType, value: Any, written: Any
+) -> None:
+    assert _one([value, None], kind) == [written, None]
+
+
+def test_int96_times_are_instants_of_any_year_with_their_nanoseconds() -> None:
+    far, odd = datetime(9999, 12, 31), 1
+    table = pa.table(
+        {
+            "c": pa.array([odd, None], pa.timestamp("ns")),
+            "n": pa.array([[{"t": odd}], None], pa.list_(pa.struct([("t", pa.timestamp("ns"))]))),
+        }
+    )
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    assert _rows(_written(table, **options)) == [
+        {
+            "c": "1970-01-01T00:00:00.000000001Z",
+            "n": [{"t": "1970-01-01T00:00:00.000000001Z"}],
+        },
+        {"c": None, "n": None},
+    ]
+    assert _one([far], pa.timestamp("us"), **options) == ["9999-12-31T00:00:00.000000Z"]
+
+
+def test_what_the_contract_cannot_hold_is_quarantined_not_rounded() -> None:
+    fields = [
+        DecodedField("d", pa.decimal128(4, 2), "DECIMAL(4,2)"),
+        DecodedField("n", pa.timestamp("us", "UTC"), "TIMESTAMP"),
+        DecodedField("f", pa.float64(), "DOUBLE"),
+        DecodedField("b", pa.binary(), "BINARY"),
+    ]
+    table = pa.table(
+        {
+            "d": pa.array([Decimal("1.25"), Decimal("1.255")], pa.decimal128(9, 3)),
+            "n": pa.array([1000, 1001], pa.timestamp("ns", "UTC")),
+            "f": [1.5, float("inf")],
+            "b": [b"\xff", b""],
+        }
+    )
+    payloads = [one for chunk, _ in read_parquet(_written(table)) for one in chunk]
+    decoded = Decoder(fields, "strict").decode(pa.array(payloads)).to_pylist()
+    epoch = datetime(1970, 1, 1, microsecond=1, tzinfo=UTC)
+    assert decoded[0]["values"] == {"d": Decimal("1.25"), "n": epoch, "f": 1.5, "b": b"\xff"}
+    assert decoded[0]["broken"] == []
+    assert [reason.partition(":")[0] for reason in decoded[1]["broken"]] == ["d", "n", "f"]
+
+
+def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
+    bad = pa.array([b'\xff"'], pa.binary()).view(pa.string())
+    ((payloads, _),) = read_parquet(_written(pa.table({"c": bad}), store_schema=False))
+    assert payloads == [b'{"c":"\xff\\""}']
+
+
+def test_a_row_without_columns_is_an_empty_object() -> None:
+    table = pa.table({"c": [1, 2]}).select([])
+    assert _rows(_written(table)) in ([{}, {}], [])
+
+
+def test_many_rows_come_in_order_and_in_small_chunks() -> None:
+    content = _written(pa.table({"n": range(20_000), "t": ["x" * 2000] * 20_000}))
+    chunks = [len(payloads) for payloads, _ in read_parquet(content)]
+    assert max(chunks) <= 8192
+    assert [row["n"] for row in _rows(content)] == list(range(20_000))
+
+
+_WHOLE = _written(pa.table({"c": list(range(1000))}), write_page_checksum=True, compression="none")
+
+
+@pytest.mark.parametrize(
+    "content", [b"", b"PAR1", b"{}", _WHOLE[:-1], _WHOLE[: len(_WHOLE) // 2], _WHOLE[1:]]
+)
+def test_what_is_no_whole_file_is_an_error(content: bytes) -> None:
+    with pytest.raises(BrokenFileError):
+        list(read_parquet(content))
+
+
+def test_a_flipped_bit_is_found_by_the_checksum() -> None:
+    flipped = bytearray(_WHOLE)
+    flipped[200] ^= 1
+    with pytest.raises(BrokenFileError, match="not a readable Parquet file"):
+        list(read_parquet(bytes(flipped)))
+
+
+def test_two_columns_of_one_name_are_an_error() -> None:
+    table = pa.table([[1], [2]], names=["a", "a"])
+    with pytest.raises(BrokenFileError, match="two columns with the name a"):
+        list(read_parquet(_written(table)))
