@@ -80,7 +80,8 @@ def _filled(
     columns = {
         "key": pa.nulls(length, pa.binary()),
         "payload": pa.array(payloads, pa.binary()),
-        "headers": pa.repeat(pa.scalar(shown, _HEADERS), length),
+        # Arrow cannot repeat a list.
+        "headers": pa.array([shown], _HEADERS).take(pa.repeat(0, length)),
         "source": pa.repeat(file.column("source")[0], length),
         "source_timestamp": pa.repeat(file.column("source_timestamp")[0], length),
         "_position": pa.array(positions, pa.string()),
