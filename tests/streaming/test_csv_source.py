@@ -14,14 +14,13 @@ from pyspark.sql import SparkSession
 
 from tests.running import START, click, event, place_of, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.errors import NotBuiltError, SourceError
+from tidelake.errors import SourceError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.promotion import differences, promote
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
-from tidelake.runtime.fast_lane import Lane
 from tidelake.silver import payloads
 
 _NOW = START + timedelta(hours=1)
@@ -170,11 +169,3 @@ def test_a_file_whose_header_is_broken_stops_bronze_by_name(
     _put(played, "b.csv", _header(), _records([2]))
     played.run(_NOW, hops=TO_SILVER)
     assert len(read(played.lake, "silver.clickstream", "event_id")) == 2
-
-
-def test_a_fast_lane_over_csv_is_refused_by_name(spark: SparkSession, tmp_path: Path) -> None:
-    source = {"format": "csv"}
-    played = world(spark, tmp_path, base="payments", small=False, source=source, enrich=())
-    ((detection, fast),) = [(d, d.fast) for d in played.pipeline.detections if d.fast]
-    with pytest.raises(NotBuiltError, match="a fast lane over CSV"):
-        Lane(played.context, detection, fast).go()

@@ -13,6 +13,8 @@ from pyspark.sql import SparkSession
 from tests.engines.plays import Shop, a_shop, contents
 from tests.engines.servers import a_server
 from tests.running import run
+from tests.worlds import world
+from tests.written_files import to_parquet, typed_events
 from tidelake.delta.tables import Lake
 
 Contents = dict[str, list[tuple[Any, ...]]]
@@ -74,6 +76,22 @@ def test_spark_connect_makes_the_same_tables(
     assert played.answer["clickstream"]["balanced"]
     for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
         assert played.words.count(told) == 1, played.words
+
+
+def test_spark_connect_reads_whole_files(spark: SparkSession, server: str, tmp_path: Path) -> None:
+    played = world(spark, tmp_path / "shop", small=False, source={"format": "parquet"})
+    for number in range(3):
+        played.land(f"{number}.parquet", []).write_bytes(to_parquet(typed_events([number, 9])))
+    played.run()
+    lake, shop = tmp_path / "lake", Shop((played,))
+    done = shop.play(lake, remote=server)
+    assert done.code == 0, done.words
+    _assert_same(contents(Lake(lake)), contents(played.lake))
+    (played.landing / "broken.parquet").write_bytes(b"PAR")
+    broken = shop.play(lake, remote=server)
+    assert broken.code == 2, broken.words
+    assert "SourceError: files of the source are broken" in broken.words
+    assert "broken.parquet: it is not a Parquet file, or is truncated" in broken.words
 
 
 @pytest.mark.long

@@ -6,66 +6,31 @@ import bz2
 import gzip
 import json
 import os
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from decimal import Decimal
-from io import BytesIO
+import runpy
+from collections.abc import Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-import fastavro
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.running import START, click, event, place_of, read, versions
+from tests.running import START, click, place_of, read, run, versions
 from tests.worlds import TO_SILVER, World, world
+from tests.written_files import WRITERS, to_avro, to_parquet, typed_events
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import lake_of
 from tidelake.errors import SourceError, TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import verify
 from tidelake.runtime import bronze_hop, landed_files
+from tidelake.testing import playing
 
 _NOW = START + timedelta(hours=1)
 _SILVER = "event_id, event_time, user_id, action, product_id, value"
 _NUMBERS = [*range(12), 3, 5]
-_AVRO_TYPES = {
-    "event_time": {"type": "long", "logicalType": "timestamp-micros"},
-    "value": ["null", {"type": "bytes", "logicalType": "decimal", "precision": 18, "scale": 2}],
-}
-_PARQUET_TYPES = {"event_time": pa.timestamp("us", "UTC"), "value": pa.decimal128(18, 2)}
-
-
-def _events(numbers: Sequence[int], **more: Any) -> list[dict[str, Any]]:
-    found = [event(number, START + timedelta(minutes=number)) | more for number in numbers]
-    for one in found:
-        one["event_time"] = datetime.fromisoformat(one["event_time"]).astimezone(UTC)
-        if one["value"] is not None:
-            one["value"] = Decimal(str(one["value"])).quantize(Decimal("0.01"))
-    return found
-
-
-def _parquet(events: Sequence[dict[str, Any]]) -> bytes:
-    names = events[0] if events else event(0, START)
-    schema = pa.schema([(name, _PARQUET_TYPES.get(name, pa.string())) for name in names])
-    written = BytesIO()
-    pq.write_table(pa.Table.from_pylist(list(events), schema), written, row_group_size=2)
-    return written.getvalue()
-
-
-def _avro(events: Sequence[dict[str, Any]]) -> bytes:
-    names = events[0] if events else event(0, START)
-    fields = [{"name": name, "type": _AVRO_TYPES.get(name, "string")} for name in names]
-    written = BytesIO()
-    schema = {"type": "record", "name": "Click", "fields": fields}
-    fastavro.writer(written, schema, events, codec="deflate", sync_interval=100)
-    return written.getvalue()
-
-
-_WRITERS: dict[str, Callable[[Sequence[dict[str, Any]]], bytes]] = {
-    "parquet": _parquet,
-    "avro": _avro,
-}
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +42,7 @@ def lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     return played
 
 
-@pytest.mark.parametrize("format_", _WRITERS)
+@pytest.mark.parametrize("format_", WRITERS)
 def test_any_split_into_files_and_runs_gives_the_tables_of_json_lines(
     spark: SparkSession,
     tmp_path: Path,
@@ -88,14 +53,14 @@ def test_any_split_into_files_and_runs_gives_the_tables_of_json_lines(
     # As on a server of Spark Connect: several files are packed into a partition.
     monkeypatch.setattr(bronze_hop, "runs_in_process", lambda: False)
     monkeypatch.setattr(bronze_hop, "whole_file_session", lambda session: session)
-    write = _WRITERS[format_]
+    write = WRITERS[format_]
     played = world(spark, tmp_path, small=False, source={"format": format_})
-    _put(played, f"a ä.{format_}", write(_events(_NUMBERS[:5])))
+    _put(played, f"a ä.{format_}", write(typed_events(_NUMBERS[:5])))
     _put(played, f"b.{format_}", write([]))
-    _put(played, f"c.{format_}", write(_events(_NUMBERS[5:6])))
+    _put(played, f"c.{format_}", write(typed_events(_NUMBERS[5:6])))
     played.run(_NOW)
-    _put(played, f"d.{format_}", write(_events(_NUMBERS[6:12], channel="web")))
-    _put(played, f"e.{format_}", write(_events(_NUMBERS[12:])))
+    _put(played, f"d.{format_}", write(typed_events(_NUMBERS[6:12], channel="web")))
+    _put(played, f"e.{format_}", write(typed_events(_NUMBERS[12:])))
     played.run(_NOW)
 
     assert read(played.lake, "silver.clickstream", _SILVER) == read(
@@ -130,14 +95,15 @@ def _put(played: World, name: str, content: bytes) -> Path:
     return file
 
 
+_PARQUET, _AVRO = to_parquet(typed_events([7])), to_avro(typed_events([7]))
 _TEXT = b"".join(click(number, minute=number) + b"\n" for number in range(5))
 
 
 @pytest.mark.parametrize(
     ("name", "format_", "whole", "broken", "reason"),
     [
-        ("b.parquet", "parquet", _parquet(_events([7])), _parquet(_events([7]))[:-9], "truncated"),
-        ("b.avro", "avro", _avro(_events([7])), _avro(_events([7]))[:-9], "block 1: truncated"),
+        ("b.parquet", "parquet", _PARQUET, _PARQUET[:-9], "truncated"),
+        ("b.avro", "avro", _AVRO, _AVRO[:-9], "block 1: truncated"),
         ("b.gz", "json", gzip.compress(_TEXT), gzip.compress(_TEXT)[:-9], "truncated or damaged"),
         # Spark reads these without an error, and loses the second half.
         ("b.bz2", "json", bz2.compress(_TEXT), bz2.compress(_TEXT) + b"BZh9", "truncated"),
@@ -154,11 +120,11 @@ def test_a_broken_file_stops_bronze_by_name_until_it_is_replaced(
     reason: str,
 ) -> None:
     played = world(spark, tmp_path, small=False, source={"format": format_})
-    write = _WRITERS.get(format_, lambda events: b"".join(_lines(events)))
-    _put(played, "a.first", write(_events([20, 21])))
+    write = WRITERS.get(format_, lambda events: b"".join(_lines(events)))
+    _put(played, "a.first", write(typed_events([20, 21])))
     played.run(_NOW, hops=TO_SILVER)
     before = versions(played.lake)
-    _put(played, f"c.{format_}", write(_events([22])))
+    _put(played, f"c.{format_}", write(typed_events([22])))
     _put(played, name, broken)
     with pytest.raises(SourceError, match=f"(?s){name}: .*{reason}.*Replace each") as caught:
         played.run(_NOW, hops=TO_SILVER)
@@ -190,3 +156,24 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
         with pytest.raises(TidelakeError, match=r"b\.xz: is an archive"):
             played.run(_NOW, hops=TO_SILVER)
     assert read(played.lake, "bronze.clickstream", "record_id") == []
+
+
+def test_what_init_writes_for_parquet_runs_and_passes_its_own_test(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("events").mkdir()
+    events = typed_events(range(30))
+    Path("events/part-0").write_bytes(to_parquet(events))
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    run(spark, environment, load_pipeline("mine", environment))
+    taken = read(lake_of(environment), "silver.mine", "event_id, value")
+    assert taken == sorted(((one["event_id"], one["value"]) for one in events), key=repr)
+
+    written = runpy.run_path("tests/test_mine.py")
+    with playing() as play:
+        played = play(written["PIPELINE"], written["SENT"], tmp_path / "played")
+        for name, test in written.items():
+            if name.startswith("test_"):
+                test(played)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zlib
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -133,8 +134,8 @@ def test_every_value_is_the_one_that_was_written(data: st.DataObject) -> None:
          "1969-12-31T23:59:59.999000Z"),
         (_logical("long", "timestamp-nanos"), 1, "1970-01-01T00:00:00.000000001Z"),
         (_logical("long", "timestamp-nanos"), 1000, "1970-01-01T00:00:00.000001Z"),
-        # Beyond what Python's dates hold.
-        (_logical("long", "timestamp-micros"), 2**62, "day 53375995T14:00:27.387904Z"),
+        # Beyond the years of Python.
+        (_logical("long", "timestamp-micros"), 2**62, "4611686018427387904 microseconds"),
         (_logical("int", "time-millis"), time(23, 59, 59, 1000), "23:59:59.001000"),
         (_logical("string", "uuid"), UUID(int=5), "00000000-0000-0000-0000-000000000005"),
         # A branch decides, not the Python type.
@@ -211,6 +212,17 @@ def test_a_damaged_checksum_is_found() -> None:
         _rows(_encoded("snappy", lambda data: _snappy(data)[:-4] + b"0000"))
 
 
+def test_a_block_that_its_codec_or_its_records_do_not_fill_is_found() -> None:
+    def deflate(data: bytes) -> bytes:
+        return zlib.compress(data, wbits=-15)
+
+    assert _rows(_encoded("deflate", deflate)) == _RECORDS
+    with pytest.raises(BrokenFileError, match="block 1: truncated"):
+        _rows(_encoded("deflate", lambda data: deflate(data)[:-1]))
+    with pytest.raises(BrokenFileError, match="more bytes than its records"):
+        _rows(_encoded("null", lambda data: data + b"x"))
+
+
 @pytest.mark.parametrize("codec", ["null", "deflate", "xz"])
 def test_a_file_cut_anywhere_but_between_blocks_is_broken(codec: str) -> None:
     content = _written(_SCHEMA, _RECORDS, codec=codec, sync_interval=400)
@@ -239,3 +251,16 @@ def test_what_is_no_container_is_an_error() -> None:
 
 def test_a_container_of_plain_values_gives_plain_json() -> None:
     assert _rows(_written("long", [1, 2])) == [1, 2]
+
+
+def test_a_damaged_file_is_never_another_error() -> None:
+    chance, broken = random.Random(7), 0
+    for _ in range(1000):
+        content = bytearray(_written(_SCHEMA, _RECORDS, codec="deflate"))
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            list(read_avro_container(bytes(content)))
+        except BrokenFileError:
+            broken += 1
+    assert broken > 500

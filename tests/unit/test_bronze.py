@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import BRONZE_DDL, HEADERS_DDL, RECORD, identify, to_bronze
+from tidelake.bronze import BRONZE_DDL, HEADERS_DDL, RECORD, identify, only_records, to_bronze
 from tidelake.config import DeltaSource, FilesSource, RateSource
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
@@ -65,3 +67,21 @@ def test_rows_of_a_table_are_numbered_by_batch_and_place_in_it(spark: SparkSessi
         "orders:4:0",
         "orders:4:1",
     ]
+
+
+_WHOLE_DDL = "source string, _position string, _size bigint, _bytes bigint, _error string"
+
+
+def test_file_rows_are_not_records(spark: SparkSession) -> None:
+    rows = [("s", None, 3, 3, None), ("s", "0", 3, None, None), ("s", "1", 3, None, None)]
+    records = only_records(identify(spark.createDataFrame(rows, _WHOLE_DDL), FILES, 0))
+    assert [row["record_id"] for row in records.collect()] == ["s:0", "s:1"]
+
+
+@pytest.mark.parametrize("file_row", [("s", None, 3, 4, None), ("s", None, 3, None, "broken")])
+def test_a_file_that_changed_between_two_reads_fails_the_second(
+    spark: SparkSession, file_row: tuple[object, ...]
+) -> None:
+    rows = spark.createDataFrame([("s", "0", 3, None, None), file_row], _WHOLE_DDL)
+    with pytest.raises(PySparkException, match="a file changed between two reads"):
+        only_records(rows).collect()

@@ -210,7 +210,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"kind": "event"}, "kind", "did you mean events?"),
         ({"source__kind": "file"}, "source.kind", "did you mean files?"),
         ({"source__kind": None}, "source.kind", "required"),
-        ({"source__format": "csv"}, "source.format", "json, avro"),
+        ({"source__format": "orc"}, "source.format", "json, parquet, avro"),
         ({"source__path": None}, "source.path", "required"),
         ({"source__path": " "}, "source.path", "empty"),
         ({"source__path": "${home}/x"}, "source.path", "only ${root}"),
@@ -219,7 +219,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         (
             {"source__registry": {"url": "http://u", "subject": "s"}},
             "source.registry",
-            "avro only",
+            "unknown key",
         ),
         ({"source__max_bytes_per_trigger": "lots"}, "source.max_bytes_per_trigger", "256m"),
         ({"source__max_bytes_per_trigger": 5}, "source.max_bytes_per_trigger", "quotes"),

@@ -12,18 +12,23 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
+from tidelake.config.source import FileFormat
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import place_of
+from tidelake.runtime import landed_files
 from tidelake.runtime.landed_files import (
     LISTING_SECONDS,
     LandedFile,
     LandingGuard,
     batch_files,
     check_bytes,
+    check_landing,
     list_files,
+    refuse_broken,
     refuse_changed,
+    refuse_unreadable,
     taken_files,
 )
 
@@ -188,7 +193,7 @@ def test_other_bytes_than_listed_mean_that_the_file_was_being_written(read: int)
         check_bytes(LandedFile("/a.json", 100, 0), read)
 
 
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4", "snappy", "deflate", "xz"])
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4", "snappy", "deflate"])
 def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
     check_bytes(LandedFile(f"/a.json.{suffix}", 100, 0), 5_000)
 
@@ -289,3 +294,56 @@ def test_a_run_that_goes_on_lists_its_source_now_and_then(
     # All files were moved away, which is no fault of a run that goes on.
     Path(file).unlink()
     guard.check_if_due()
+
+
+@pytest.mark.parametrize(
+    ("name", "format_", "problem"),
+    [
+        ("a.jsonl.xz", "json", "an archive that is not supported: unpack it, or compress it as"),
+        ("a.ZIP", "json", "an archive"),
+        ("a.parquet.xz", "parquet", "an archive"),
+        ("a.json.GZ", "json", r"knows this compression as \.gz only"),
+        ("a.parquet", "json", "is not text: write source.format: parquet"),
+        ("a.avro", "json", "write source.format: avro"),
+        ("a.orc", "json", "convert it to Parquet"),
+    ],
+)
+def test_what_a_name_says_cannot_be_read_is_refused(
+    tmp_path: Path, name: str, format_: FileFormat, problem: str
+) -> None:
+    file = put(tmp_path / name)
+    with pytest.raises(SourceError, match=rf"{name}: .*{problem}"):
+        check_landing(str(tmp_path), {}, format_)
+    with pytest.raises(SourceError, match=rf"{name}: .*{problem}"):
+        refuse_unreadable([file], format_)
+    # What bronze holds already is not asked again.
+    check_landing(str(tmp_path), list_files(str(tmp_path)), format_)
+
+
+@pytest.mark.parametrize("name", ["a", "a.json", "a.gz", "a.bz2", "a.zst", "a.snappy", "a.csv"])
+def test_text_of_any_other_name_is_read(tmp_path: Path, name: str) -> None:
+    put(tmp_path / name)
+    check_landing(str(tmp_path), {}, "json")
+
+
+def test_a_file_too_large_for_memory_is_refused_where_it_must_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "a.parquet", "x" * 11)
+    monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 11)
+    check_landing(str(tmp_path), {}, "parquet")
+    monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 10)
+    with pytest.raises(SourceError, match=r"a\.parquet: 11 bytes, at most 10: split it"):
+        check_landing(str(tmp_path), {}, "parquet")
+
+
+@pytest.mark.parametrize("read", [99, 101])
+def test_the_bytes_of_a_whole_file_are_compared_exactly(read: int) -> None:
+    check_bytes(LandedFile("/a.parquet.gz", 100, 0), 100, whole=True)
+    with pytest.raises(SourceChangedError, match="100 bytes listed"):
+        check_bytes(LandedFile("/a.parquet.gz", 100, 0), read, whole=True)
+
+
+def test_at_most_ten_files_are_listed() -> None:
+    with pytest.raises(SourceError, match=r"(?s)09: it is.*… and 2 more.*Replace each"):
+        refuse_broken({f"{at:02}": "it is" for at in range(12)})

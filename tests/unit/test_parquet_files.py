@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import tempfile
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -213,9 +214,14 @@ def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
     assert payloads == [b'{"c":"\xff\\""}']
 
 
-def test_a_row_without_columns_is_an_empty_object() -> None:
-    table = pa.table({"c": [1, 2]}).select([])
-    assert _rows(_written(table)) in ([{}, {}], [])
+def test_numbers_are_written_plainly_and_doubles_are_told_from_integers() -> None:
+    table = pa.table({"d": [1.0], "n": pa.array([Decimal("1e-10")], pa.decimal128(38, 10))})
+    ((payloads, _),) = read_parquet(_written(table))
+    assert payloads == [b'{"d":1.0,"n":0.0000000001}']
+
+
+def test_a_file_without_columns_has_no_rows() -> None:
+    assert _rows(_written(pa.table({"c": [1, 2]}).select([]))) == []
 
 
 def test_many_rows_come_in_order_and_in_small_chunks() -> None:
@@ -247,3 +253,19 @@ def test_two_columns_of_one_name_are_an_error() -> None:
     table = pa.table([[1], [2]], names=["a", "a"])
     with pytest.raises(BrokenFileError, match="two columns with the name a"):
         list(read_parquet(_written(table)))
+
+
+_SMALL = _written(pa.table({"name": ["a"] * 9, "nested": [[1], None, []] * 3}), compression="none")
+
+
+def test_a_damaged_file_is_never_another_error() -> None:
+    chance, broken = random.Random(7), 0
+    for _ in range(1000):
+        content = bytearray(_SMALL)
+        for _ in range(chance.randint(1, 3)):
+            content[chance.randrange(len(content))] = chance.randrange(256)
+        try:
+            list(read_parquet(bytes(content)))
+        except BrokenFileError:
+            broken += 1
+    assert broken > 500

@@ -13,7 +13,7 @@ import lzma
 import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
-from datetime import date, timedelta
+from datetime import date, datetime, timedelta
 from io import BytesIO
 from typing import Any
 
@@ -31,8 +31,8 @@ _MOST_BYTES_OF_A_NUMBER = 10
 _CHUNK_RECORDS = 8192
 # The prefix of the logical types whose readers are registered here.
 _OWN = "tidelake-"
-_DAY_MICROS = 86_400_000_000
-_EPOCH_DAY = date(1970, 1, 1).toordinal()
+_EPOCH = datetime(1970, 1, 1)
+_EPOCH_DAY = _EPOCH.toordinal()
 
 
 def read_avro_container(content: bytes) -> Iterator[Chunk]:
@@ -55,8 +55,8 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
         block += 1
         try:
             count, data = _number(stream), stream.read(_number(stream))
-            if stream.read(_MARKER_BYTES) != marker:
-                raise ValueError("truncated, or damaged")
+            if stream.read(_MARKER_BYTES) != marker or count < 0:
+                raise BrokenFileError("truncated or damaged")
             datum = BytesIO(decompress(data))
             for begin in range(0, count, _CHUNK_RECORDS):
                 chunk = []
@@ -70,10 +70,12 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
                         chunk.append(encode(_escaped(record)))
                 yield chunk, {}
             if datum.read(1):
-                raise ValueError("more bytes than its records have")
-        # Given damaged bytes, fastavro and the codecs raise errors of many kinds.
+                raise BrokenFileError("it has more bytes than its records")
+        # Given damaged bytes, fastavro and the codecs raise errors of many kinds. Their texts may
+        # contain values.
         except Exception as error:
-            raise BrokenFileError(f"not a readable Avro file: block {block}: {error}") from error
+            why = str(error) if isinstance(error, BrokenFileError) else type(error).__name__
+            raise BrokenFileError(f"not a readable Avro file: block {block}: {why}") from error
 
 
 def avro_schema_of(content: bytes) -> Any:
@@ -114,7 +116,7 @@ def _header(stream: BytesIO) -> tuple[Any, str, bytes]:
 def _exactly(stream: BytesIO, length: int) -> bytes:
     data = stream.read(max(length, 0))
     if len(data) != length:
-        raise EOFError("the file is truncated")
+        raise BrokenFileError("truncated or damaged")
     return data
 
 
@@ -126,7 +128,7 @@ def _number(stream: BytesIO) -> int:
         found |= (byte & 0x7F) << (7 * at)
         if byte < 0x80:
             return (found >> 1) ^ -(found & 1)
-    raise ValueError("a length is damaged")
+    raise BrokenFileError("a length is damaged")
 
 
 def _snappy(data: bytes) -> bytes:
@@ -140,7 +142,7 @@ def _snappy(data: bytes) -> bytes:
             break
     plain: bytes = pa.decompress(body, length, "snappy", asbytes=True)
     if zlib.crc32(plain) != crc:
-        raise ValueError("its checksum differs")
+        raise BrokenFileError("its checksum differs")
     return plain
 
 
@@ -148,7 +150,7 @@ def _deflate(data: bytes) -> bytes:
     inflater = zlib.decompressobj(-15)
     plain = inflater.decompress(data)
     if not inflater.eof:
-        raise EOFError("truncated")
+        raise BrokenFileError("truncated or damaged")
     return plain
 
 
@@ -241,10 +243,12 @@ def _instant(units_a_second: int, zone: str) -> Callable[..., str]:
         else:
             micros, rest = divmod(units, 1000)
             nanos = f"{rest:03}" if rest else ""
-        days, micros = divmod(micros, _DAY_MICROS)
-        seconds, fraction = divmod(micros, 1_000_000)
-        clock = f"{seconds // 3600:02}:{seconds // 60 % 60:02}:{seconds % 60:02}"
-        return f"{_day(days)}T{clock}.{fraction:06}{nanos}{zone}"
+        try:
+            text = (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+        except OverflowError:
+            # Python's years are 1 to 9999.
+            return f"{micros} microseconds"
+        return f"{text}{nanos}{zone}"
 
     return read
 

@@ -15,6 +15,8 @@ from tidelake.bronze.file_format import BrokenFileError, Chunk
 # Bounds of what is converted at once: uncompressed bytes, and rows.
 _BATCH_BYTES, _BATCH_ROWS = 8 << 20, 8192
 _ENDS = b"PAR1"
+# A name in a damaged schema may not be UTF-8.
+_DAMAGE = (pa.ArrowException, OSError, UnicodeError)
 
 
 def read_parquet(content: bytes) -> Iterator[Chunk]:
@@ -35,7 +37,7 @@ def read_parquet(content: bytes) -> Iterator[Chunk]:
         # Nanoseconds reach from 1677 to 2262, so INT96 times are read in both units.
         fine = _opened(content, "ns") if _int96_columns(file) else None
         yield from _chunks(file, fine, names)
-    except (pa.ArrowException, UnsupportedTypeError, OSError) as error:
+    except (*_DAMAGE, UnsupportedTypeError) as error:
         raise BrokenFileError(f"not a readable Parquet file: {error}") from error
 
 
@@ -48,7 +50,7 @@ def parquet_schema(content: bytes) -> tuple[pa.Schema, frozenset[str]]:
     try:
         file = _opened(content, "us")
         return file.schema_arrow, _int96_columns(file)
-    except (pa.ArrowException, OSError) as error:
+    except _DAMAGE as error:
         raise BrokenFileError(f"not a readable Parquet file: {error}") from error
 
 

@@ -75,7 +75,7 @@ def _filled(
 ) -> pa.RecordBatch:
     """Make rows of a file; without ``begin``, the index of the first, they are no records."""
     length = len(payloads)
-    positions = [None] * length if begin is None else [str(begin + at) for at in range(length)]
+    numbers = [None] * length if begin is None else range(begin, begin + length)
     shown = [{"key": key, "value": value} for key, value in (headers or {}).items()] or None
     columns = {
         "key": pa.nulls(length, pa.binary()),
@@ -84,7 +84,7 @@ def _filled(
         "headers": pa.array([shown], _HEADERS).take(pa.repeat(0, length)),
         "source": pa.repeat(file.column("source")[0], length),
         "source_timestamp": pa.repeat(file.column("source_timestamp")[0], length),
-        "_position": pa.array(positions, pa.string()),
+        "_position": pa.array(numbers, pa.int64()).cast(pa.string()),
         "_size": pa.repeat(file.column("_size")[0], length),
         "_bytes": pa.array([bytes_read] * length, pa.int64()),
         "_error": pa.array([error] * length, pa.string()),

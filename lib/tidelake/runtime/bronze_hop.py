@@ -143,7 +143,9 @@ class BronzeHop(HopQuery):
             paths = landed_files.batch_paths(self.checkpoint, batch)
             landed_files.refuse_unreadable(paths, source.format)
             if self._reads_lines:
-                refuse_broken_archives([path for path in paths if _is_suspect(path)])
+                # A missing file is named by Spark's own error.
+                with suppress(OSError):
+                    refuse_broken_archives([path for path in paths if _is_suspect(path)])
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(batch):
             identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
@@ -309,7 +311,8 @@ class BronzeHop(HopQuery):
         try:
             yield
         except FOREIGN:
-            if self._reads_lines:
+            # A requested stop interrupts a read anywhere.
+            if self._reads_lines and not self.run.stop.is_set():
                 with suppress(OSError):
                     refuse_broken_archives(landed_files.batch_paths(self.checkpoint, batch))
             raise

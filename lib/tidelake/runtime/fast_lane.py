@@ -123,8 +123,8 @@ class Lane:
             raise NotBuiltError(f"{pipeline.file}: a fast lane with enrich")
         if pipeline.reads_avro:
             raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
-        if pipeline.reads_csv:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane over CSV")
+        if isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json":
+            raise NotBuiltError(f"{pipeline.file}: a fast lane over files that are not JSON")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):

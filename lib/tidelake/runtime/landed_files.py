@@ -198,7 +198,7 @@ def refuse_broken(errors: Mapping[str, str]) -> None:
             _listed(
                 "files of the source are broken, and none of their batch was ingested", problems
             )
-            + "\nReplace each by a whole file of the same name (an empty one leaves it out), then "
+            + "\nReplace each by a whole file of the same name (one without records leaves it out), then "
             "run again."
         )
 

@@ -42,7 +42,7 @@ _OF_AVRO: dict[tuple[str, str], FieldType] = {
 
 
 def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
-    """Return the types of a file's fields, without those that are text.
+    """Return the types of a file's fields.
 
     Raises:
         BrokenFileError: The file is broken.
@@ -61,16 +61,16 @@ def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
         fields = root.get("fields", []) if isinstance(root, dict) else []
         named: dict[str, FieldType] = {}
         found = {field["name"]: of_avro(field["type"], named) for field in fields}
-    return {name: kind for name, kind in found.items() if kind != _STRING}
+    return found
 
 
 def common_types(schemas: Iterable[Types]) -> dict[str, FieldType]:
-    """Return the types on which all files that have a field agree."""
+    """Return the types on which all files that have a field agree, without text."""
     found: dict[str, FieldType | None] = {}
     for schema in schemas:
         for name, kind in schema.items():
             found[name] = kind if found.get(name, kind) == kind else None
-    return {name: kind for name, kind in found.items() if kind is not None}
+    return {name: kind for name, kind in found.items() if kind not in (None, _STRING)}
 
 
 def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:

@@ -141,7 +141,7 @@ def read_files(path: Path, *, lines: int) -> Sample:
         return _csv_sample(files, each=each)
     reader = _lines if format_ == "json" else _rows
     records = islice((r for file in files for r in islice(reader(file), each)), lines)
-    schemas = [] if format_ == "json" else [types_in(format_, _content(file)) for file in files]
+    schemas = [] if format_ == "json" else [_types_in(file, format_) for file in files]
     return sample_of(list(records), format_, common_types(schemas))
 
 
@@ -199,6 +199,11 @@ def _content(file: Path) -> bytes:
     from tidelake.bronze.whole_files import decompressed  # noqa: PLC0415  imports PySpark
 
     return decompressed(str(file), file.read_bytes())
+
+
+def _types_in(file: Path, format_: FileFormat) -> Mapping[str, FieldType]:
+    with _reading(file):
+        return types_in(format_, _content(file))
 
 
 def _rows(file: Path) -> Iterator[Record]:

@@ -1,0 +1,162 @@
+"""Formats that need a whole file: file rows and records, compression, size."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+from tidelake.bronze import records, whole_files
+from tidelake.bronze.file_format import BrokenFileError, Chunk
+from tidelake.bronze.whole_files import (
+    BZIP2_TAIL,
+    decompressed,
+    ends_as_bzip2,
+    reader_of,
+    refuse_broken_archive,
+    to_rows,
+)
+from tidelake.config import FilesSource
+
+_FILES = pa.schema(
+    [
+        ("payload", pa.binary()),
+        ("source", pa.string()),
+        ("source_timestamp", pa.timestamp("us", "UTC")),
+        ("_size", pa.int64()),
+    ]
+)
+_WRITTEN = datetime(2026, 1, 5, tzinfo=UTC)
+
+
+def _words(content: bytes) -> Iterator[Chunk]:
+    """Read words as records, two a chunk; a ``!`` breaks the file."""
+    words = content.split()
+    for at in range(0, len(words), 2):
+        if b"!" in words[at : at + 2]:
+            raise BrokenFileError("it has a !")
+        yield words[at : at + 2], {"at": b"%d" % at}
+
+
+def _read(files: dict[str, bytes]) -> list[dict[str, Any]]:
+    rows = [
+        {"payload": content, "source": path, "source_timestamp": _WRITTEN, "_size": 9}
+        for path, content in files.items()
+    ]
+    batch = pa.RecordBatch.from_pylist(rows, _FILES)
+    return [row for part in to_rows(_words)([batch]) for row in part.to_pylist()]
+
+
+def test_each_file_has_a_file_row_and_numbered_records_with_headers() -> None:
+    rows = _read({"a": b"x y z", "b": b""})
+    shown = [(row["source"], row["_position"], row["payload"], row["_bytes"]) for row in rows]
+    assert shown == [
+        ("a", None, None, 5),
+        ("a", "0", b"x", None),
+        ("a", "1", b"y", None),
+        ("a", "2", b"z", None),
+        ("b", None, None, 0),
+    ]
+    assert [row["headers"] for row in rows[:2]] == [None, [{"key": "at", "value": b"0"}]]
+    assert rows[3]["headers"] == [{"key": "at", "value": b"2"}]
+    assert {(row["source_timestamp"], row["_size"], row["_error"]) for row in rows} == {
+        (_WRITTEN, 9, None)
+    }
+
+
+def test_a_broken_file_ends_with_its_reason_and_others_go_on() -> None:
+    rows = _read({"a": b"x y !", "b": b"z"})
+    assert [(row["source"], row["_position"], row["_error"]) for row in rows] == [
+        ("a", None, None),
+        ("a", "0", None),
+        ("a", "1", None),
+        ("a", None, "it has a !"),
+        ("b", None, None),
+        ("b", "0", None),
+    ]
+
+
+_TEXT = b"some words " * 1000
+_COMPRESS = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("suffix", _COMPRESS)
+def test_compressed_content_is_read_and_a_cut_one_is_broken(suffix: str) -> None:
+    compress = _COMPRESS[suffix]
+    content, name = compress(_TEXT), f"file:///a.{suffix}"
+    assert decompressed(name, content) == _TEXT
+    assert decompressed(name, content + content) == _TEXT + _TEXT
+    assert decompressed("file:///a.txt", content) == content
+    for cut in (1, 9, len(content) // 2, len(content) - 1):
+        with pytest.raises(BrokenFileError, match="truncated or damaged"):
+            decompressed(name, content[:cut])
+        with pytest.raises(BrokenFileError, match="truncated or damaged"):
+            refuse_broken_archive(name, BytesIO(content[:cut]))
+    with pytest.raises(BrokenFileError, match="truncated or damaged"):
+        decompressed(name, _TEXT)
+    refuse_broken_archive(name, BytesIO(content))
+    refuse_broken_archive("a.txt", BytesIO(content[:9]))
+
+
+def test_what_grows_beyond_memory_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(whole_files, "_MOST_DECOMPRESSED", 1000)
+    with pytest.raises(BrokenFileError, match="decompressed it has more than"):
+        decompressed("a.gz", gzip.compress(_TEXT))
+
+
+@given(st.binary(max_size=300))
+def test_the_end_of_bzip2_is_found_and_missed_when_cut(data: bytes) -> None:
+    content = bz2.compress(data)
+    assert ends_as_bzip2(content[-BZIP2_TAIL:])
+    assert not any(ends_as_bzip2(content[:-cut][-BZIP2_TAIL:]) for cut in range(1, 11))
+    assert not ends_as_bzip2((content + b"BZh9")[-BZIP2_TAIL:])
+
+
+def test_lines_of_text_need_no_reader() -> None:
+    assert reader_of(FilesSource(kind="files", path="x")) is None
+
+
+def test_the_content_of_a_large_file_is_not_read(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    landing, answer = tmp_path / "landing", tmp_path / "answer"
+    landing.mkdir()
+    pq.write_table(pa.table({"n": [1, 2]}), landing / "small.parquet")
+    limit = (landing / "small.parquet").stat().st_size
+    with (landing / "large.parquet").open("wb") as stream:
+        # With its content, a row of Spark would be too large.
+        stream.truncate(3 << 30)
+    monkeypatch.setattr(records, "WHOLE_FILE_BYTES", limit)
+    source = FilesSource(kind="files", path=str(landing), format="parquet")
+    stream = records.read_stream(spark, source)
+    query = (
+        stream.select("source", "payload", "_position", "_bytes", "_size")
+        .writeStream.trigger(availableNow=True)
+        .option("checkpointLocation", str(tmp_path / "checkpoint"))
+        .foreachBatch(lambda rows, _: rows.write.parquet(str(answer)))
+        .start()
+    )
+    query.awaitTermination()
+    read = pq.read_table(answer).to_pylist()
+    assert {Path(row["source"]).name for row in read} == {"small.parquet"}
+    assert [(row["_position"], row["payload"], row["_bytes"]) for row in read] == [
+        (None, None, limit),
+        ("0", b'{"n":1}', None),
+        ("1", b'{"n":2}', None),
+    ]
+    assert {row["_size"] for row in read} == {limit}
