@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.pipelines import shop
 from tidelake.config import Environment, load_pipeline, unbuilt_features
 from tidelake.delta.log import Commit
 from tidelake.delta.notes import changed_parts, silver_note
-from tidelake.errors import ConfigError
+from tidelake.errors import ConfigError, NotBuiltError
+from tidelake.runtime.fast_lane import Lane
 
 AVRO = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "format": "avro"}
 REGISTRY = {"url": "https://registry:8081", "subject": "clicks-value"}
@@ -117,3 +119,11 @@ def test_another_avro_schema_is_another_definition(tmp_path: Path) -> None:
         changed_parts(Commit(0, datetime.now(UTC), None, note), pipeline).rules for note in notes
     ]
     assert changes == [("source.schema",), ()]
+
+
+def test_a_fast_lane_over_files_that_are_not_lines_is_not_built(tmp_path: Path) -> None:
+    source = {"kind": "files", "path": "x", "format": "parquet"}
+    run: Any = SimpleNamespace(pipeline=shop(tmp_path, source=source))
+    detection: Any = SimpleNamespace(features="hours")
+    with pytest.raises(NotBuiltError, match="a fast lane over files that are not JSON"):
+        Lane(run, detection, detection).go()

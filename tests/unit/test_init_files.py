@@ -136,13 +136,21 @@ def test_the_types_are_those_of_the_files_schema(format_: str, write: Any, name:
 
 def test_files_whose_schemas_differ_keep_the_types_they_agree_on() -> None:
     _write_parquet(Path("orders/a.parquet"))
-    other = {"order_id": ["p-1"], "placed": [_START], "items": ["many"], "extra": [1.5]}
+    other = {
+        "order_id": ["p-1"],
+        "placed": [_START],
+        "items": ["many"],
+        "day": [1.5],
+        "extra": [1.5],
+        "seen": ["2026-01-05T10:00:00Z"],
+    }
     pq.write_table(pa.table(other), "orders/b.parquet")
     types = {field.name: field.type.sql for field in _init().event.fields}
-    assert (types["items"], types["extra"]) == ("STRING", "DOUBLE")
-    assert {name: types[name] for name in _TYPES if name != "items"} == {
-        name: kind for name, kind in _TYPES.items() if name != "items"
-    }
+    assert (types["items"], types["day"]) == ("STRING", "STRING")
+    # Times are found in text too.
+    assert (types["extra"], types["seen"]) == ("DOUBLE", "TIMESTAMP")
+    agreed = _TYPES.keys() - {"items", "day"}
+    assert {name: types[name] for name in agreed} == {name: _TYPES[name] for name in agreed}
 
 
 def test_a_folder_of_several_formats_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -194,12 +194,10 @@ def refuse_broken(errors: Mapping[str, str]) -> None:
     """Raise a SourceError that lists files with the reasons why they cannot be read, if any."""
     if errors:
         problems = [f"{path}: {reason}" for path, reason in sorted(errors.items())]
+        what = "files of the source are broken, and none of their batch was ingested"
         raise SourceError(
-            _listed(
-                "files of the source are broken, and none of their batch was ingested", problems
-            )
-            + "\nReplace each by a whole file of the same name (one without records leaves it out), then "
-            "run again."
+            f"{_listed(what, problems)}\nReplace each by a whole file of the same name "
+            "(one without records leaves it out), then run again."
         )
 
 
