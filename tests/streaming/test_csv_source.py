@@ -144,7 +144,7 @@ def test_quarantined_records_are_replayed_and_backfilled_in_their_own_dialect(
     ids = read(changed.lake, "silver.clickstream", "event_id")
     assert ids == [("e1",), ("e2",), ("e3",), ("e4",)]
     ledger = read_ledger(changed.lake, changed.pipeline).to_json()
-    assert (ledger["balanced"], ledger["quarantined"], ledger["requeued"]) == (True, 0, 1)
+    assert (ledger["balanced"], ledger["quarantined"], ledger["bronze"]) == (True, 0, 4)
     assert verify(changed.context).equal
 
     fewer = changed.redefined(event={"where": "action <> 'purchase'"})

@@ -93,7 +93,7 @@ def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
     nulls = _null_texts([(row, names) for _, _, row, names in records], dialect)
     valued = _valued([(row, names) for _, _, row, names in records], dialect, nulls)
     layout = CsvFormat(
-        columns=None if has_header else numbered,
+        columns=None if has_header or not numbered else numbered,
         delimiter=delimiter,
         encoding=encoding,
         nulls=nulls,
