@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from tests.unit.test_config_loading import GOOD, LAPTOP, changed, violations, write
 from tidelake.config import CsvFormat, FilesSource, Pipeline, load_pipeline
 from tidelake.delta.notes import silver_note
+from tidelake.replay.fate import Fate, _is_of_event
 
 
 def _source(**csv: Any) -> dict[str, Any]:
@@ -81,3 +83,11 @@ def test_other_texts_of_null_are_another_definition_of_silver(tmp_path: Path) ->
         "source.csv.nulls"
         not in silver_note(load_pipeline(write(tmp_path, GOOD), LAPTOP))["definition"]
     )
+
+
+@pytest.mark.parametrize(("payload", "is_its"), [(b"7", True), (b"x,7", True), (b"77", False)])
+def test_a_record_of_csv_that_is_json_by_chance_is_found_by_its_text(
+    tmp_path: Path, payload: bytes, is_its: bool
+) -> None:
+    fate = Fate("a.csv:0", "quarantined", None, "a.csv", datetime(2026, 1, 5, tzinfo=UTC), payload)
+    assert _is_of_event(fate, _loaded(tmp_path, _source()), "7") is is_its
