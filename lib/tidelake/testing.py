@@ -53,7 +53,8 @@ def playing() -> Iterator[Play]:
     Yields:
         ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
         pipeline's source, and runs all hops. ``pipeline`` is a name or a path; ``folder`` must be
-        empty. The records of a pipeline that reads Parquet or Avro files are JSON lines too.
+        empty. The records of a pipeline that reads Parquet or Avro files are JSON lines too;
+        the lines of one that reads CSV are a file's, the header included.
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
@@ -76,7 +77,7 @@ def playing() -> Iterator[Play]:
         assert environment.root is not None
         lake = Lake(environment.root)
         definition = load_pipeline(str(pipeline), environment, source=str(landing))
-        if isinstance(definition.source, FilesSource):
+        if isinstance(definition.source, FilesSource) and not definition.reads_csv:
             # Rows of other formats have JSON payloads too.
             source = definition.source.model_copy(update={"format": "json"})
             definition = definition.model_copy(update={"source": source})

@@ -210,7 +210,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"kind": "event"}, "kind", "did you mean events?"),
         ({"source__kind": "file"}, "source.kind", "did you mean files?"),
         ({"source__kind": None}, "source.kind", "required"),
-        ({"source__format": "orc"}, "source.format", "json, parquet, avro"),
+        ({"source__format": "orc"}, "source.format", "json, csv, parquet, avro"),
         ({"source__path": None}, "source.path", "required"),
         ({"source__path": " "}, "source.path", "empty"),
         ({"source__path": "${home}/x"}, "source.path", "only ${root}"),

@@ -41,7 +41,7 @@ def decoded(
     decoder = ChangeDecoder(decoder_of(parse_schema(ddl), evolution))
     keys = [None] * len(payloads) if keys is None else keys
     columns = [pa.array(payloads, pa.binary()), pa.array(keys, pa.binary())]
-    found = decoder.decode(pa.StructArray.from_arrays(columns, ["payload", "key"]))
+    found = decoder.decode(*columns)
     assert found.type == decoder.type
     return found.to_pylist()  # type: ignore[no-any-return]
 

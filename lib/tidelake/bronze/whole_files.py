@@ -6,6 +6,7 @@ import bz2
 import gzip
 import zlib
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from io import BytesIO
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from tidelake.bronze.avro_files import read_avro_container
+from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.config import FilesSource
@@ -29,6 +31,8 @@ _BZIP2_END, _BZIP2_MASK = 0x177245385090, (1 << 48) - 1
 
 def reader_of(source: FilesSource) -> FileReader | None:
     """Return the reader of a source's format; None for lines of text, which Spark reads."""
+    if source.format == "csv":
+        return partial(read_csv, layout=source.csv)
     return _READERS.get(source.format)
 
 
@@ -76,7 +80,8 @@ def _filled(
     columns = {
         "key": pa.nulls(length, pa.binary()),
         "payload": pa.array(payloads, pa.binary()),
-        "headers": pa.repeat(pa.scalar(shown, _HEADERS), length),
+        # Arrow cannot repeat a list.
+        "headers": pa.array([shown], _HEADERS).take(pa.repeat(0, length)),
         "source": pa.repeat(file.column("source")[0], length),
         "source_timestamp": pa.repeat(file.column("source_timestamp")[0], length),
         "_position": pa.array(numbers, pa.int64()).cast(pa.string()),

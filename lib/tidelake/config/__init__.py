@@ -28,6 +28,7 @@ from tidelake.config.pipeline import (
 )
 from tidelake.config.places import conf_file
 from tidelake.config.source import (
+    CsvFormat,
     DeltaSource,
     FilesSource,
     KafkaSource,
@@ -39,6 +40,7 @@ from tidelake.config.types import Field, FieldType
 
 __all__ = [
     "Alerts",
+    "CsvFormat",
     "DeltaSource",
     "Detection",
     "DimensionSpec",

@@ -14,7 +14,14 @@ from tidelake.config.expectations import Expectation, Suite
 from tidelake.config.expressions import DIALECT, Types, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
-from tidelake.config.source import CHANGE_COLUMNS, Envelope, KafkaSource, Registry, Source
+from tidelake.config.source import (
+    CHANGE_COLUMNS,
+    Envelope,
+    FilesSource,
+    KafkaSource,
+    Registry,
+    Source,
+)
 from tidelake.config.standard import STANDARD
 from tidelake.names import (
     BRONZE_COLUMNS,
@@ -216,6 +223,11 @@ class PipelineFile(Documented):
     def reads_avro(self) -> bool:
         """Whether payloads are Avro, not JSON."""
         return isinstance(self.source, KafkaSource) and self.source.format == "avro"
+
+    @property
+    def reads_csv(self) -> bool:
+        """Whether payloads are CSV, not JSON."""
+        return isinstance(self.source, FilesSource) and self.source.format == "csv"
 
     @property
     def envelope(self) -> Envelope | None:

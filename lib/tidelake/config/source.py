@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,7 +18,7 @@ from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, 
 from tidelake.errors import UsageError
 
 Format = Literal["json", "avro"]
-FileFormat = Literal["json", "parquet", "avro"]
+FileFormat = Literal["json", "csv", "parquet", "avro"]
 Envelope = Literal["debezium"]
 # Columns of a change event beside those of its row, for the expressions of `event`.
 CHANGE_COLUMNS = {"op": "STRING", "source_time": "TIMESTAMP", "source_position": "STRING"}
@@ -76,6 +77,49 @@ class Registry(Model):
     credentials: SecretReference | None = None
 
 
+# Encodings of Python's codecs that are not of texts, or that no file is in.
+_NO_ENCODINGS = ("idna", "punycode", "undefined", "unicode-escape", "raw-unicode-escape", "utf-7")
+
+
+def _encoding(name: str) -> str:
+    try:
+        known = codecs.lookup(name).name
+        "".encode(name)
+    except (LookupError, ValueError, TypeError):
+        known = "undefined"
+    if known.replace("_", "-") in _NO_ENCODINGS:
+        raise ValueError(f"'{name}' is no known encoding; write one such as utf-8 or latin-1")
+    return name
+
+
+_LETTER = matching(
+    r"[\t\x20-\x7e]", "must be one ASCII character, not '{0}'; a tab is written \"\\t\""
+)
+CsvLetter = Annotated[str, _LETTER]
+
+
+class CsvFormat(Model):
+    """How CSV files are written.
+
+    Attributes:
+        header: The first record of each file names its columns.
+        columns: The names of the columns, for files without a header.
+        delimiter: The ASCII character between two fields.
+        quote: The ASCII character around fields that may contain any other; null for none.
+        escape: The ASCII character that takes the meaning from the next; null for none.
+        encoding: The encoding of the files, by its Python name.
+        nulls: Unquoted texts that mean null; an empty unquoted field always does.
+    """
+
+    header: Annotated[bool, Field(strict=True)] = True
+    columns: Annotated[tuple[Text, ...], Field(min_length=1)] | None = None
+    delimiter: CsvLetter = ","
+    quote: CsvLetter | None = '"'
+    escape: CsvLetter | None = None
+    encoding: Annotated[str, AfterValidator(_encoding)] = "utf-8"
+    nulls: tuple[str, ...] = ()
+
+
 class FilesSource(Model):
     """A folder of files of one format, read recursively; JSON files have one record per line.
 
@@ -83,8 +127,9 @@ class FilesSource(Model):
 
     Attributes:
         kind: ``files``.
-        format: ``json``: one object per line; ``parquet`` or ``avro`` (container files): each row
-            becomes a JSON payload.
+        format: ``json``: one object per line; ``csv``: see ``csv``; ``parquet`` or ``avro``
+            (container files): each row becomes a JSON payload.
+        csv: How CSV files are written.
         envelope: ``debezium``: each record is a change event of a database.
         path: The folder, or one file; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
@@ -93,6 +138,7 @@ class FilesSource(Model):
 
     kind: Literal["files"]
     format: FileFormat = "json"
+    csv: CsvFormat = CsvFormat()
     envelope: Envelope | None = None
     path: Text
     max_files_per_trigger: PositiveInt | None = None
@@ -211,6 +257,7 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
     if "envelope" in source and source.get("format", "json") not in ("json", "avro"):
         yield Finding(("source", "envelope"), "is allowed with format: json or avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
+    yield from _csv_findings(source)
     if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
         yield Finding(
             ("source", _BYTES), f"cannot be combined with {_FILES}; a folder takes one of them"
@@ -232,6 +279,35 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
             ("source", "options"),
             f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}",
         )
+
+
+def _csv_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
+    csv = source.get("csv")
+    if "csv" in source and source.get("format") != "csv":
+        yield Finding(("source", "csv"), "is allowed with format: csv only")
+    if not isinstance(csv, Mapping):
+        return
+    place, columns = ("source", "csv", "columns"), csv.get("columns")
+    if columns is None and csv.get("header") is False:
+        yield Finding(place, "is needed for files without a header")
+    elif columns is not None and csv.get("header") is True:
+        yield Finding(place, "cannot be combined with header: true, which names the columns")
+    names = columns if isinstance(columns, list) else []
+    for at, name in enumerate(names):
+        if name in names[:at]:
+            yield Finding((*place, at), f"{name} appears twice")
+    # The defaults count too: a quote as delimiter needs another quote, or none.
+    defaults = CsvFormat()
+    letters: dict[str, str] = {}
+    for key in ("delimiter", "quote", "escape"):
+        letter = csv.get(key, getattr(defaults, key))
+        if isinstance(letter, str) and letter in letters:
+            also = f"is the {letters[letter]} too; "
+            doubled = key == "escape" and letters[letter] == "quote"
+            remedy = "leave it out, quotes are doubled anyway" if doubled else "write another"
+            yield Finding(("source", "csv", key), also + remedy)
+        elif isinstance(letter, str):
+            letters[letter] = key
 
 
 def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:

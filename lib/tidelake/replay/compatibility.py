@@ -5,11 +5,13 @@ Only ``tidelake check`` loads it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from tidelake.config import Pipeline
+from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
 from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
@@ -140,18 +142,10 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
     bronze = lake.bronze(pipeline.name)
     if not bronze.exists:
         return []
-    text, is_object, names, in_json = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
-    newest = (
-        f"SELECT {text} AS payload FROM {bronze.name} WHERE ingested_at = "
-        f"(SELECT max(ingested_at) FROM {bronze.name}) LIMIT {_SAMPLE}"
-    )
-    if pipeline.envelope:
-        rows = ", ".join(in_json.format(path) for path in _ROWS)
-        newest = f"SELECT coalesce({rows}) AS payload FROM ({newest})"
-    objects = f"SELECT payload FROM ({newest}) WHERE {is_object}"
-    sampled = int(ask(lake, f"SELECT count(*) FROM ({objects})").rows[0][0])
-    each = f"SELECT unnest({names}) AS name FROM ({objects})"
-    seen = dict(ask(lake, f"SELECT name, count(*) FROM ({each}) GROUP BY 1").rows)
+    if pipeline.reads_csv:
+        sampled, seen = _columns_seen(lake, bronze.name)
+    else:
+        sampled, seen = _fields_seen(lake, bronze.name, in_envelope=pipeline.envelope is not None)
     declared = [field.name for field in pipeline.event.fields]
     unknown = [
         FieldDrift(name, "unknown", rows, sampled, _follows(name, pipeline))
@@ -164,6 +158,41 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
         if sampled and name not in seen
     ]
     return unknown + absent
+
+
+def _newest(bronze: str, text: str) -> str:
+    """Return SQL for ``text`` of the newest arrivals, as ``payload``."""
+    return (
+        f"SELECT {text} AS payload FROM {bronze} WHERE ingested_at = "
+        f"(SELECT max(ingested_at) FROM {bronze}) LIMIT {_SAMPLE}"
+    )
+
+
+def _fields_seen(lake: Lake, bronze: str, *, in_envelope: bool) -> tuple[int, dict[str, int]]:
+    """Return how many of the newest payloads are objects, and how many of those have each field."""
+    text, is_object, names, in_json = _IN_DUCKDB if lake.catalog is None else _IN_SPARK
+    newest = _newest(bronze, text)
+    if in_envelope:
+        rows = ", ".join(in_json.format(path) for path in _ROWS)
+        newest = f"SELECT coalesce({rows}) AS payload FROM ({newest})"
+    objects = f"SELECT payload FROM ({newest}) WHERE {is_object}"
+    sampled = int(ask(lake, f"SELECT count(*) FROM ({objects})").rows[0][0])
+    each = f"SELECT unnest({names}) AS name FROM ({objects})"
+    return sampled, dict(ask(lake, f"SELECT name, count(*) FROM ({each}) GROUP BY 1").rows)
+
+
+def _columns_seen(lake: Lake, bronze: str) -> tuple[int, dict[str, int]]:
+    """Return how many of the newest records are CSV, and how many are of files with each column."""
+    # Records of files have one header, their layout; arrays begin at 1 in DuckDB, at 0 in Spark.
+    newest = _newest(bronze, "headers[1].value" if lake.catalog is None else "headers[0].value")
+    counted = ask(lake, f"SELECT payload, count(*) FROM ({newest}) GROUP BY 1").rows
+    seen: Counter[str] = Counter()
+    sampled = 0
+    for layout, rows in counted:
+        if layout is not None:
+            sampled += rows
+            seen.update(dict.fromkeys(parse_layout(bytes(layout))[1], rows))
+    return sampled, dict(seen)
 
 
 def _follows(name: str, pipeline: Pipeline) -> str:

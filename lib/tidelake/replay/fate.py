@@ -257,7 +257,8 @@ def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
     if fate.event_id is not None:
         return fate.event_id == event_id
     try:
-        content = json.loads(fate.payload)
+        # A record of CSV may be JSON by chance, such as a number.
+        content = json.loads(b"" if pipeline.reads_csv else fate.payload)
         return isinstance(content, dict) and str(content.get(pipeline.event.id)) == event_id
     except ValueError:
         subject = Subject(EVENT_ID, event_id)

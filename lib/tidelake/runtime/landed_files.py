@@ -164,7 +164,7 @@ def _problem_of(suffix: str, format_: FileFormat) -> str:
         return "is an archive that is not supported: unpack it, or compress it as .gz, .bz2 or .zst"
     if plain in _COMPRESSED and plain != suffix:
         return f"Spark knows this compression as {plain} only: rename it"
-    if format_ == "json" and plain in _NOT_TEXT:
+    if format_ in ("json", "csv") and plain in _NOT_TEXT:
         known = _NOT_TEXT[plain]
         remedy = f"write source.format: {known}" if known else "convert it to Parquet"
         return f"is not text: {remedy}, or move it out of the folder"

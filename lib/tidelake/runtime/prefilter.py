@@ -60,10 +60,10 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
     """Return the missing rows that are copies of an event accepted within the TTL.
 
     Such a row has no other possible fate, since its accepted twin has the same payload. Ids are
-    read by the lenient parser: a row whose id it misreads, and any Avro record, goes through exact
-    deduplication. ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
+    read by the lenient parser: a row whose id it misreads, and any Avro or CSV record, goes through
+    exact deduplication. ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
     """
-    if pipeline.reads_avro:
+    if pipeline.reads_avro or pipeline.reads_csv:
         return missing.limit(0)
     twins = accepted.groupBy(
         F.col("event_id").alias("twin_id"), F.col(PAYLOAD_HASH).alias("twin_hash")

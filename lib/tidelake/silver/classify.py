@@ -71,7 +71,7 @@ class Judging:
     def __init__(self, pipeline: Pipeline) -> None:
         """Compile everything except the rules, which need the types of silver's columns."""
         self.pipeline = pipeline
-        self.decode = decoding(pipeline.event, pipeline.envelope)
+        self.decode = decoding(pipeline)
         self.attempted, self.judged = _evaluated(pipeline)
         self.reasons = _reasons(pipeline)
         self.output = _output(pipeline.watermark.max_future_skew)

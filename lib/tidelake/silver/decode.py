@@ -9,7 +9,7 @@ refused rather than rounded or guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -45,6 +45,54 @@ class DecodedField(NamedTuple):
     sql: str
 
 
+def decoded_type(fields: Sequence[DecodedField], evolution: str) -> pa.StructType:
+    """Return the Arrow type of a decoded payload: what :meth:`Decoder.decode` returns."""
+    is_additive = evolution == "additive"
+    return pa.struct(
+        [
+            ("parsed", pa.bool_()),
+            ("values", pa.struct([(field.name, field.type) for field in fields])),
+            ("broken", _REASONS),
+            ("unknown", pa.map_(pa.string(), pa.string()) if is_additive else pa.string()),
+        ]
+    )
+
+
+def assembled(
+    kind: pa.StructType,
+    columns: Sequence[pa.Array],
+    refused: Collection[int],
+    broken: Mapping[int, list[str]],
+    unknown: Mapping[int, Any],
+) -> pa.StructArray:
+    """Assemble decoded payloads from the columns of their values, and what some rows have.
+
+    ``refused`` are the rows that were not parsed; the type is from :func:`decoded_type`.
+    """
+    length = len(columns[0])
+    parsed = np.ones(length, dtype=np.bool_)
+    parsed[list(refused)] = False
+    unknown_type = kind.field("unknown").type
+    unknowns = pa.nulls(length, unknown_type)
+    if unknown:
+        unknowns = pa.array(list(map(unknown.get, range(length))), unknown_type)
+    values = pa.StructArray.from_arrays(columns, fields=list(kind.field("values").type))
+    children = [pa.array(parsed), values, _lists(length, broken), unknowns]
+    return pa.StructArray.from_arrays(children, fields=list(kind))
+
+
+def add_inexact(broken: dict[int, list[str]], field: DecodedField, rows: Iterable[int]) -> None:
+    """Add the reason of the rows whose value does not fit the field's type exactly."""
+    for row in rows:
+        broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
+
+
+def not_in_schema(names: Iterable[str]) -> list[str]:
+    """Return the reasons for unknown fields, if those are refused."""
+    shown = [name[:_SHOWN_LETTERS] for name in islice(names, _SHOWN_FIELDS)]
+    return [f"{name}: not in schema" for name in shown]
+
+
 class Decoder:
     """Decodes payloads of one schema into the Arrow type ``type``."""
 
@@ -71,16 +119,7 @@ class Decoder:
         self._nothing = self._record()
         self._plain = msgspec.json.Decoder(self._record, float_hook=Number)
         self._any = msgspec.json.Decoder(dict[str, Any], float_hook=Number)
-        is_additive = evolution == "additive"
-        self._unknown_type = pa.map_(pa.string(), pa.string()) if is_additive else pa.string()
-        self.type: pa.StructType = pa.struct(
-            [
-                ("parsed", pa.bool_()),
-                ("values", pa.struct([(field.name, field.type) for field in self.fields])),
-                ("broken", _REASONS),
-                ("unknown", self._unknown_type),
-            ]
-        )
+        self.type = decoded_type(self.fields, evolution)
 
     def __reduce__(self) -> tuple[type[Decoder], tuple[tuple[DecodedField, ...], str]]:
         """Pickle only the schema."""
@@ -113,8 +152,7 @@ class Decoder:
                 continue
             others = {name: value for name, value in fields.items() if name not in known}
             if others and self.evolution == "strict":
-                shown = [name[:_SHOWN_LETTERS] for name in islice(others, _SHOWN_FIELDS)]
-                strict[row] = [f"{name}: not in schema" for name in shown]
+                strict[row] = not_in_schema(others)
             elif others and self.evolution == "rescue":
                 unknown[row] = canonical_json(others)
             elif others:
@@ -125,25 +163,10 @@ class Decoder:
         for attribute, field in zip(self._attributes, self.fields, strict=True):
             column, bad = to_column(list(map(attrgetter(attribute), records)), field.type)
             columns.append(column)
-            for row in bad:
-                broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
+            add_inexact(broken, field, bad)
         for row, reasons in strict.items():
             broken.setdefault(row, []).extend(reasons)
-        length = len(records)
-        parsed = np.ones(length, dtype=np.bool_)
-        parsed[refused] = False
-        unknowns = pa.nulls(length, self._unknown_type)
-        if unknown:
-            unknowns = pa.array(list(map(unknown.get, range(length))), self._unknown_type)
-        return pa.StructArray.from_arrays(
-            [
-                pa.array(parsed),
-                pa.StructArray.from_arrays(columns, self._names),
-                _lists(length, broken),
-                unknowns,
-            ],
-            fields=list(self.type),
-        )
+        return assembled(self.type, columns, refused, broken, unknown)
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
         """Parse an object with any fields; None if the payload is not a JSON object."""
@@ -171,7 +194,7 @@ def _plain_type(kind: pa.DataType) -> Any:
     return str | None
 
 
-def _lists(length: int, found: dict[int, list[str]]) -> pa.Array:
+def _lists(length: int, found: Mapping[int, list[str]]) -> pa.Array:
     counts = np.zeros(length + 1, dtype=np.int32)
     rows = sorted(found)
     counts[[row + 1 for row in rows]] = [len(found[row]) for row in rows]

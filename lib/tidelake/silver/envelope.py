@@ -393,10 +393,10 @@ class ChangeDecoder:
         """Pickle only the schema."""
         return ChangeDecoder, (self.rows,)
 
-    def decode(self, records: pa.StructArray) -> pa.StructArray:
-        """Decode an array of structs of ``payload`` and ``key``, both binary."""
-        payloads, keys = (column.to_pylist() for column in records.flatten())
-        changes = [unwrap(payload, key) for payload, key in zip(payloads, keys, strict=True)]
+    def decode(self, payloads: pa.Array, keys: pa.Array) -> pa.StructArray:
+        """Decode records, given their payloads and keys, both binary."""
+        pairs = zip(payloads.to_pylist(), keys.to_pylist(), strict=True)
+        changes = [unwrap(payload, key) for payload, key in pairs]
         decoded = self.rows.decode(pa.array([change.row for change in changes], pa.binary()))
         is_row, values, broken, unknown = decoded.flatten()
         refusals = [

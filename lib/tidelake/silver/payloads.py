@@ -1,8 +1,8 @@
-"""Decode JSON and Avro payloads into typed fields, error reasons and unknown fields.
+"""Decode JSON, CSV and Avro payloads into typed fields, error reasons and unknown fields.
 
-The decoder reads JSON. An Avro datum is first converted to equivalent JSON, so that types, unknown
-fields and rules behave as for JSON. A record in Confluent's wire format begins with a zero byte and
-the id of its writer's schema, and is read with that schema.
+One decoder reads JSON, another CSV. An Avro datum is first converted to equivalent JSON, so that
+types, unknown fields and rules behave as for JSON. A record in Confluent's wire format begins with
+a zero byte and the id of its writer's schema, and is read with that schema.
 """
 
 from __future__ import annotations
@@ -18,10 +18,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from tidelake.config import Event, Field, FieldType, Pipeline
+from tidelake.config import Field, FieldType, FilesSource, Pipeline
 from tidelake.config.source import CHANGE_COLUMNS
+from tidelake.csv_records import LAYOUT_HEADER
 from tidelake.names import quoted
 from tidelake.silver.avro_schema import DATUM, END, framed, logical_types
+from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.silver.decode import DecodedField, Decoder
 from tidelake.silver.envelope import ChangeDecoder
 
@@ -111,6 +113,8 @@ def read_payloads(
         ``_skipped`` (boolean), and its columns among the values.
     """
     payload = F.col("payload")
+    if pipeline.reads_csv:
+        return _decoded(rows, payload, None, pipeline, decode)
     if not pipeline.reads_avro:
         return _decoded(rows, payload, F.lit("payload: not one JSON object"), pipeline, decode)
     if pipeline.registry is None:
@@ -123,32 +127,36 @@ def read_payloads(
     return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), pipeline, decode)
 
 
+def _layout() -> Column:
+    """Return the layout of the CSV file that a record is from; null if it has none."""
+    found = F.filter("headers", lambda header: header["key"] == LAYOUT_HEADER)
+    return F.get(found, F.lit(0))["value"]
+
+
 def _decoded(
-    rows: DataFrame, json: Column, refusal: Column, pipeline: Pipeline, decode: Any
+    rows: DataFrame, text: Column, refusal: Column | None, pipeline: Pipeline, decode: Any
 ) -> DataFrame:
-    """Decode JSON; ``refusal`` is the reason where it is not one object."""
-    event, envelope = pipeline.event, pipeline.envelope
+    """Decode JSON or CSV; ``refusal`` is the reason where it does not parse, else the decoder's."""
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
-    decode = decode or decoding(event, envelope)
-    own = []
-    if envelope:
+    decode = decode or decoding(pipeline)
+    inputs, own = [text], []
+    if pipeline.reads_csv:
+        inputs.append(_layout())
+    elif pipeline.envelope:
         # What could not become JSON has a reason already.
-        refusal = F.when(json.isNull(), refusal).otherwise(F.col(_DECODED)["refusal"])
+        refusal = F.when(text.isNull(), refusal).otherwise(F.col(_DECODED)["refusal"])
         is_tombstone = F.col("payload").isNull() & F.col("key").isNotNull()
-        json = F.when(is_tombstone, F.lit(b"null")).otherwise(json)
-        json = F.struct(json.alias("payload"), F.col("key"))
+        inputs = [F.when(is_tombstone, F.lit(b"null")).otherwise(text), F.col("key")]
         own.append(F.col(_DECODED)["skipped"].alias(SKIPPED))
-    # An Arrow UDF sends only this column to Python; the others stay in the JVM.
-    read = (
-        rows.withColumn(_DECODED, decode(json)) if decode else _mapped(rows, json, event, envelope)
-    )
-    parsed = F.col(_DECODED)["parsed"]
+    # An Arrow UDF sends only these columns to Python; the others stay in the JVM.
+    read = rows.withColumn(_DECODED, decode(*inputs)) if decode else _mapped(rows, inputs, pipeline)
+    parsed, broken = F.col(_DECODED)["parsed"], F.col(_DECODED)["broken"]
     return read.select(
         *kept,
         parsed.alias(PARSED),
-        F.when(~parsed, refusal).alias(REFUSAL),
+        F.when(~parsed, F.get(broken, F.lit(0)) if refusal is None else refusal).alias(REFUSAL),
         F.col(_DECODED)["values"].alias(VALUES),
-        F.col(_DECODED)["broken"].alias(BROKEN),
+        broken.alias(BROKEN),
         F.col(_DECODED)["unknown"].alias(UNKNOWN),
         *own,
     )
@@ -156,45 +164,58 @@ def _decoded(
 
 def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
     """Compile a payload's schema; see :class:`tidelake.silver.decode.Decoder`."""
-    typed = [DecodedField(field.name, arrow_type(field.type), field.type.sql) for field in fields]
-    return Decoder(typed, evolution)
+    return Decoder(_typed(fields), evolution)
 
 
-def _decoder(event: Event, envelope: str | None) -> Decoder | ChangeDecoder:
+def _typed(fields: Sequence[Field]) -> list[DecodedField]:
+    return [DecodedField(field.name, arrow_type(field.type), field.type.sql) for field in fields]
+
+
+def _decoder(pipeline: Pipeline) -> Any:
+    event, source = pipeline.event, pipeline.source
+    if isinstance(source, FilesSource) and pipeline.reads_csv:
+        return CsvDecoder(_typed(event.fields), event.evolution, source.csv.nulls)
     rows = decoder_of(event.fields, event.evolution)
-    return ChangeDecoder(rows) if envelope else rows
+    return ChangeDecoder(rows) if pipeline.envelope else rows
 
 
-def decoding(event: Event, envelope: str | None = None) -> Any:
+def decoding(pipeline: Pipeline) -> Any:
     """Return an Arrow UDF that decodes payloads; None in Spark 4.0, which has none.
 
-    With an envelope it takes structs of payload and key.
+    It takes the payload; for CSV also the layout of its file, with an envelope the record's key.
     """
     if arrow_udf is None:
         return None
-    decoder = _decoder(event, envelope)
+    decoder = _decoder(pipeline)
 
-    def decode(payloads: pa.Array) -> pa.Array:
+    def decode_one(payloads: pa.Array) -> pa.Array:
         return decoder.decode(payloads)
 
+    def decode_two(payloads: pa.Array, beside: pa.Array) -> pa.Array:
+        return decoder.decode(payloads, beside)
+
+    function = decode_two if pipeline.reads_csv or pipeline.envelope else decode_one
     # Spark would call a deterministic UDF once for each field extracted from its result.
-    return arrow_udf(decode, _decoded_ddl(event, envelope)).asNondeterministic()
+    return arrow_udf(function, _decoded_ddl(pipeline)).asNondeterministic()
 
 
-def _mapped(rows: DataFrame, json: Column, event: Event, envelope: str | None) -> DataFrame:
+def _mapped(rows: DataFrame, inputs: Sequence[Column], pipeline: Pipeline) -> DataFrame:
     """Decode in Spark 4.0, which has no Arrow UDFs: whole rows go to Python and back."""
-    decoder = _decoder(event, envelope)
-    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(event, envelope))).schema
+    decoder = _decoder(pipeline)
+    wanted = rows.withColumn(_DECODED, F.lit(None).cast(_decoded_ddl(pipeline))).schema
+    kept = len(rows.columns)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            *others, payloads = batch.columns
-            yield pa.RecordBatch.from_arrays([*others, decoder.decode(payloads)], wanted.names)
+            decoded = decoder.decode(*batch.columns[kept:])
+            yield pa.RecordBatch.from_arrays([*batch.columns[:kept], decoded], wanted.names)
 
-    return rows.withColumn(_DECODED, json).mapInArrow(decode, wanted)
+    named = {f"{_DECODED}_{number}": column for number, column in enumerate(inputs)}
+    return rows.withColumns(named).mapInArrow(decode, wanted)
 
 
-def _decoded_ddl(event: Event, envelope: str | None) -> str:
+def _decoded_ddl(pipeline: Pipeline) -> str:
+    event, envelope = pipeline.event, pipeline.envelope
     types = {quoted(field.name): field.type.sql for field in event.fields}
     types |= CHANGE_COLUMNS if envelope else {}
     fields = ", ".join(f"{name}: {kind}" for name, kind in types.items())

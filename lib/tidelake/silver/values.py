@@ -100,6 +100,32 @@ def to_column(values: list[Any], kind: pa.DataType) -> tuple[pa.Array, list[int]
 _Column = tuple[pa.Array, list[int]]
 
 
+def to_text_column(texts: pa.Array, kind: pa.DataType) -> tuple[pa.Array, list[int]]:
+    """Convert one field's texts to its type, as :func:`to_column` does with JSON strings."""
+    if pa.types.is_string(kind):
+        return texts, []
+    pattern = _plain_pattern(kind)
+    column = None if pattern is None else _with_rest(texts, pattern, None, kind)
+    return _one_by_one(texts.to_pylist(), kind) if column is None else column
+
+
+def _plain_pattern(kind: pa.DataType) -> str | None:
+    """Return a pattern of texts that Arrow casts to the type as this module does; None if none."""
+    if pa.types.is_boolean(kind):
+        return "^(?:true|false)$"
+    if pa.types.is_integer(kind):
+        # All numbers of so many digits fit.
+        return f"^-?[0-9]{{1,{len(str(1 << (kind.bit_width - 1))) - 1}}}$"
+    if pa.types.is_decimal(kind):
+        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
+        return rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
+    if pa.types.is_float64(kind):
+        return r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?$"
+    if pa.types.is_date(kind):
+        return f"^(?:{DATE})$"
+    return _ARROW_STAMP if pa.types.is_timestamp(kind) and kind.tz else None
+
+
 def _one_by_one(values: Iterable[Any], kind: pa.DataType) -> _Column:
     read = _READERS[kind.id]
     typed: list[Any] = []
@@ -132,12 +158,7 @@ def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
         return None
     written = [str(value) if type(value) is int else value for value in values]
     texts = pa.array(written if int in types else values, pa.string())
-    if pa.types.is_decimal(kind):
-        fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
-        plain = rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
-    else:
-        plain = r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?$"
-    return _with_rest(texts, plain, values, kind)
+    return _with_rest(texts, _plain_pattern(kind) or "", values, kind)
 
 
 def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
@@ -145,8 +166,13 @@ def _fast_stamps(values: list[Any], kind: pa.DataType) -> _Column | None:
     return None if texts is None else _with_rest(texts[0], _ARROW_STAMP, values, kind)
 
 
-def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType) -> _Column | None:
-    """Cast the texts that match the pattern ``plain``; read the others one by one."""
+def _with_rest(
+    texts: pa.Array, plain: str, values: list[Any] | None, kind: pa.DataType
+) -> _Column | None:
+    """Cast the texts that match the pattern ``plain``; read the others one by one.
+
+    Those are taken from ``values`` of the same rows, or from the texts without such.
+    """
     is_plain = pc.match_substring_regex(texts, plain)
     odd = pc.invert(is_plain)
     rest = pc.indices_nonzero(pc.fill_null(odd, False)).to_pylist()
@@ -157,7 +183,8 @@ def _with_rest(texts: pa.Array, plain: str, values: list[Any], kind: pa.DataType
         return None
     if not rest:
         return cast, []
-    read, bad = _one_by_one([values[row] for row in rest], kind)
+    others = [values[row] for row in rest] if values is not None else texts.take(rest).to_pylist()
+    read, bad = _one_by_one(others, kind)
     column = pc.replace_with_mask(cast, pc.fill_null(odd, False), read)
     return column, [rest[row] for row in bad]
 

@@ -35,7 +35,7 @@ _SHOWN = 3
 @click.option(
     "--source",
     metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Folder or file of JSON lines, Parquet, Avro; or a topic.",
+    help="Folder or file of JSON, CSV, Parquet, Avro; or a topic.",
 )
 @path_option(
     "--sample", metavar="PATH", help="Infer from this file or folder instead of the source."
@@ -201,7 +201,10 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
     test: list[str] = []
     if draft.examples:
-        say(f"tests/{draft.name}.sample.jsonl holds {len(draft.examples)} records of the sample.")
+        suffix = "csv" if draft.sample.csv else "jsonl"
+        say(
+            f"tests/{draft.name}.sample.{suffix} holds {len(draft.examples)} records of the sample."
+        )
         install = [] if find_spec("pytest") else ["pip install pytest"]
         test = [*install, f"pytest tests/test_{draft.name}.py"]
     table = draft.table

@@ -25,7 +25,7 @@ from tidelake.cli.init import guesses
 from tidelake.cli.init.guesses import DraftChoice
 from tidelake.cli.init.payload import Column, Payload, column_named
 from tidelake.cli.init.sample import Sample
-from tidelake.config import Environment, load_pipeline
+from tidelake.config import CsvFormat, Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
 from tidelake.config.source import Address
@@ -65,12 +65,18 @@ class Draft:
         ids = guesses.identities(self.id, len(self.times))
         seen: set[str | None] = {None}
         found = []
+        csv, values = self.sample.csv, self.sample.values
+        if csv is not None and csv.encoding != "utf-8":
+            # The test splits the sample at bytes of ASCII, and payloads are in UTF-8 here.
+            return []
         for at, (record, instant) in enumerate(zip(self.sample.records, self.times, strict=True)):
             event_id = str(at) if ids is None else ids[at]
             is_new = event_id not in seen
             seen.add(event_id)
             timed = self.time.column is None or (instant and not guesses.in_future([instant]))
-            if is_new and timed and b"\n" not in record.payload:
+            # Of CSV, all examples have the columns of one header.
+            fits = csv is None or tuple(values[at]) == tuple(values[0])
+            if is_new and timed and fits and len(record.payload.splitlines()) == 1:
                 found.append(record.payload)
         return found[:_SAMPLE_LINES]
 
@@ -86,9 +92,10 @@ class Draft:
         broken, sound = self.sample.broken, self.sample.records
         if broken:
             first, why = broken[0]
+            refused = "not CSV of that kind" if self.sample.csv else "not one JSON object"
             yield (
                 f"{len(broken):,} of {len(broken) + len(sound):,} records will "
-                f"be quarantined: not one JSON object; the first: {first.place}: {why}"
+                f"be quarantined: {refused}; the first: {first.place}: {why}"
             )
         if ahead := guesses.in_future(self.times):
             yield (
@@ -198,6 +205,7 @@ def files_for(folder: Path, name: str) -> dict[str, Path]:
         "suite": folder / "conf" / "expectations" / f"{name}.yml",
         "test": folder / "tests" / f"test_{name}.py",
         "sample": folder / "tests" / f"{name}.sample.jsonl",
+        "csv_sample": folder / "tests" / f"{name}.sample.csv",
     }
     existing = [path for path in files.values() if path.exists()]
     if existing:
@@ -278,6 +286,8 @@ def _content(draft: Draft) -> dict[str, bytes]:
         "topic": topic,
         "origin": f"the topic {topic.topic}" if topic else draft.source,
         "copies": draft.id.sql != "record_id",
+        "csv": _csv_keys(draft.sample.csv) if draft.sample.csv else None,
+        "width": len(draft.sample.values[0]),
         "count": len(draft.examples),
         "rules": guesses.rules_of([c for c in draft.columns if c.path not in used]),
     }
@@ -287,8 +297,20 @@ def _content(draft: Draft) -> dict[str, bytes]:
         what: templates.get_template(name).render(facts).encode() for what, name in names.items()
     }
     if draft.examples:
-        content["sample"] = b"".join(payload + b"\n" for payload in draft.examples)
+        header = [draft.sample.header] if draft.sample.header is not None else []
+        lines = b"".join(payload + b"\n" for payload in (*header, *draft.examples))
+        content["csv_sample" if draft.sample.csv else "sample"] = lines
     return content
+
+
+def _csv_keys(layout: CsvFormat) -> dict[str, Any]:
+    """Return the keys of ``source.csv`` that the template writes."""
+    keys: dict[str, Any] = {"delimiter": layout.delimiter}
+    if layout.columns is not None:
+        keys = {"columns": list(layout.columns), **keys}
+    if layout.encoding != "utf-8":
+        keys["encoding"] = layout.encoding
+    return keys | ({"nulls": list(layout.nulls)} if layout.nulls else {})
 
 
 def _comment(text: str, indent: int) -> str:

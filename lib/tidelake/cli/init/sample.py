@@ -1,4 +1,4 @@
-"""Read a sample of records from files, as JSON: lines, or rows of Parquet and Avro files."""
+"""Read a sample of records from files: JSON lines, CSV, or rows of Parquet and Avro files."""
 
 from __future__ import annotations
 
@@ -6,16 +6,17 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import islice
 from pathlib import Path
 from typing import IO, Any
 
+from tidelake.cli.init.csv_sample import CsvFile, looks_like_csv, sample_csv
 from tidelake.cli.init.file_schema import common_types, types_in
-from tidelake.config import FilesSource
+from tidelake.config import CsvFormat, FilesSource
 from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
@@ -27,6 +28,10 @@ _FILES = 50
 _MAGIC: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"Obj\x01": "avro"}
 # Compressions of text that only Spark reads.
 _UNREADABLE = frozenset({".lz4", ".snappy", ".deflate"})
+_JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
+_CSV_SUFFIXES = frozenset({".csv", ".tsv", ".psv"})
+# What is read of a file to recognise CSV, and of a CSV file.
+_HEAD_BYTES, _MAX_CSV_BYTES = 1 << 16, 16 << 20
 # Maximum bytes of a record, to bound memory.
 _MAX_RECORD_BYTES = 16 << 20
 
@@ -42,10 +47,11 @@ class Record:
 
 @dataclass(frozen=True)
 class Sample:
-    """Records that are JSON objects, in order of arrival, and ``broken`` ones with the reason.
+    """Records that parse, in order of arrival, and ``broken`` ones with the reason.
 
     ``values`` are the parsed records; numbers with a decimal point are ``Decimal``. ``types`` are
-    those of the fields that the files' schemas define.
+    those of the fields that the files' schemas define. Of CSV files, ``csv`` is the layout and
+    ``header`` the header record of the first, None if they have none.
     """
 
     records: tuple[Record, ...]
@@ -53,6 +59,8 @@ class Sample:
     broken: tuple[tuple[Record, str], ...]
     format: FileFormat = "json"
     types: Mapping[str, FieldType] = field(default_factory=dict)
+    csv: CsvFormat | None = None
+    header: bytes | None = None
 
 
 def sample_of(
@@ -65,25 +73,33 @@ def sample_of(
     Raises:
         SourceError: There are no records, or most are not JSON objects; names the first of those.
     """
+    parsed = ((record, _parse(record.payload)) for record in records)
+    return _sorted_out(parsed, Sample((), (), (), format_, types or {}))
+
+
+def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sample) -> Sample:
+    """Fill a sample with records, each with its values or the reason why it is broken."""
     sound: list[Record] = []
     values: list[dict[str, Any]] = []
     broken: list[tuple[Record, str]] = []
-    for record in records:
-        parsed = _parse(record.payload)
-        if isinstance(parsed, str):
-            broken.append((record, parsed))
+    for record, found in parsed:
+        if isinstance(found, str):
+            broken.append((record, found))
         else:
             sound.append(record)
-            values.append(parsed)
+            values.append(found)
     if not sound and not broken:
         raise SourceError("the sample holds no record: every file or line is empty.")
     if len(broken) >= max(len(sound), 1):
         first, why = broken[0]
+        share = f"{len(broken):,} of {len(sound) + len(broken):,} records"
+        if empty.csv is not None:
+            remedy = "Write the pipeline file by hand, with the dialect under source.csv."
+            raise SourceError(f"{first.place}: {why} ({share} are not CSV of one kind). {remedy}")
         raise SourceError(
-            f"{first.place}: {why} ({len(broken):,} of {len(sound) + len(broken):,} records "
-            f"are not one JSON object). {_remedy(first.payload)}"
+            f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first.payload)}"
         )
-    return Sample(tuple(sound), tuple(values), tuple(broken), format_, types or {})
+    return replace(empty, records=tuple(sound), values=tuple(values), broken=tuple(broken))
 
 
 def read_files(path: Path, *, lines: int) -> Sample:
@@ -97,7 +113,7 @@ def read_files(path: Path, *, lines: int) -> Sample:
     """
     if not path.exists():
         raise SourceError(
-            f"{path} does not exist. Pass a folder or a file of JSON lines, Parquet or Avro, or "
+            f"{path} does not exist. Pass a folder or a file of JSON, CSV, Parquet or Avro, or "
             "kafka://HOST:PORT/TOPIC."
         )
     try:
@@ -121,10 +137,27 @@ def read_files(path: Path, *, lines: int) -> Sample:
         )
     (format_,) = formats
     refuse_unfit([LandedFile(str(file), file.stat().st_size, 0) for file in files], format_)
+    if format_ == "csv":
+        return _csv_sample(files, each=each)
     reader = _lines if format_ == "json" else _rows
     records = islice((r for file in files for r in islice(reader(file), each)), lines)
     schemas = [] if format_ == "json" else [_types_in(file, format_) for file in files]
     return sample_of(list(records), format_, common_types(schemas))
+
+
+def _csv_sample(files: Sequence[Path], *, each: int) -> Sample:
+    heads = []
+    for file in files:
+        head = _head(file, _MAX_CSV_BYTES)
+        heads.append(CsvFile(str(file), head, is_cut=len(head) == _MAX_CSV_BYTES))
+    found = sample_csv(heads, each=each)
+    parsed = ((Record(one.place, "files", one.payload), one.values) for one in found.records)
+    return _sorted_out(parsed, Sample((), (), (), "csv", csv=found.layout, header=found.header))
+
+
+def _head(file: Path, size: int) -> bytes:
+    with _reading(file), _OPENERS.get(file.suffix, open)(file, "rb") as stream:
+        return bytes(stream.read(size))
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -139,11 +172,18 @@ def _walk(path: Path) -> Iterator[Path]:
 def _format_of(file: Path) -> FileFormat:
     """Return a file's format by its suffix, or by what it begins with."""
     named = file.suffix.lower().removeprefix(".")
+    bare = file.with_suffix("") if file.suffix in _OPENERS else file
+    if bare.suffix.lower() in _CSV_SUFFIXES:
+        return "csv"
     for known in _MAGIC.values():
         if named == known:
             return known
     with _reading(file), file.open("rb") as stream:
-        return _MAGIC.get(stream.read(4), "json")
+        found = _MAGIC.get(stream.read(4))
+    if found is not None or bare.suffix.lower() in _JSON_SUFFIXES or file.suffix in _UNREADABLE:
+        return found or "json"
+    head = _head(file, _HEAD_BYTES)
+    return "csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json"
 
 
 @contextmanager
@@ -243,5 +283,5 @@ def _remedy(payload: bytes) -> str:
     if text in ("[", "{", "}") or text.startswith('"'):
         return "Write each object on one line: jq -c . FILE > LINES.jsonl"
     if "," in text and "{" not in text:
-        return "This looks like CSV; convert it to one JSON object per line."
+        return "This looks like CSV; give its files names that end in .csv."
     return "A source is JSON, one object per line."

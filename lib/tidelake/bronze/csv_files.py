@@ -1,0 +1,79 @@
+"""Read the records of a CSV file as payloads, byte for byte.
+
+What silver needs to read a record again, the dialect and the names of its file's columns, is kept
+beside it in a header: a changed definition does not read stored records differently.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+
+from tidelake.bronze.file_format import BrokenFileError, Chunk
+from tidelake.config import CsvFormat
+from tidelake.csv_records import (
+    LAYOUT_HEADER,
+    Dialect,
+    MalformedRecord,
+    keeps_bytes,
+    layout_of,
+    split_fields,
+    split_records,
+)
+
+_MARK = "\ufeff"
+
+
+def read_csv(content: bytes, layout: CsvFormat) -> Iterator[Chunk]:
+    """Yield a CSV file's records, without line ends and without the header record.
+
+    The bytes are the file's, or of UTF-8 if records cannot be cut out of its encoding, such as
+    UTF-16. A byte-order mark is dropped.
+
+    Raises:
+        BrokenFileError: The header is not well-formed, or has an empty name or one twice; or the
+            content is not in an encoding that must be converted.
+    """
+    encoding = codecs.lookup(layout.encoding).name
+    if encoding == "utf-8-sig":
+        encoding = "utf-8"
+    if not keeps_bytes(encoding):
+        content, encoding = _converted(content, encoding), "utf-8"
+    dialect = Dialect(layout.delimiter, layout.quote, layout.escape, encoding)
+    start = len(codecs.BOM_UTF8) if _is_marked(content, encoding) else 0
+    names = layout.columns
+    for records in split_records(content, dialect, start):
+        has_header = names is None
+        if names is None:
+            names = _names(records[0], dialect)
+        yield records[has_header:], {LAYOUT_HEADER: layout_of(dialect, names)}
+
+
+def _converted(content: bytes, encoding: str) -> bytes:
+    try:
+        return content.decode(encoding).encode()
+    except UnicodeDecodeError as error:
+        raise BrokenFileError(f"it is not {encoding} text: byte {error.start:,}") from error
+    except UnicodeError as error:
+        raise BrokenFileError(f"it is not {encoding} text: {error}") from error
+
+
+def _is_marked(content: bytes, encoding: str) -> bool:
+    return encoding == "utf-8" and content.startswith(_MARK.encode())
+
+
+def _names(record: bytes, dialect: Dialect) -> tuple[str, ...]:
+    """Return the names in a header record."""
+    try:
+        names = split_fields(record.decode(dialect.encoding), dialect)
+    except MalformedRecord as error:
+        raise BrokenFileError(f"its header cannot be read: {error}") from error
+    except UnicodeError as error:
+        raise BrokenFileError(f"its header is not {dialect.encoding} text") from error
+    columns = tuple(name or "" for name in names)
+    problems = [f"no name in column {at}" for at, name in enumerate(columns, 1) if not name]
+    twice = dict.fromkeys(name for name in columns if name and columns.count(name) > 1)
+    problems += [f"the name {name} {columns.count(name)} times" for name in twice]
+    if problems:
+        raise BrokenFileError(f"its header has {', '.join(problems[:10])}")
+    return columns

@@ -1,0 +1,230 @@
+"""Recognise CSV in a sample: its dialect, its header, and the types of its texts."""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from itertools import chain, islice
+from typing import Any
+
+from tidelake.cli.init.payload import STRING, shape_of
+from tidelake.config import CsvFormat
+from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
+from tidelake.errors import SourceError
+
+_DELIMITERS = ",;\t|"
+# Records that are looked at to find the delimiter, and the share of them with the usual number of
+# fields.
+_LOOKED_AT, _USUAL = 200, 0.8
+_NULLS = ("NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-", "?")
+# Without leading zeros: those are of codes, such as postal ones.
+_WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+_TRUTHS = {"true": True, "false": False}
+
+
+@dataclass(frozen=True)
+class CsvFile:
+    """The beginning of a file: its path, its bytes, and whether it goes on after them."""
+
+    place: str
+    head: bytes
+    is_cut: bool
+
+
+@dataclass(frozen=True)
+class CsvRecord:
+    """A record: where it is, its bytes, and its values by column, or why it has none."""
+
+    place: str
+    payload: bytes
+    values: dict[str, Any] | str
+
+
+@dataclass(frozen=True)
+class CsvSample:
+    """The layout of some files, their records, and the header record of the first file."""
+
+    layout: CsvFormat
+    records: tuple[CsvRecord, ...]
+    header: bytes | None
+    columns: tuple[str, ...]
+
+
+def looks_like_csv(head: bytes, *, is_cut: bool) -> bool:
+    """Return whether the beginning of a file is of records with a usual number of fields."""
+    if head.lstrip()[:1] in (b"{", b"["):
+        return False
+    file = CsvFile("", head, is_cut)
+    return _delimiter_of(_text_of(file, _encoding_of(file)), is_cut=is_cut) is not None
+
+
+def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
+    """Read the first records of each file, all in the layout of the first.
+
+    Raises:
+        SourceError: The files differ in their encoding, their delimiter or in having a header.
+    """
+    encoding = _common(files, [_encoding_of(file) for file in files], "encoding", also="ascii")
+    encoding = "utf-8" if encoding == "ascii" else encoding
+    contents = [_text_of(file, encoding) for file in files]
+    pairs = list(zip(files, contents, strict=True))
+    found = [_delimiter_of(content, is_cut=file.is_cut) or "" for file, content in pairs]
+    delimiter = _common(files, found, "delimiter", also="") or ","
+    dialect = Dialect(delimiter)
+    split = [_first(content, dialect, each + 1, is_cut=file.is_cut) for file, content in pairs]
+    kinds = ["" if not s else "a header" if _is_header(s[0], dialect) else "none" for s in split]
+    has_header = _common(files, kinds, "header", also="") == "a header"
+    width = max((len(_fields(record, dialect) or ()) for record in chain(*split)), default=0)
+    numbered = tuple(f"column_{number}" for number in range(1, width + 1))
+    records: list[tuple[CsvFile, int, bytes, tuple[str, ...]]] = []
+    headers: list[bytes] = []
+    for file, rows in zip(files, split, strict=True):
+        names = numbered
+        if has_header and rows:
+            headers.append(rows[0])
+            names = tuple(name or "" for name in _fields(rows[0], dialect) or ())
+        own = rows[has_header:][:each]
+        records += [(file, number, row, names) for number, row in enumerate(own, 1)]
+    nulls = _null_texts([(row, names) for _, _, row, names in records], dialect)
+    valued = _valued([(row, names) for _, _, row, names in records], dialect, nulls)
+    layout = CsvFormat(
+        columns=None if has_header or not numbered else numbered,
+        delimiter=delimiter,
+        encoding=encoding,
+        nulls=nulls,
+    )
+    return CsvSample(
+        layout,
+        tuple(
+            CsvRecord(f"{file.place} record {number}", row, values)
+            for (file, number, row, _), values in zip(records, valued, strict=True)
+        ),
+        headers[0] if headers else None,
+        records[0][3] if records else numbered,
+    )
+
+
+def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:
+    """Return what all files have; those with ``also`` fit any others."""
+    places = {value: file.place for value, file in zip(found, files, strict=True) if value != also}
+    if len(places) > 1:
+        shown = ", ".join(f"{place} ({value!r})" for value, place in sorted(places.items()))
+        raise SourceError(
+            f"the CSV files of the sample differ in their {what}: {shown}. Put each kind into a "
+            "folder with a pipeline of its own, or pass one file with --sample."
+        )
+    return next(iter(places), also)
+
+
+def _encoding_of(file: CsvFile) -> str:
+    if file.head.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    if file.head.isascii():
+        return "ascii"
+    try:
+        # A cut may be within a character.
+        codecs.getincrementaldecoder("utf-8")().decode(file.head, final=not file.is_cut)
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
+
+
+def _text_of(file: CsvFile, encoding: str) -> bytes:
+    """Return the beginning in UTF-8, without a byte-order mark."""
+    text = file.head.decode(encoding, errors="ignore")
+    return text.removeprefix("\ufeff").encode()
+
+
+def _first(content: bytes, dialect: Dialect, count: int, *, is_cut: bool) -> list[bytes]:
+    """Return the first records, without one that is cut off."""
+    found = list(islice(chain.from_iterable(split_records(content, dialect)), count))
+    whole = len(found) == count or not is_cut
+    return found if whole else found[:-1]
+
+
+def _fields(record: bytes, dialect: Dialect, nulls: Iterable[str] = ()) -> list[str | None] | None:
+    try:
+        return split_fields(record.decode(), dialect, frozenset((*nulls, "")))
+    except MalformedRecord:
+        return None
+
+
+def _delimiter_of(content: bytes, *, is_cut: bool) -> str | None:
+    """Return the delimiter that gives most records the same number of fields, of the most."""
+    ranked = []
+    for letter in _DELIMITERS:
+        dialect = Dialect(letter)
+        records = _first(content, dialect, _LOOKED_AT, is_cut=is_cut)
+        counts = Counter(len(_fields(record, dialect) or ()) for record in records)
+        for fields, number in counts.most_common(1):
+            if fields > 1 and number >= _USUAL * len(records):
+                ranked.append((number / len(records), fields, letter))
+    return max(ranked)[2] if ranked else None
+
+
+def _is_header(record: bytes, dialect: Dialect) -> bool:
+    """Return whether all fields are different names."""
+    names = _fields(record, dialect) or [None]
+    shape = [shape_of("", [_value(name)]).type for name in names if name]
+    return all(names) and len(set(names)) == len(names) and set(shape) <= {STRING}
+
+
+def _null_texts(
+    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect
+) -> tuple[str, ...]:
+    """Return the texts that stand among values of another type than text."""
+    found = set()
+    for name, texts in _columns(records, dialect, ()).items():
+        others = [text for text in texts if text is not None and text not in _NULLS]
+        if others and shape_of(name, _typed(others)).type != STRING:
+            found |= {text for text in texts if text in _NULLS}
+    return tuple(text for text in _NULLS if text in found)
+
+
+def _columns(
+    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect, nulls: Sequence[str]
+) -> dict[str, list[str | None]]:
+    columns: dict[str, list[str | None]] = {}
+    for record, names in records:
+        fields = _fields(record, dialect, nulls)
+        if fields is not None and len(fields) == len(names):
+            for name, text in zip(names, fields, strict=True):
+                columns.setdefault(name, []).append(text)
+    return columns
+
+
+def _valued(
+    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect, nulls: Sequence[str]
+) -> Iterator[dict[str, Any] | str]:
+    """Yield the values of each record, or why it has none; a column has values of one type."""
+    texts = _columns(records, dialect, nulls)
+    columns = {name: iter(_typed(values)) for name, values in texts.items()}
+    for record, names in records:
+        fields = _fields(record, dialect, nulls)
+        if fields is None:
+            yield "a quote is not closed, or text follows a closing one"
+        elif len(fields) != len(names):
+            yield f"{len(fields)} fields, its file has {len(names)} columns"
+        else:
+            yield {name: next(columns[name]) for name in names}
+
+
+def _typed(texts: Sequence[str | None]) -> list[Any]:
+    """Convert the texts of a column to numbers or truth values, if all of them are."""
+    values = [None if text is None else _value(text) for text in texts]
+    kinds = {type(value) for value in values if value is not None}
+    is_uniform = kinds == {bool} or kinds <= {int, Decimal}
+    return values if is_uniform else list(texts)
+
+
+def _value(text: str) -> object:
+    if text in _TRUTHS:
+        return _TRUTHS[text]
+    if _WHOLE.fullmatch(text):
+        return int(text) if len(text) <= 40 else text
+    return Decimal(text) if _NUMBER.fullmatch(text) else text

@@ -1,0 +1,153 @@
+"""`tidelake init` on CSV: the dialect, the header and the types are recognised, or named."""
+
+from __future__ import annotations
+
+import gzip
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tidelake.bronze.csv_files import read_csv
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.config import CsvFormat, FilesSource, Pipeline, load_environment, load_pipeline
+
+_START = datetime(2013, 1, 1, 5, tzinfo=UTC)
+_HEADER = ["flight_id", "time_hour", "tailnum", "dep_delay", "fare", "cancelled", "zip"]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work as a new user does: in an empty folder."""
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    Path("landing").mkdir()
+    return tmp_path
+
+
+def _row(number: int) -> list[str]:
+    when = _START + timedelta(hours=number)
+    delay = "NA" if number == 3 else str(number - 5)
+    tail = "" if number == 4 else f"N{number % 3}"
+    fare, cancelled = f"{number}.50", str(number % 2 == 0).lower()
+    return [f"f{number}", f"{when:%Y-%m-%d %H:%M:%S}", tail, delay, fare, cancelled, "01234"]
+
+
+def _text(delimiter: str = ",", *, header: bool = True, rows: int = 30) -> str:
+    lines = [_HEADER] * header + [_row(number) for number in range(rows)]
+    return "".join(delimiter.join(line) + "\n" for line in lines)
+
+
+def _init(*arguments: str) -> Pipeline:
+    assert run_command(app, ["init", "flown", "--source", "landing", *arguments, "--yes"]) == 0
+    return load_pipeline("flown", load_environment())
+
+
+def _source(pipeline: Pipeline) -> FilesSource:
+    assert isinstance(pipeline.source, FilesSource)
+    assert pipeline.source.format == "csv"
+    return pipeline.source
+
+
+def _refused(capsys: pytest.CaptureFixture[str]) -> str:
+    assert run_command(app, ["init", "flown", "--source", "landing", "--yes"]) == 2
+    assert not Path("conf").exists()
+    return capsys.readouterr().err
+
+
+def test_types_and_nulls_are_those_of_the_texts() -> None:
+    Path("landing/a.csv").write_text(_text())
+    pipeline = _init()
+    assert {field.name: field.type.sql for field in pipeline.event.fields} == {
+        "flight_id": "STRING",
+        "time_hour": "TIMESTAMP",
+        "tailnum": "STRING",
+        "dep_delay": "BIGINT",
+        "fare": "DECIMAL(18,2)",
+        "cancelled": "BOOLEAN",
+        # A number with a leading zero is a code.
+        "zip": "STRING",
+    }
+    assert (pipeline.event.id, pipeline.event.time) == ("flight_id", "time_hour")
+    assert _source(pipeline).csv == CsvFormat(nulls=("NA",))
+    sample = Path("tests/flown.sample.csv").read_bytes().splitlines()
+    assert sample[:2] == [line.encode() for line in _text().splitlines()[:2]]
+    test = Path("tests/test_flown.py").read_text()
+    assert 'SENT = [HEADER, *LINES, LINES[0], LINES[0] + b",more"]' in test
+    assert '"payload: 8 fields, its file has 7 columns": 1' in test
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("a.csv", _text(";"), {"delimiter": ";"}),
+        ("a.tsv", _text("\t"), {"delimiter": "\t"}),
+        ("a.txt", _text("|"), {"delimiter": "|"}),
+        ("a.csv.gz", gzip.compress(_text().encode()), {}),
+        ("a.csv", "\ufeff" + _text(), {}),
+        ("a.csv", _text().replace("N1", "Ñ1").encode("latin-1"), {"encoding": "latin-1"}),
+        ("a.csv", _text().replace("N1", "Ñ1").encode("utf-16"), {"encoding": "utf-16"}),
+        (
+            "a.csv",
+            _text(header=False),
+            {"columns": [f"column_{number}" for number in range(1, 8)]},
+        ),
+    ],
+)
+def test_the_dialect_is_recognised(
+    name: str, content: str | bytes, expected: dict[str, Any]
+) -> None:
+    raw = content.encode() if isinstance(content, str) else content
+    (Path("landing") / name).write_bytes(raw)
+    layout = _source(_init()).csv
+    assert layout == CsvFormat.model_validate({"nulls": ["NA"], **expected})
+    records = [
+        r
+        for chunk, _ in read_csv(gzip.decompress(raw) if "gz" in name else raw, layout)
+        for r in chunk
+    ]
+    assert len(records) == 30
+
+
+def test_quoted_fields_and_a_column_that_some_files_have_are_read() -> None:
+    Path("landing/a.csv").write_text('id,at,note\n1,2026-01-05T10:00:00Z,"a, ""b""\nc"\n')
+    Path("landing/b.csv").write_text("note,id,at,more\n-,2,2026-01-05T10:01:00Z,1.5\n")
+    pipeline = _init()
+    assert [(field.name, field.type.sql) for field in pipeline.event.fields] == [
+        ("id", "BIGINT"),
+        ("at", "TIMESTAMP"),
+        ("note", "STRING"),
+        ("more", "DOUBLE"),
+    ]
+    assert _source(pipeline).csv == CsvFormat()
+
+
+def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("landing/a.csv").write_text(_text() + "x,y\n")
+    _init()
+    told = capsys.readouterr().err
+    assert "1 of 31 records will be quarantined: not CSV of that kind" in told
+    assert "landing/a.csv record 31: 2 fields, its file has 7 columns" in told
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a.csv": _text(), "b.csv": _text(";")}, "differ in their delimiter: landing/a.csv (',')"),
+        ({"a.csv": _text(), "b.csv": _text(header=False)}, "differ in their header"),
+        ({"a.csv": "é,b\n1,2\n", "b.csv": "a,\xe9\n1,2\n"}, "differ in their encoding"),
+        ({"a.csv": _text(), "b.jsonl": '{"a": 1}\n'}, "holds files of several formats"),
+        ({"a.csv": ""}, "the sample holds no record"),
+        ({"a.csv": "a,b\n1\n2,\n3,4,5\n"}, "landing/a.csv record 1: 1 fields, its file has 2"),
+    ],
+)
+def test_what_is_not_csv_of_one_kind_is_refused_by_name(
+    capsys: pytest.CaptureFixture[str], files: dict[str, str], words: str
+) -> None:
+    for name, content in files.items():
+        encoding = "latin-1" if "\xe9" in content and name == "b.csv" else "utf-8"
+        (Path("landing") / name).write_text(content, encoding=encoding)
+    assert words in _refused(capsys)
