@@ -117,7 +117,7 @@ def _lack(command: click.Command, given: list[click.Parameter], arguments: int) 
     if isinstance(command, click.Group):
         return f"{command.name} is no command by itself"
     takes = [one for one in command.params if isinstance(one, click.Argument)]
-    if arguments > len(takes):
+    if arguments > len(takes) and not any(one.nargs == -1 for one in takes):
         return f"{command.name} takes {len(takes)} arguments"
     known = [*given, *takes[:arguments]]
     missing = [one.name for one in command.params if one.required and one not in known]

@@ -118,7 +118,7 @@ _TOGETHER: dict[Any, Callable[[tuple[Any, ...]], str]] = {
 # By the name of the function that checks it: types that YAML writes as text.
 _SPECIAL = {
     "_a_size": "size, such as `256m`",
-    "_table_name": "name",
+    "table_name": "name",
     "_column_name": "column",
     "_measures": "map of measures",
     "_readable": "fields in Spark's DDL",

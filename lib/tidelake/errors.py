@@ -41,16 +41,20 @@ class UsageError(TidelakeError):
 class Violation:
     """One error in a file: the path of keys (``gold[1].window.size``), and its line if known.
 
-    ``message`` says what is wrong and, where it helps, what to write instead.
+    ``message`` says what is wrong and, where it helps, what to write instead. ``file`` is set if it
+    is not the file of the error: the defaults of a folder.
     """
 
     path: str
     message: str
     line: int | None = None
+    file: str | None = None
 
     def __str__(self) -> str:
         """Return ``path (line n): message``."""
-        place = f"{self.path} (line {self.line})" if self.line else self.path
+        places = [self.file] if self.file else []
+        places += [f"line {self.line}"] if self.line else []
+        place = f"{self.path} ({', '.join(places)})" if places else self.path
         return f"{place}: {self.message}"
 
 

@@ -63,7 +63,8 @@ def is_column_name(name: str) -> bool:
     return _COLUMN.fullmatch(name) is not None
 
 
-def _table_name(name: str) -> str:
+def table_name(name: str) -> str:
+    """Return a name that is valid for a pipeline or a table; else raise a ValueError."""
     if not _TABLE.fullmatch(name):
         raise ValueError(
             f"'{name}' is not a valid table name: start with a lower-case letter, then at most 62 "
@@ -83,5 +84,5 @@ def _column_name(name: str) -> str:
     return name
 
 
-TableName = Annotated[str, AfterValidator(_table_name)]
+TableName = Annotated[str, AfterValidator(table_name)]
 ColumnName = Annotated[str, AfterValidator(_column_name)]

@@ -51,8 +51,10 @@ def arguments_parse(bundle: Bundle) -> Iterator[str]:
             except click.UsageError as error:
                 yield f"{task.job}.{task.key}: {error.message}"
                 continue
-            if found["pipeline"] not in pipeline_names():
-                yield f"{task.job}.{task.key}: no pipeline {found['pipeline']}"
+            # run takes several.
+            (called,) = found.get("pipelines") or (found.get("pipeline"),)
+            if called not in pipeline_names():
+                yield f"{task.job}.{task.key}: no pipeline {called}"
             if found["env"] != bundle.target:
                 yield f"{task.job}.{task.key}: environment {found['env']}"
 

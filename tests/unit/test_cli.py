@@ -147,7 +147,8 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "Commands:"),
         (["nope"], "No such command 'nope'"),
-        (["run"], "Missing argument 'PIPELINE'"),
+        (["generate", "--to", "x"], "Missing argument 'PIPELINE'"),
+        (["run"], "name a pipeline, or give --select"),
         (["run", "clickstream", "--wat"], "No such option '--wat'"),
         (["run", "clickstream", "--hop", "platinum"], "'platinum' is not one of 'bronze'"),
         (["run", "clickstream", "--env", "mars"], "there is no environment 'mars'"),

@@ -49,7 +49,7 @@ def test_each_command_that_is_named_exists_with_its_options(document: str, named
         ("tidelake run PIPELINE --hops gold", "run has no option --hops"),
         ("tidelake repair PIPELINE", "repair lacks ['hop']"),
         ("tidelake repair PIPELINE --hop copper", "'copper' is not one of"),
-        ("tidelake run", "run lacks ['pipeline']"),
+        ("tidelake generate --to x", "generate lacks ['pipeline']"),
         ("tidelake status one two", "status takes 1 arguments"),
         ("tidelake backfill", "backfill is no command by itself"),
         ("tidelake verify PIPELINE --since yesterday", "'yesterday' is not a timestamp"),

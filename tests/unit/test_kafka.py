@@ -7,6 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
 from tidelake.config.source import Address, address_of, is_address
@@ -48,6 +49,13 @@ def test_a_pattern_limits_and_an_instant_reach_spark() -> None:
     assert told["subscribePattern"] == "c.*" and "subscribe" not in told
     assert told["startingTimestamp"] == "1767571200000" and "startingOffsets" not in told
     assert (told["maxOffsetsPerTrigger"], told["minPartitions"]) == ("10", "8")
+
+
+def test_several_topics_reach_spark_as_one_subscription() -> None:
+    assert options_of(_source(topic=["clicks", "taps"]))["subscribe"] == "clicks,taps"
+    for names in ([], ["a,b"], ["a", "a"], ["a", 1], ["${x}"]):
+        with pytest.raises(ValidationError, match="topic"):
+            _source(topic=names)
 
 
 def test_a_reference_becomes_its_value_at_the_moment_of_use(

@@ -25,9 +25,6 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
     """Run a command; 0 ok, 1 unexpected, 2 usage, 3 refused, 4 environment, 130 interrupted."""
     try:
         result = command.main(list(arguments), standalone_mode=False)
-    except TidelakeError as error:
-        say(f"tidelake: {error}")
-        return error.exit_code
     except click.ClickException as error:
         error.show()
         return 2
@@ -35,14 +32,16 @@ def run_command(command: click.Command, arguments: Sequence[str]) -> int:
         say("Stopped. Committed batches are kept; the next run continues from there.")
         return INTERRUPTED
     except Exception as error:
-        message, code = _message_of(error)
+        message, code = message_of(error)
         say(message)
         return code
     return int(result) if isinstance(result, int) else 0
 
 
-def _message_of(error: Exception) -> tuple[str, int]:
-    """Return the message and exit code of a library's error; re-raise any other."""
+def message_of(error: Exception) -> tuple[str, int]:
+    """Return the message and exit code of Tidelake's or a library's error; re-raise any other."""
+    if isinstance(error, TidelakeError):
+        return f"tidelake: {error}", error.exit_code
     stored = store_error(error, "stopped")
     if stored is not None:
         return f"tidelake: {stored}", stored.exit_code

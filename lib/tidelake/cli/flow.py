@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -17,6 +17,7 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
+from tidelake.cli.selecting import chosen_names, in_order, run_each
 from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
 from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.locks import hold, hold_hops
@@ -38,7 +39,9 @@ _SLOTS = 16
 
 
 @click.command()
-@click.argument("pipeline")
+@click.argument("pipelines", metavar="[PIPELINE]...", nargs=-1)
+@click.option("--select", metavar="PATTERN", help="Pipelines by name: 'orders_*,payments'.")
+@click.option("--all", "all_", is_flag=True, help="All pipelines of the conf folder.")
 @source_option(metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC")
 @click.option(
     "--hop",
@@ -53,9 +56,29 @@ _SLOTS = 16
     metavar="WHEN",
     help="available-now, continuous or interval ('10 seconds').",
 )
+@as_json
 @located
-def run(hop: str, trigger: str | None, where: Place) -> None:
-    """Run a pipeline's hops; by default all, to the source's end."""
+def run(
+    pipelines: tuple[str, ...],
+    select: str | None,
+    all_: bool,
+    hop: str,
+    trigger: str | None,
+    where: Place,
+) -> int:
+    """Run pipelines' hops; by default all, to the source's end."""
+    if select is not None or all_ or len(pipelines) > 1:
+        return run_selected(where, chosen_names(pipelines, select, all_), hop, trigger)
+    if not pipelines:
+        raise UsageError("name a pipeline, or give --select PATTERN or --all")
+    if where.json:
+        raise UsageError("--json prints the results of --select, --all or several names")
+    where = replace(where, typed=replace(where.typed, called=pipelines[0]))
+    _run_one(where, hop, trigger)
+    return 0
+
+
+def _run_one(where: Place, hop: str, trigger: str | None) -> None:
     if hop == "dimensions":
         if where.source is not None:
             raise UsageError(
@@ -63,10 +86,50 @@ def run(hop: str, trigger: str | None, where: Place) -> None:
             )
         run_dimensions(where, trigger or AVAILABLE_NOW)
         return
-    hops: tuple[Hop, ...] = tuple(name for name in HOPS if hop in (name, "all"))
+    hops = hops_of(hop)
     default: str = getattr(where.environment.triggers, hop)
     run_pipeline(where, hops, trigger or default)
     say(f"Done. See the ledger with: {where.command('ledger')}")
+
+
+def hops_of(hop: str) -> tuple[Hop, ...]:
+    """Return the hops that ``--hop`` names, in the order of the flow."""
+    return tuple(name for name in HOPS if hop in (name, "all"))
+
+
+def run_selected(place: Place, names: Sequence[str], hop: str, trigger: str | None) -> int:
+    """Run several pipelines in one session, inputs first; return the first failure's exit code.
+
+    Raises:
+        UsageError: An option does not go with several pipelines, or their inputs form a circle.
+        ConfigError: A file is invalid; nothing was run.
+    """
+    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
+
+    when = parse_trigger(trigger or AVAILABLE_NOW)
+    if place.source is not None or hop == "dimensions":
+        raise UsageError("--source and --hop dimensions take one pipeline, not several")
+    if not when.ends:
+        raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
+    pipelines = in_order([place.load(name) for name in names])
+    for pipeline in pipelines:
+        _refuse_unbuilt(pipeline)
+    refuse_unready(place.environment)
+    with started(place, pipelines=pipelines) as run:
+        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
+
+        def run_one(pipeline: Pipeline) -> None:
+            say(f"{pipeline.name}:")
+            _check_source(place, pipeline)
+            with observing(replace(run, pipeline=pipeline), when, place.typed) as observed:
+                run_hops(observed, hops_of(hop), when)
+
+        results = run_each(pipelines, run_one, run.stop)
+    document = {"pipelines": [asdict(result) for result in results]}
+    if not place.printed(document):
+        rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
+        print_table(["pipeline", "outcome", "seconds", "reason"], rows)
+    return next((one.exit_code for one in results if one.outcome == "failed"), 0)
 
 
 def run_pipeline(
@@ -139,10 +202,16 @@ def _refuse_unbuilt(pipeline: Pipeline) -> None:
 
 
 @contextlib.contextmanager
-def started(place: Place, use: SessionUse = "bulk") -> Iterator[Run]:
-    """Start Spark for the place's pipeline, and always stop it."""
-    pipeline = place.pipeline
-    _refuse_unbuilt(pipeline)
+def started(
+    place: Place, use: SessionUse = "bulk", pipelines: Sequence[Pipeline] = ()
+) -> Iterator[Run]:
+    """Start Spark and always stop it.
+
+    It is for ``pipelines``, by default the place's; the run is of the first.
+    """
+    pipelines = pipelines or [place.pipeline]
+    for pipeline in pipelines:
+        _refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
@@ -152,12 +221,14 @@ def started(place: Place, use: SessionUse = "bulk") -> Iterator[Run]:
     stop = threading.Event()
     owns_session = starts_spark(place.environment)
     if owns_session:
-        say(f"Starting Spark for {pipeline.name} {place.lake.place} …")
-    catalog, reads = place.lake.catalog, reads_of(pipeline)
+        names = ", ".join(pipeline.name for pipeline in pipelines)
+        say(f"Starting Spark for {names} {place.lake.place} …")
+    catalog = place.lake.catalog
+    reads = [path for pipeline in pipelines for path in reads_of(pipeline)]
     spark = catalog.session() if catalog else build_session(place.environment, reads=reads, use=use)
     try:
         stop_on_signal(stop)
-        yield Run(spark, pipeline, place.lake, place.environment, Progress(say), stop)
+        yield Run(spark, pipelines[0], place.lake, place.environment, Progress(say), stop)
     except (BridgeError, OSError):
         if not stop.is_set():
             raise

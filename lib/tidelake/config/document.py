@@ -36,12 +36,14 @@ class Finding:
 class Document:
     """A parsed file: its path, its mapping, and the line of each key and item, from 1.
 
+    ``files`` has the keys and items that come from another file: a folder's defaults.
     ``findings`` are the problems found so far; after reading, those that do not stop the parser.
     """
 
     file: str
     content: dict[str, Any] = field(default_factory=dict)
     lines: dict[KeyPath, int] = field(default_factory=dict)
+    files: dict[KeyPath, str] = field(default_factory=dict)
     findings: list[Finding] = field(default_factory=list)
 
     def validated(self, model: type[_M], raw: object) -> _M | None:
@@ -55,13 +57,24 @@ class Document:
     def error(self, findings: Iterable[Finding]) -> ConfigError:
         """Return one error with all findings, in the order of lines."""
         found = dict.fromkeys(findings)
-        violations = [Violation(dotted(f.path), f.message, self.line(f.path)) for f in found]
-        return ConfigError(self.file, sorted(violations, key=lambda one: one.line or 0))
+        violations = [
+            Violation(dotted(f.path), f.message, self.line(f.path), self._file(f.path))
+            for f in found
+        ]
+        return ConfigError(
+            self.file, sorted(violations, key=lambda one: (one.file or "", one.line or 0))
+        )
 
     def line(self, path: KeyPath) -> int | None:
         """Return the line of a key, or of the nearest enclosing key in the file."""
+        return self.lines.get(self._nearest(path))
+
+    def _file(self, path: KeyPath) -> str | None:
+        return self.files.get(self._nearest(path))
+
+    def _nearest(self, path: KeyPath) -> KeyPath:
         enclosing = (path[:length] for length in range(len(path), -1, -1))
-        return next((self.lines[part] for part in enclosing if part in self.lines), None)
+        return next((part for part in enclosing if part in self.lines), ())
 
 
 def dotted(path: KeyPath) -> str:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tidelake import names
-from tidelake.config.document import Document, Finding, KeyPath, findings_of, read_document
+from tidelake.config.document import Document, Finding, KeyPath, findings_of
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
 from tidelake.config.expressions import columns_in, expression_problems, type_of
@@ -37,12 +37,20 @@ from tidelake.config.pipeline import (
     payload_types,
     selected_columns,
 )
-from tidelake.config.places import SUFFIXES, conf_dir, find_file
+from tidelake.config.places import conf_dir, find_file
+from tidelake.config.sharing import (
+    REFERENCE,
+    SUFFIXES,
+    TABLES,
+    Parameters,
+    find_definition,
+    read_definition,
+    replaced,
+)
 from tidelake.config.source import CHANGE_COLUMNS, address_of, is_address, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
-_REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
@@ -58,8 +66,6 @@ _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
         "measures": {"measures": {"stand_in": {"count": "*"}}},
     },
 }
-# The keys under which a pipeline file names its tables.
-_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 
 
 def load_pipeline(
@@ -80,11 +86,17 @@ def load_pipeline(
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
-    document = read_document(file)
+    if not is_path:
+        # A file with for_each stands for pipelines of other names.
+        file = file.with_name(f"{name_or_path}{file.suffix}")
+    read = read_definition(file)
+    document = read.document
     findings = document.findings
     if source is not None:
         _override(document, source)
-    raw: dict[str, Any] = _interpolated(document.content, (), environment, findings)
+    raw: dict[str, Any] = _interpolated(
+        document.content, (), environment, read.parameters, findings
+    )
     if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     pipeline = document.validated(PipelineFile, raw)
@@ -109,7 +121,7 @@ def load_pipeline(
         # Rules are evaluated before dimensions are joined.
         columns = (*names.SILVER_RESERVED, *selected_columns(pipeline.event))
         suite = load_suite(suite_file, columns=columns, gold=gold)
-    links = {"file": str(file), "dimensions": dimensions, "suite": suite, "avro_schema": avro}
+    links = {"file": document.file, "dimensions": dimensions, "suite": suite, "avro_schema": avro}
     return Pipeline.model_validate({**dict(pipeline), **links})
 
 
@@ -120,10 +132,10 @@ def _dimensions(
     read: dict[str, Pipeline] = {}
     for index, enrich in enumerate(pipeline.enrich):
         name = enrich.dimension
-        siblings = [file.with_name(f"{name}{suffix}") for suffix in SUFFIXES]
         try:
-            found = next((path for path in siblings if path.is_file()), None)
-            definition = load_pipeline(str(found or find_file(name, "pipeline")), environment)
+            found = find_definition(name, file.parent)
+            sibling = None if found is None else str(file.with_name(f"{name}{found.suffix}"))
+            definition = load_pipeline(sibling or name, environment)
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
@@ -182,18 +194,28 @@ def _override(document: Document, path: str) -> None:
 
 
 def _interpolated(
-    value: Any, path: KeyPath, environment: Environment, findings: list[Finding]
+    value: Any,
+    path: KeyPath,
+    environment: Environment,
+    parameters: Parameters,
+    findings: list[Finding],
 ) -> Any:
+    def inner(key: str | int, value: Any) -> Any:
+        return _interpolated(value, (*path, key), environment, parameters, findings)
+
     if isinstance(value, dict):
-        return {k: _interpolated(v, (*path, k), environment, findings) for k, v in value.items()}
+        return {key: inner(key, item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_interpolated(v, (*path, i), environment, findings) for i, v in enumerate(value)]
+        return [inner(index, item) for index, item in enumerate(value)]
     if not isinstance(value, str):
         return value
+    value = replaced(value, path, parameters, findings)
 
     def replace(match: re.Match[str]) -> str:
         if match[1] != "root":
-            message = f"{match[0]} is not a known variable; only ${{root}} is"
+            known = ", ".join(f"${{{name}}}" for name in ("root", *parameters))
+            verb = "are" if parameters else "is"
+            message = f"{match[0]} is not a known variable; only {known} {verb}"
         elif environment.files is None:
             message = (
                 f"${{root}} has no value in environment {environment.name}, whose tables are in "
@@ -204,7 +226,7 @@ def _interpolated(
         findings.append(Finding(path, message))
         return match[0]
 
-    return _REFERENCE.sub(replace, value)
+    return REFERENCE.sub(replace, value)
 
 
 def _envelope(raw: Mapping[str, Any]) -> object:
@@ -237,7 +259,7 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for part, key in _TABLES:
+    for part, key in TABLES:
         items = raw.get(part)
         for index, item in enumerate(items if isinstance(items, list) else []):
             name = item.get(key) if isinstance(item, dict) else None

@@ -6,9 +6,9 @@ import os
 from pathlib import Path
 
 from tidelake.config.model import suggestion
+from tidelake.config.sharing import find_definition, names_in
 from tidelake.errors import UsageError
 
-SUFFIXES = (".yml", ".yaml")
 # The pipeline of the demo.
 DEFAULT_PIPELINE = "clickstream"
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -36,8 +36,8 @@ def conf_file(name: str) -> Path:
 
 
 def pipeline_names() -> list[str]:
-    """List the pipelines of the conf folder, sorted."""
-    return _names(conf_dir() / "pipelines")
+    """List the pipelines of the conf folder, sorted, those of ``for_each`` one by one."""
+    return names_in(conf_dir() / "pipelines")
 
 
 def usual_pipeline() -> str:
@@ -55,11 +55,6 @@ def usual_pipeline() -> str:
     raise UsageError(f"name a pipeline (known in {conf_dir() / 'pipelines'}: {known})")
 
 
-def _names(folder: Path) -> list[str]:
-    files = folder.iterdir() if folder.is_dir() else ()
-    return sorted({file.stem for file in files if file.suffix in SUFFIXES})
-
-
 def find_file(name: str, kind: str) -> Path:
     """Find the file of a ``pipeline`` or an ``environment`` by name.
 
@@ -72,10 +67,11 @@ def find_file(name: str, kind: str) -> Path:
     own = conf_dir() / f"{kind}s"
     others = [folder / f"{kind}s" for folder in _conf_folders()] if kind == "environment" else []
     folders = list(dict.fromkeys([own, *others]))
-    for file in (folder / f"{name}{suffix}" for folder in folders for suffix in SUFFIXES):
-        if name and os.sep not in name and file.is_file():
+    for folder in folders if name and os.sep not in name else ():
+        file = find_definition(name, folder)
+        if file is not None:
             return file
-    known = sorted({name for folder in folders for name in _names(folder)})
+    known = sorted({name for folder in folders for name in names_in(folder)})
     raise UsageError(
         f"there is no {kind} '{name}'{suggestion(name, known)} "
         f"(known in {own}: {', '.join(known) or 'none'})"

@@ -25,6 +25,7 @@ CHANGE_COLUMNS = {"op": "STRING", "source_time": "TIMESTAMP", "source_position":
 # A name of a scope or a key on Databricks.
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
+_TOPIC = re.compile("[A-Za-z0-9._-]{1,249}")
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
@@ -174,13 +175,24 @@ def _starting(text: str) -> str:
     raise ValueError("write earliest, latest or an instant such as 2026-01-05T00:00:00Z")
 
 
+def _topics(value: object) -> object:
+    if not isinstance(value, list | tuple):
+        return value
+    if not value or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in value):
+        raise ValueError("must be a topic's name, or a list of names (letters, digits and . _ -)")
+    if len(set(value)) < len(value):
+        raise ValueError("names a topic twice")
+    # Text, so that a definition is stored and compared as Spark gets it.
+    return ",".join(value)
+
+
 class KafkaSource(Model):
-    """Kafka topics: one by name, or all that match a pattern, including new ones.
+    """Kafka topics: some by name, or all that match a pattern, including new ones.
 
     Attributes:
         kind: ``kafka``.
         bootstrap: ``host:port``, several separated by commas.
-        topic: The name of a topic; alternative to ``pattern``.
+        topic: The name of a topic, or a list of names; alternative to ``pattern``.
         pattern: A regular expression for the names of topics.
         starting: Where the first run begins: ``earliest``, ``latest`` or an instant.
         options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
@@ -194,7 +206,7 @@ class KafkaSource(Model):
 
     kind: Literal["kafka"]
     bootstrap: Text
-    topic: Text | None = None
+    topic: Annotated[Text | None, BeforeValidator(_topics)] = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
     options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(

@@ -1,0 +1,264 @@
+"""What pipeline files share: a folder's ``_defaults.yml``, and ``for_each`` in one file.
+
+Both are resolved here, on the parsed YAML, so that the models know neither of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tidelake.config.document import Document, Finding, KeyPath, read_document
+from tidelake.config.model import suggestion
+from tidelake.errors import ConfigError, UsageError
+from tidelake.names import table_name
+
+SUFFIXES = (".yml", ".yaml")
+# The keys under which a pipeline file names its tables.
+TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
+REFERENCE = re.compile(r"\$\{([^}]*)\}")
+_DEFAULTS, _FOR_EACH = "_defaults", "for_each"
+_PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
+_IN_SQL = re.compile(r"[A-Za-z0-9_]+")
+# Sections whose texts are neither names nor SQL, so that a parameter may be any text there.
+_PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "comments")
+Parameters = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PipelineDocument:
+    """The document of one pipeline, and the parameters of ``for_each`` that make it that one."""
+
+    document: Document
+    parameters: Parameters
+
+
+def is_pipeline_file(file: Path) -> bool:
+    """Return whether a file is YAML and not one that begins with ``_``, as the defaults do."""
+    return file.suffix in SUFFIXES and not file.name.startswith("_")
+
+
+def find_definition(name: str, folder: Path) -> Path | None:
+    """Find the file in a folder that defines a pipeline, alone or by ``for_each``.
+
+    Raises:
+        UsageError: Several files define it.
+        ConfigError: No file defines it, and the ``for_each`` of one that might is invalid.
+    """
+    named = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
+    found = [file for file in named if is_pipeline_file(file) and file.is_file()][:1]
+    broken: ConfigError | None = None
+    for file in _shared_files(folder):
+        try:
+            members = _members(read_document(file))
+        except ConfigError as error:
+            broken = broken or error
+            continue
+        if name in members and file not in found:
+            found.append(file)
+    if len(found) > 1:
+        files = " and ".join(map(str, found))
+        raise UsageError(f"pipeline '{name}' is defined by both {files}; rename one of them")
+    if broken is not None and not found:
+        raise broken
+    return found[0] if found else None
+
+
+def names_in(folder: Path) -> list[str]:
+    """List the pipelines that a folder's files define, sorted.
+
+    A file whose ``for_each`` is invalid is listed by its own name, so that loading it reports why.
+    """
+    files = [file for file in folder.iterdir() if is_pipeline_file(file)] if folder.is_dir() else []
+    shared = set(_shared_files(folder))
+    found: set[str] = set()
+    for file in files:
+        try:
+            members = _members(read_document(file)) if file in shared else {}
+        except ConfigError:
+            members = {}
+        found.update(members or {file.stem})
+    return sorted(found)
+
+
+def read_definition(file: Path) -> PipelineDocument:
+    """Read a pipeline file with its folder's defaults below it.
+
+    ``file`` is the file itself or, for a pipeline of ``for_each``, a path in the same folder with
+    the pipeline's name, where there is no file.
+
+    Raises:
+        UsageError: The file cannot be read, or stands for several pipelines.
+        ConfigError: The file or the defaults are not readable YAML, or ``for_each`` is invalid.
+    """
+    name, found = file.stem, file
+    if not file.is_file() and file.parent.is_dir():
+        found = find_definition(name, file.parent) or file
+    document = read_document(found)
+    members = _members(document)
+    defaults = [found.with_name(f"{_DEFAULTS}{suffix}") for suffix in SUFFIXES]
+    present = [path for path in defaults if path.is_file()]
+    if len(present) > 1:
+        raise UsageError(f"{found.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
+    for path in present:
+        lay_below(document, read_document(path))
+    if not members:
+        return PipelineDocument(document, {})
+    document.content.pop(_FOR_EACH)
+    if name not in members:
+        known = ", ".join(members)
+        raise UsageError(
+            f"{found} stands for several pipelines; name one of them: {known}"
+            f"{suggestion(name, members)}"
+        )
+    return PipelineDocument(document, members[name])
+
+
+def lay_below(document: Document, defaults: Document) -> None:
+    """Merge defaults below a document: mappings deep, anything else of the document replaces.
+
+    Keys of the defaults come first, as silver's columns follow the order of ``select``. Findings at
+    a value of the defaults name that file and its line.
+    """
+    # Two pipelines must not write one table.
+    for key in ("name", _FOR_EACH, *dict(TABLES)):
+        if key in defaults.content:
+            message = "belongs to one pipeline file, not to the defaults of a folder; remove it"
+            defaults.findings.append(Finding((key,), message))
+            del defaults.content[key]
+    taken: list[KeyPath] = []
+
+    def merged(own: dict[str, Any], below: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+        values = {**below, **own}
+        for key, value in below.items():
+            if key not in own:
+                taken.append((*path, key))
+            elif isinstance(value, dict) and isinstance(own[key], dict):
+                values[key] = merged(own[key], value, (*path, key))
+        return values
+
+    document.content = merged(document.content, defaults.content, ())
+    # What the parser found is reported even if the document replaces the value.
+    places = {finding.path for finding in defaults.findings}
+    for path, line in defaults.lines.items():
+        if path in places or any(path[: len(one)] == one for one in taken):
+            document.lines[path] = line
+            document.files[path] = defaults.file
+    document.findings += defaults.findings
+
+
+def replaced(text: str, path: KeyPath, parameters: Parameters, findings: list[Finding]) -> str:
+    """Replace ``${parameter}`` in a text; other references are kept.
+
+    A value that meets a name or SQL must consist of letters, digits and ``_``, so that it cannot
+    end a quoted text or an expression; any other is a finding.
+    """
+
+    def value_of(match: re.Match[str]) -> str:
+        value = parameters.get(match[1])
+        if value is None:
+            return match[0]
+        if path[:1] and path[0] not in _PLAIN and not _IN_SQL.fullmatch(value):
+            message = (
+                f"{match[0]} is {value!r}; in a name or an expression a parameter has letters, "
+                "digits and underscores only"
+            )
+            findings.append(Finding(path, message))
+        return value
+
+    return REFERENCE.sub(value_of, text)
+
+
+def _shared_files(folder: Path) -> list[Path]:
+    """List the pipeline files that may have ``for_each``, without parsing them."""
+    files = sorted(folder.iterdir()) if folder.is_dir() else []
+    found = []
+    for file in files:
+        if is_pipeline_file(file) and file.is_file():
+            try:
+                if _FOR_EACH.encode() in file.read_bytes():
+                    found.append(file)
+            except OSError:
+                # Reading it by name reports why.
+                continue
+    return found
+
+
+def _members(document: Document) -> dict[str, Parameters]:
+    """Return the parameters of each pipeline by name; empty without ``for_each``.
+
+    Raises a ConfigError that lists all problems of ``for_each`` and of the names.
+    """
+    if _FOR_EACH not in document.content:
+        return {}
+    items = document.content[_FOR_EACH]
+    findings = [*document.findings, *_parameter_findings(items)]
+    if findings:
+        raise document.error(findings)
+    members: dict[str, Parameters] = {}
+    template = document.content.get("name")
+    for index, parameters in enumerate(items):
+        name = template if isinstance(template, str) else ""
+        name = replaced(name, ("name",), parameters, findings)
+        try:
+            table_name(name)
+        except ValueError as error:
+            findings.append(Finding(("name",), f"{error} ({_FOR_EACH}[{index}])"))
+        if name in members:
+            message = f"a second pipeline named {name or 'nothing'}"
+            findings.append(Finding((_FOR_EACH, index), message))
+        members[name] = parameters
+    if not any(f"${{{key}}}" in str(template) for key in items[0]):
+        hint = ", ".join(f"${{{key}}}" for key in items[0])
+        findings.append(Finding(("name",), f"must contain a parameter: one of {hint}"))
+    findings += _shared_tables(document.content, list(items))
+    if findings:
+        raise document.error(findings)
+    return members
+
+
+def _parameter_findings(items: object) -> Iterator[Finding]:
+    if not isinstance(items, list) or not items:
+        yield Finding((_FOR_EACH,), "must be a list with a mapping of parameters for each pipeline")
+        return
+    first = items[0] if isinstance(items[0], dict) else {}
+    for index, item in enumerate(items):
+        place: KeyPath = (_FOR_EACH, index)
+        if not isinstance(item, dict) or not item:
+            yield Finding(place, "must be a mapping of parameters to texts")
+            continue
+        if item.keys() != first.keys() and first:
+            keys = ", ".join(first)
+            yield Finding(place, f"must have the parameters of the first item: {keys}")
+        for key, value in item.items():
+            if key == "root" or not _PARAMETER.fullmatch(str(key)):
+                message = (
+                    "is not a name for a parameter: write lower-case letters, digits and "
+                    "underscores, a letter first; root is reserved"
+                )
+                yield Finding((*place, key), message)
+            if not isinstance(value, str):
+                yield Finding((*place, key), "must be text; put it in quotes")
+            elif not value.strip() or "${" in value or ".." in value or not value.isprintable():
+                message = "must be printable text without ${ and without .."
+                yield Finding((*place, key), message)
+
+
+def _shared_tables(content: Mapping[str, Any], items: list[Parameters]) -> Iterator[Finding]:
+    """Find tables that two pipelines of a file would both write."""
+    for part, key in TABLES:
+        tables = content.get(part)
+        for index, table in enumerate(tables if isinstance(tables, list) else []):
+            name = table.get(key) if isinstance(table, dict) else None
+            if not isinstance(name, str):
+                continue
+            resolved = [replaced(name, (part, index, key), item, []) for item in items]
+            if len(set(resolved)) < len(resolved):
+                message = (
+                    f"{name} is the same table for several pipelines of {_FOR_EACH}; write a "
+                    "parameter that differs into the name"
+                )
+                yield Finding((part, index, key), message)

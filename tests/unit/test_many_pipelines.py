@@ -1,0 +1,269 @@
+"""Defaults of a folder, files that stand for many pipelines, and runs of several."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tidelake.cli.selecting import chosen_names, in_order, run_each
+from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline
+from tidelake.config.document import Document
+from tidelake.config.places import find_file, pipeline_names
+from tidelake.config.sharing import lay_below
+from tidelake.errors import ConfigError, LockedError, UsageError
+
+LAPTOP = Environment(name="local", root=Path("/lake"))
+ORDERS: dict[str, Any] = {
+    "name": "orders_${country}",
+    "for_each": [{"country": "de", "topic": "orders-de"}, {"country": "at", "topic": "o-at"}],
+    "source": {"kind": "files", "path": "${root}/landing/${topic}"},
+    "event": {
+        "schema": "event_id STRING, event_time TIMESTAMP, user_id STRING",
+        "where": "user_id <> '${country}'",
+        "id": "event_id",
+        "time": "event_time",
+    },
+    "gold": [
+        {
+            "name": "orders_${country}_total",
+            "window": {"kind": "global"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        }
+    ],
+}
+ITEMS: dict[str, Any] = {
+    "name": "items",
+    "kind": "dimension",
+    "source": {"kind": "files", "path": "${root}/items"},
+    "event": {
+        "schema": "item STRING, n BIGINT, at TIMESTAMP, category STRING",
+        "select": {"item": "item", "category": "category"},
+        "id": "item",
+        "time": "at",
+        "sequence": "n",
+    },
+    "dimension": {"key": ["item"], "history": False},
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    pipelines = tmp_path / "conf" / "pipelines"
+    pipelines.mkdir(parents=True)
+    return pipelines
+
+
+def write(file: Path, content: dict[str, Any]) -> None:
+    file.write_text(yaml.safe_dump(content, sort_keys=False))
+
+
+def single(name: str, **keys: Any) -> dict[str, Any]:
+    text = yaml.safe_dump({key: ORDERS[key] for key in ORDERS if key != "for_each"})
+    content: dict[str, Any] = yaml.safe_load(text.replace("${country}", name))
+    return {**content, "name": name, "source": {"kind": "files", "path": f"/l/{name}"}, **keys}
+
+
+def errors(name: str) -> dict[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline(name, LAPTOP)
+    return {one.path: str(one) for one in caught.value.violations}
+
+
+_TREES = st.dictionaries(
+    st.sampled_from("abc"),
+    st.recursive(
+        st.integers() | st.lists(st.integers(), max_size=2),
+        lambda inner: st.dictionaries(st.sampled_from("abc"), inner, max_size=3),
+        max_leaves=6,
+    ),
+)
+
+
+@settings(max_examples=100, deadline=None)
+@given(_TREES, _TREES)
+def test_mappings_merge_deep_and_all_else_is_replaced(
+    own: dict[str, Any], below: dict[str, Any]
+) -> None:
+    def leaves(tree: dict[str, Any], path: tuple[str, ...] = ()) -> dict[tuple[str, ...], Any]:
+        found: dict[tuple[str, ...], Any] = {}
+        for key, value in tree.items():
+            inner = isinstance(value, dict) and value
+            found |= leaves(value, (*path, key)) if inner else {(*path, key): value}
+        return found
+
+    document = Document("own.yml", copy.deepcopy(own))
+    lay_below(document, Document("_defaults.yml", copy.deepcopy(below)))
+    merged = leaves(document.content)
+    mine, theirs = leaves(own), leaves(below)
+    for path, value in mine.items():
+        if value != {}:
+            assert merged[path] == value
+    for path, value in theirs.items():
+        hidden = any(
+            one[: len(path)] == path or (path[: len(one)] == one and mine[one] != {})
+            for one in mine
+        )
+        if not hidden:
+            assert merged[path] == value
+
+
+def test_a_file_with_defaults_equals_the_file_written_out(folder: Path) -> None:
+    whole = single("shop", watermark={"delay": "1 minute", "idle_after": "2 minutes"})
+    write(folder / "shop.yml", whole)
+    expected = load_pipeline("shop", LAPTOP).model_dump()
+    for key in ("event", "watermark"):
+        part = dict(whole[key])
+        below = {name: part.pop(name) for name in list(part)[:2]}
+        write(folder / "shop.yml", {**whole, key: part})
+        write(folder / "_defaults.yml", {key: below})
+        assert load_pipeline("shop", LAPTOP).model_dump() == expected
+    assert pipeline_names() == ["shop"]
+
+
+def test_a_finding_names_the_file_where_the_value_stands(folder: Path) -> None:
+    write(folder / "shop.yml", single("shop", dedup={"ttl": "soon"}))
+    defaults = "watermark:\n  delay: later\n  delya: 1 day\ndedup: {ttl: never}\n"
+    (folder / "_defaults.yml").write_text(defaults)
+    found = errors("shop")
+    assert set(found) == {"watermark.delay", "watermark.delya", "dedup.ttl"}
+    assert (
+        f"watermark.delay ({Path.cwd()}/conf/pipelines/_defaults.yml, line 2)"
+        in found["watermark.delay"]
+    )
+    assert "_defaults.yml, line 3" in found["watermark.delya"]
+    assert "_defaults" not in found["dedup.ttl"]
+
+
+@pytest.mark.parametrize("key", ["name", "for_each", "gold", "joins", "detections"])
+def test_defaults_hold_nothing_that_belongs_to_one_pipeline(folder: Path, key: str) -> None:
+    write(folder / "shop.yml", single("shop"))
+    write(folder / "_defaults.yml", {key: ORDERS.get(key, [])})
+    assert "belongs to one pipeline" in errors("shop")[key]
+
+
+def test_a_file_stands_for_many_that_are_found_by_name_and_path(folder: Path) -> None:
+    write(folder / "orders.yml", ORDERS)
+    write(folder / "shop.yml", single("shop"))
+    assert pipeline_names() == ["orders_at", "orders_de", "shop"]
+    assert find_file("orders_de", "pipeline") == folder / "orders.yml"
+    for name in ("orders_de", str(folder / "orders_de.yml")):
+        pipeline = load_pipeline(name, LAPTOP)
+        assert isinstance(pipeline.source, FilesSource)
+        assert (pipeline.name, pipeline.source.path) == ("orders_de", "/lake/landing/orders-de")
+        assert pipeline.event.where == "user_id <> 'de'"
+        assert pipeline.gold_names == ("gold.orders_de_total",)
+        assert pipeline.file == str(folder / "orders.yml")
+    with pytest.raises(UsageError, match=r"stands for several pipelines.*orders_de, orders_at"):
+        load_pipeline("orders", LAPTOP)
+    with pytest.raises(UsageError, match="there is no pipeline 'orders_fr'"):
+        load_pipeline("orders_fr", LAPTOP)
+    write(folder / "orders_de.yml", single("orders_de"))
+    with pytest.raises(UsageError, match="defined by both"):
+        load_pipeline("orders_de", LAPTOP)
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "message"),
+    [
+        ({"name": "orders"}, "name", "must contain a parameter"),
+        ({"for_each": []}, "for_each", "must be a list"),
+        ({"for_each": [{"country": False}]}, "for_each[0].country", "in quotes"),
+        ({"for_each": [{"root": "x"}]}, "for_each[0].root", "reserved"),
+        ({"for_each": [{"country": "${root}"}]}, "for_each[0].country", "without ${"),
+        ({"for_each": [{"country": "../x"}]}, "for_each[0].country", "without .."),
+        ({"for_each": [{"country": "d'e"}]}, "name", "not a valid table name"),
+        ({"for_each": [{"country": "a__late"}]}, "name", "reserved for side tables"),
+        ({"for_each": [{"country": "de"}] * 2}, "for_each[1]", "second pipeline"),
+        ({"for_each": [{"country": "de"}, {"land": "at"}]}, "for_each[1]", "first item"),
+        ({"gold": [{**ORDERS["gold"][0], "name": "total"}]}, "gold[0].name", "same table"),
+    ],
+)
+def test_a_broken_for_each_is_named(
+    folder: Path, changes: dict[str, Any], place: str, message: str
+) -> None:
+    write(folder / "orders.yml", {**ORDERS, **changes})
+    assert message in errors("orders_de")[place]
+    assert message in errors("orders")[place]
+
+
+def test_a_parameter_does_not_end_a_text_of_sql_and_must_be_known(folder: Path) -> None:
+    event = {**ORDERS["event"], "where": "user_id = '${topic}' OR user_id = '${land}'"}
+    items = [{"country": "de", "topic": "x' OR 'a' = 'a"}]
+    write(folder / "orders.yml", {**ORDERS, "event": event, "for_each": items})
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline("orders_de", LAPTOP)
+    found = [one.message for one in caught.value.violations if one.path == "event.where"]
+    assert any("letters, digits and underscores only" in one for one in found)
+    assert any("only ${root}, ${country}, ${topic} are" in one for one in found)
+
+
+def some(folder: Path) -> list[Pipeline]:
+    """Two readers of a dimension, one of which another pipeline joins."""
+    enrich = [{"dimension": "items", "on": {"user_id": "item"}, "columns": ["category"]}]
+    join = {
+        "name": "pairs",
+        "left": {"columns": {"at": "event_time"}},
+        "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
+        "on": ["user_id"],
+        "within": "1 day",
+    }
+    write(folder / "items.yml", ITEMS)
+    write(folder / "shop.yml", single("shop", enrich=enrich))
+    write(folder / "clicks.yml", single("clicks", joins=[join]))
+    write(folder / "alone.yml", single("alone"))
+    return [load_pipeline(name, LAPTOP) for name in ("clicks", "alone", "shop")]
+
+
+def test_dimensions_come_first_and_a_joined_pipeline_before_its_reader(folder: Path) -> None:
+    names = [one.name for one in in_order(some(folder))]
+    assert names[0] == "items"
+    assert sorted(names) == ["alone", "clicks", "items", "shop"]
+    assert names.index("shop") < names.index("clicks")
+
+
+def test_a_circle_of_joins_is_refused(folder: Path) -> None:
+    clicks, alone, _ = some(folder)
+    turned = clicks.joins[0].model_copy(
+        update={"right": clicks.joins[0].right.model_copy(update={"pipeline": "clicks"})}
+    )
+    back = alone.model_copy(update={"joins": (turned,)})
+    to = turned.model_copy(update={"right": turned.right.model_copy(update={"pipeline": "alone"})})
+    with pytest.raises(UsageError, match="in a circle"):
+        in_order([clicks.model_copy(update={"joins": (to,)}), back])
+
+
+def test_a_failure_skips_its_readers_and_no_other(folder: Path) -> None:
+    ran: list[str] = []
+
+    def run(pipeline: Pipeline) -> None:
+        ran.append(pipeline.name)
+        if pipeline.name == "items":
+            raise LockedError("held")
+
+    results = run_each(in_order(some(folder)), run, threading.Event())
+    found = {one.pipeline: (one.outcome, one.reason) for one in results}
+    assert ran == ["items", "alone"]
+    assert found["shop"] == ("skipped", "items failed")
+    assert found["clicks"] == ("skipped", "shop was skipped")
+    assert found["alone"] == ("done", "")
+    assert next(one.exit_code for one in results if one.outcome == "failed") == 3
+
+
+def test_patterns_choose_among_all_pipelines(folder: Path) -> None:
+    some(folder)
+    write(folder / "orders.yml", ORDERS)
+    assert chosen_names((), "orders_*, shop,shop", False) == ["orders_at", "orders_de", "shop"]
+    assert chosen_names((), None, True) == pipeline_names()
+    with pytest.raises(UsageError, match="matches no pipeline"):
+        chosen_names((), "x*", False)
+    with pytest.raises(UsageError, match="either names"):
+        chosen_names(("shop",), None, True)
