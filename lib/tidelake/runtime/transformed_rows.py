@@ -81,7 +81,7 @@ def _changes(given: DataFrame, kept: DataFrame) -> tuple[int, int] | None:
 def _where(text: str) -> str:
     """Return class and line of the error in a worker's traceback."""
     # The JVM's own stack trace follows the worker's.
-    worker = text[text.rfind("Traceback (most recent call last)") :].split("\n\tat ")[0]
+    worker = text[text.rfind("Traceback (most recent call last)") :].partition("\n\tat ")[0]
     lines = [one for one in _LINE.findall(worker) if "pyspark" not in one[0]]
     kinds = _CLASS.findall(worker)
     kind = f" with {visible(kinds[-1])}" if kinds else ""

@@ -147,7 +147,7 @@ def _imported(path: str, project: Path, place: str) -> Function:
     if module.__file__ and Path(module.__file__).resolve().is_relative_to(project):
         package = sys.modules[name.partition(".")[0]]
         # Executors do not have the project's folder: its functions travel with the plan.
-        cloudpickle.register_pickle_by_value(package)
+        cloudpickle.register_pickle_by_value(package)  # type: ignore[no-untyped-call]
     function = getattr(module, attribute, None)
     if not callable(function):
         raise TransformError(f"{place}: {name} has no function {attribute}")
