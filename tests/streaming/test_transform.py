@@ -10,12 +10,15 @@ import pytest
 import yaml
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
+from pyspark.sql.types import IntegerType
 
 from tidelake.config import Environment, load_pipeline
+from tidelake.delta.access import load
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RowsChangedError, TidelakeError, TransformError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.backfill import build, green_lake
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -29,8 +32,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
-FACTOR = 1
-half = F.udf(lambda value: None if value is None else value // 2 * FACTOR, IntegerType())
+half = F.udf(lambda value: None if value is None else value // 2, IntegerType())
 
 
 def scored(rows):
@@ -90,7 +92,8 @@ def _run(spark: SparkSession, folder: Path, function: str = "scored") -> Run:
     file.write_text(yaml.safe_dump(content))
     environment = Environment(name="local", root=folder)
     pipeline = load_pipeline(str(file), environment)
-    return Run(spark, pipeline, Lake(folder), environment, Progress(lambda _: None))
+    assert environment.root is not None
+    return Run(spark, pipeline, Lake(environment.root), environment, Progress(lambda _: None))
 
 
 def _land(folder: Path, name: str, **values: int) -> None:
@@ -124,17 +127,23 @@ def test_its_columns_are_judged_stored_summed_and_verified(
     assert read_ledger(run.lake, run.pipeline).problems == ()
     assert all(table.equal for table in verify(run).tables.values())
 
+    build(run, "bronze")
+    green = green_lake(run.lake, run.pipeline, "bronze")
+    rebuilt = load(spark, green.silver("shop")).orderBy("event_id").select("risk", "score")
+    assert [tuple(row) for row in rebuilt.collect()] == [("low", 1), ("high", 4)]
+
     # The function's code has changed, its name has not.
     changed = _run(spark, tmp_path)
-    UserFunction.of(changed.pipeline).function.__globals__["FACTOR"] = -1
+    names = UserFunction.of(changed.pipeline).function.__globals__  # type: ignore[attr-defined]
+    names["half"] = F.udf(lambda value: value and -1, IntegerType())
     judged = verify(changed).tables
     assert not judged["silver.shop"].equal
 
+    _land(tmp_path, "b.jsonl", a=1, b=1)
     for function, kind, message in (
-        ("doubled_for_dropped", RowsChangedError, "silver, batch 1: .* 1 vanished, 1 appeared"),
-        ("breaking", TidelakeError, r"silver, batch 1: .*ZeroDivisionError \(.*functions_.*line"),
+        ("doubled_for_dropped", RowsChangedError, r"silver, batch \d: .* 1 vanished, 1 appeared"),
+        ("breaking", TidelakeError, r"silver, batch \d: .*ZeroDivisionError \(.*functions_.*line"),
     ):
-        _land(tmp_path, "b.jsonl", **({"a": 1, "b": 1}))
         with pytest.raises(kind, match=message):
             _go(_run(spark, tmp_path, function))
     assert ask(run.lake, "SELECT count(*) FROM silver.shop").rows == [(2,)]

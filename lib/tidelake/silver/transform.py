@@ -40,7 +40,8 @@ class UserFunction:
     function: Function
     ddl: str
     place: str
-    _tried: bool = field(default=False, init=False)
+    # The declared columns, once it was tried.
+    _declared: list[str] = field(default_factory=list, init=False)
 
     @staticmethod
     def of(pipeline: Pipeline) -> UserFunction:
@@ -75,11 +76,9 @@ class UserFunction:
         Raises:
             TransformError: The function failed, or its result breaks the contract.
         """
-        if not self._tried:
-            self._refuse(plain)
-            self._tried = True
-        declared = plain.sparkSession.createDataFrame([], self.ddl).columns
-        return self._called(plain).select(RECORD, *declared)
+        if not self._declared:
+            self._declared = self._tried(plain)
+        return self._called(plain).select(RECORD, *self._declared)
 
     def _called(self, plain: DataFrame) -> DataFrame:
         try:
@@ -95,8 +94,12 @@ class UserFunction:
             )
         return found
 
-    def _refuse(self, plain: DataFrame) -> None:
-        """Try the function on an empty frame, whose plan holds nothing but the function's."""
+    def _tried(self, plain: DataFrame) -> list[str]:
+        """Try the function on an empty frame, whose plan holds nothing but the function's.
+
+        Returns:
+            The names of the declared columns.
+        """
         spark = plain.sparkSession
         result = self._called(spark.createDataFrame([], plain.schema))
         declared = spark.createDataFrame([], self.ddl).schema
@@ -105,6 +108,7 @@ class UserFunction:
             problems.append("it uses a nondeterministic expression, such as rand() or uuid()")
         if problems:
             raise TransformError(f"{self.place}: {'; '.join(problems)}")
+        return declared.names
 
 
 def _problems(result: StructType, declared: StructType, given: StructType) -> list[str]:
