@@ -52,6 +52,7 @@ def breaking(rows):
     return scored(rows).withColumn("score", F.udf(lambda value: 1 // 0, IntegerType())("value"))
 """
 _SUITE = """
+name: shop
 expectations:
   - type: expect_column_values_to_be_in_set
     kwargs: {column: risk, value_set: [low, high]}
