@@ -19,6 +19,8 @@ from tidelake.errors import RowsChangedError, TidelakeError, TransformError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build, green_lake
+from tidelake.replay.erase_records import find_records
+from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -126,7 +128,7 @@ def test_its_columns_are_judged_stored_summed_and_verified(
     assert [stage for stage, _ in stages] == ["expectation", "parse"]
     assert bytes(stages[1][1]) == b"garbage"
     assert read_ledger(run.lake, run.pipeline).problems == ()
-    assert all(table.equal for table in verify(run).tables.values())
+    assert verify(run).equal
 
     build(run, "bronze")
     green = green_lake(run.lake, run.pipeline, "bronze")
@@ -137,8 +139,8 @@ def test_its_columns_are_judged_stored_summed_and_verified(
     changed = _run(spark, tmp_path)
     names = UserFunction.of(changed.pipeline).function.__globals__  # type: ignore[attr-defined]
     names["half"] = F.udf(lambda value: value and -1, IntegerType())
-    judged = verify(changed).tables
-    assert not judged["silver.shop"].equal
+    judged = {one.table.name: one.comparison.equal for one in verify(changed).tables}
+    assert not judged["silver.shop"]
 
     _land(tmp_path, "b.jsonl", a=1, b=1)
     for function, kind, message in (
@@ -148,6 +150,8 @@ def test_its_columns_are_judged_stored_summed_and_verified(
         with pytest.raises(kind, match=message):
             _go(_run(spark, tmp_path, function))
     assert ask(run.lake, "SELECT count(*) FROM silver.shop").rows[0] == (2,)
+    with pytest.raises(RowsChangedError, match=r"shop, erase: .* 1 vanished, 1 appeared"):
+        find_records(_run(spark, tmp_path, "doubled_for_dropped"), Subject("event_id", "a"))
 
 
 def _cut(rows: DataFrame) -> DataFrame:

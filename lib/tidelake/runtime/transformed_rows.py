@@ -24,13 +24,14 @@ def same_rows(
     rows: DataFrame,
     judged: DataFrame,
     pipeline: Pipeline,
-    frames: CheckpointedFrames,
+    frames: CheckpointedFrames | None,
     place: str,
 ) -> DataFrame:
     """Return classified rows, computed once and compared with the rows that were classified.
 
     Without a transform the rows are returned as they are, and nothing is computed. ``place``,
-    pipeline and batch, begins the messages.
+    pipeline and batch, begins the messages. Without ``frames`` the rows are not stored: whoever
+    reads them computes them again.
 
     Raises:
         RowsChangedError: The function added or removed rows.
@@ -41,7 +42,7 @@ def same_rows(
     function = f"transform {pipeline.transform.function}"
     given = rows.select(row_id("requeued_at").alias(ROW))
     try:
-        kept = frames.checkpoint_now(judged)
+        kept = frames.checkpoint_now(judged) if frames else judged
         changed = _changes(given, kept.select(ROW))
     except FOREIGN as error:
         text = error_text(error)
