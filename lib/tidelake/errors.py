@@ -3,6 +3,7 @@
 TidelakeError                    1  any other failure with a message for the user
 ├── UsageError                   2  the call, the config or the input is wrong; nothing was written
 │   ├── ConfigError                 all violations in a file, each with its path and line
+│   ├── TransformError              a transform function cannot be used
 │   ├── NotBuiltError               a documented feature that this version does not implement
 │   └── SourceError                 the source is missing, empty or unreadable
 ├── RefusedError                 3  a check failed; no table was changed
@@ -11,6 +12,7 @@ TidelakeError                    1  any other failure with a message for the use
 │   ├── GenerationError             table and checkpoint do not match
 │   ├── LockedError                 another process writes this hop
 │   │   └── LeaseLostError          the lock was lost; the message lists the completed steps
+│   ├── RowsChangedError            a transform function added or removed rows
 │   ├── UnbalancedError             the ledger does not balance
 │   ├── UnequalError                a table differs from what bronze implies
 │   └── SchemaChangedError          the stored table does not fit the current definition
@@ -68,6 +70,10 @@ class ConfigError(UsageError):
         lines = "\n".join(f"  - {violation}" for violation in self.violations)
         count = len(self.violations)
         super().__init__(f"{file}: {count} {'error' if count == 1 else 'errors'}\n{lines}")
+
+
+class TransformError(UsageError):
+    """A transform function cannot be imported, failed, or returns other columns than declared."""
 
 
 class NotBuiltError(UsageError):
@@ -163,6 +169,10 @@ class LeaseLostError(LockedError):
             f"Continue with: {command}" if command else "Committed batches are kept; run again."
         )
         super().__init__(" ".join(sentences))
+
+
+class RowsChangedError(RefusedError):
+    """A transform function added or removed rows of a batch."""
 
 
 class UnbalancedError(RefusedError):

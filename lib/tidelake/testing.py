@@ -1,25 +1,35 @@
-"""Run a pipeline's hops in a test, on given lines and in a separate lake.
+"""Run a pipeline's hops, or a transform function alone, in a test.
 
 Example::
 
     with playing() as play:
         played = play("conf/pipelines/shop.yml", [b'{"id": "a", …}'], tmp_path)
         assert played.fates == {"silver": 1}
+
+    def test_risk() -> None:
+        rows = [{"user_id": "u1", "value": 700.0}]
+        found = transformed(risk, rows, schema="user_id STRING, value DOUBLE", columns="score INT")
+        assert found == [{"score": 7}]
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
 from tidelake.config import FilesSource, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import UsageError
+from tidelake.errors import RowsChangedError, TransformError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.silver.transform import RECORD, UserFunction
 
 Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
 
@@ -46,6 +56,82 @@ class Played:
         return list(ask(self.lake, sql).rows)
 
 
+def transformed(
+    function: Callable[[DataFrame], DataFrame],
+    rows: Sequence[Mapping[str, Any]],
+    *,
+    schema: str,
+    columns: str,
+) -> list[dict[str, Any]]:
+    """Call a transform function on a few rows, and check its contract.
+
+    Args:
+        function: The function, as named by ``transform.function``.
+        rows: What it gets, by column; a column that a row lacks is null.
+        schema: DDL of the columns of ``rows``.
+        columns: DDL of the declared columns, as in ``transform.columns``.
+
+    Returns:
+        The declared columns of each row, in the order of ``rows``.
+
+    Raises:
+        TransformError: It failed, returns other columns than declared, or gives a row another
+            result when it is called again, or without the other rows.
+        RowsChangedError: It added or removed rows.
+    """
+    with _session() as spark:
+        names = spark.createDataFrame([], schema).columns
+        tried = UserFunction(function, columns, f"transform {function.__name__}")
+
+        def results(chosen: Sequence[int]) -> dict[int, dict[str, Any]]:
+            given = [(n, *[rows[n].get(name) for name in names]) for n in chosen]
+            frame = spark.createDataFrame(given, f"_n INT, {schema}")
+            plain = frame.select(F.struct("*").alias(RECORD), *names)
+            found = tried.on(plain).collect()
+            # No row has the number -1.
+            numbers: list[int] = [row[RECORD]["_n"] if row[RECORD] else -1 for row in found]
+            if Counter(numbers) != Counter(chosen):
+                more, fewer = (
+                    (Counter(numbers) - Counter(chosen)).total(),
+                    (Counter(chosen) - Counter(numbers)).total(),
+                )
+                raise RowsChangedError(
+                    f"{tried.place} changed the rows: {fewer} vanished, {more} appeared"
+                )
+            values = [row.asDict(recursive=True) for row in found]
+            return {
+                number: {name: value for name, value in one.items() if name != RECORD}
+                for number, one in zip(numbers, values, strict=True)
+            }
+
+        everything = range(len(rows))
+        together = results(everything)
+        apart = results(everything[::2]) | results(everything[1::2])
+    # By their text: NaN is not equal to itself.
+    differing = [n for n in everything if repr(together[n]) != repr(apart[n])]
+    if differing:
+        n = differing[0]
+        raise TransformError(
+            f"{tried.place} gives row {n} another result when it is called again without the "
+            f"other rows: {together[n]}, then {apart[n]}"
+        )
+    return [together[n] for n in everything]
+
+
+@contextmanager
+def _session() -> Iterator[SparkSession]:
+    """Give the active session, or one that ends with the block."""
+    from tidelake.spark.session import build_session  # noqa: PLC0415
+
+    before = SparkSession.getActiveSession()
+    spark = before or build_session(load_environment("local", root="unused"))
+    try:
+        yield spark
+    finally:
+        if before is None:
+            spark.stop()
+
+
 @contextmanager
 def playing() -> Iterator[Play]:
     """Start Spark for any number of test runs, or use the active session.
@@ -56,16 +142,10 @@ def playing() -> Iterator[Play]:
         empty. The records of a pipeline that reads Parquet or Avro files are JSON lines too;
         the lines of one that reads CSV are a file's, the header included.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415
-
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
     from tidelake.runtime.runner import run_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
-    from tidelake.spark.session import build_session  # noqa: PLC0415
-
-    before = SparkSession.getActiveSession()
-    spark = before or build_session(load_environment("local", root="unused"))
 
     def play(pipeline: str | Path, lines: Iterable[bytes], folder: Path) -> Played:
         landing = folder / "landing"
@@ -91,8 +171,5 @@ def playing() -> Iterator[Play]:
             lake=lake,
         )
 
-    try:
+    with _session() as spark:
         yield play
-    finally:
-        if before is None:
-            spark.stop()

@@ -7,6 +7,7 @@ import re
 import time
 from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,9 +21,10 @@ from tidelake.config import (
     Measure,
     SessionWindow,
     load_pipeline,
-    unbuilt_features,
 )
 from tidelake.config.expectations import load_suite
+from tidelake.config.pipeline import silver_types
+from tidelake.delta.notes import changed_parts, silver_note
 from tidelake.errors import ConfigError, UsageError, Violation
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -90,7 +92,6 @@ def test_the_pipelines_of_the_repository_load_and_can_run(name: str) -> None:
     assert pipeline.file.endswith(f"{name}.yml")
     assert isinstance(pipeline.source, FilesSource)
     assert pipeline.source.path == f"/lake/landing/{name}"
-    assert unbuilt_features(pipeline) == []
 
 
 def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
@@ -250,7 +251,32 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"dedup": {"beyond_ttl": "drop"}}, "dedup.beyond_ttl", "merge, ignore"),
         ({"quality": {}}, "quality.suite", "required"),
         ({"alerts": {"quarantine_rate": 2}}, "alerts.quarantine_rate", "at most"),
-        ({"transform": "module"}, "transform", "package.module:function"),
+        ({"transform": "m:f"}, "transform", ""),
+        (
+            {"transform": {"function": "module", "columns": "a INT"}},
+            "transform.function",
+            "package.module:function",
+        ),
+        (
+            {"transform": {"function": "m:f", "columns": "a NUMBER"}},
+            "transform.columns",
+            "unknown type NUMBER",
+        ),
+        (
+            {"transform": {"function": "m:f", "columns": "event_time TIMESTAMP"}},
+            "transform.columns",
+            "event_time is a reserved column",
+        ),
+        (
+            {"transform": {"function": "m:f", "columns": "`a b` INT"}},
+            "transform.columns",
+            "'a b' is not a valid column name",
+        ),
+        (
+            {"transform": {"function": "m:f", "columns": "Action STRING"}},
+            "transform.columns",
+            "write it as there",
+        ),
         ({"gold__0__window": "1 minute"}, "gold[0].window", "mapping"),
         ({"gold__0__window__kind": "sliding"}, "gold[0].window.kind", "not one of"),
         ({"gold__0__window__size": "0 minutes"}, "gold[0].window.size", "longer than 0"),
@@ -708,29 +734,44 @@ def test_a_source_without_a_path_cannot_be_overridden(tmp_path: Path) -> None:
         load_pipeline(file, LAPTOP, source="/x")
 
 
-@pytest.mark.parametrize(
-    ("values", "feature"),
-    [
-        ({"transform": "shop.silver:clean"}, "transform"),
-    ],
-)
-def test_what_is_not_built_yet_loads_and_is_named(
-    tmp_path: Path, values: dict[str, Any], feature: str
-) -> None:
-    pipeline = load_pipeline(write(tmp_path, changed(**values)), LAPTOP)
-    assert unbuilt_features(pipeline) == [feature]
-
-
 @pytest.mark.parametrize("evolution", ["strict", "additive", "rescue"])
 def test_each_evolution_is_built(tmp_path: Path, evolution: str) -> None:
     pipeline = load_pipeline(write(tmp_path, changed(event__evolution=evolution)), LAPTOP)
     assert pipeline.event.evolution == evolution
-    assert unbuilt_features(pipeline) == []
+
+
+def test_the_columns_of_a_transform_are_columns_of_silver(tmp_path: Path) -> None:
+    transform = {"function": "not.there:yet", "columns": "risk STRING, n DOUBLE"}
+    raw = changed(
+        transform=transform,
+        gold__0__keys=["risk"],
+        gold__0__measures={"total": {"sum": "n"}},
+        comments={"risk": "How sure we are."},
+    )
+    pipeline = load_pipeline(write(tmp_path, raw), LAPTOP)
+    assert pipeline.defined_columns == ("user_id", "action", "n", "risk")
+    types = silver_types(pipeline)
+    assert (types["risk"], types["n"], types["action"]) == ("STRING", "DOUBLE", "STRING")
+    bare = load_pipeline(write(tmp_path, changed()), LAPTOP)
+    commit = SimpleNamespace(note=silver_note(bare))
+    assert changed_parts(commit, pipeline).rules == ("transform",)  # type: ignore[arg-type]
+
+
+def test_a_key_of_a_dimension_cannot_be_replaced(tmp_path: Path) -> None:
+    raw = changed(
+        kind="dimension",
+        gold=None,
+        event__sequence="n",
+        dimension={"key": ["user_id"]},
+        transform={"function": "m:f", "columns": "user_id STRING"},
+    )
+    (found,) = violations(tmp_path, raw)
+    assert (found.path, "cannot be replaced" in found.message) == ("transform.columns", True)
 
 
 def test_the_prefilter_is_built(tmp_path: Path) -> None:
     raw = changed(dedup={"prefilter": "operator"})
-    assert unbuilt_features(load_pipeline(write(tmp_path, raw), LAPTOP)) == []
+    assert load_pipeline(write(tmp_path, raw), LAPTOP).dedup.prefilter == "operator"
 
 
 def test_a_suite_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
@@ -761,4 +802,5 @@ def test_a_gold_table_names_its_columns_in_order(tmp_path: Path) -> None:
 
 def test_alerts_are_taken_without_a_word(tmp_path: Path) -> None:
     alerts = {"lag_seconds": 300, "quarantine_rate": 0.02, "watermark_stuck": "10 minutes"}
-    assert unbuilt_features(load_pipeline(write(tmp_path, changed(alerts=alerts)), LAPTOP)) == []
+    found = load_pipeline(write(tmp_path, changed(alerts=alerts)), LAPTOP).alerts
+    assert (found.lag_seconds, found.quarantine_rate) == (300, 0.02)

@@ -76,9 +76,6 @@ def _features() -> Iterator[str]:
                     for part in ast.walk(node.args[0])
                     if isinstance(part, ast.Constant) and isinstance(part.value, str)
                 )
-            elif isinstance(node, ast.FunctionDef) and node.name == "unbuilt_features":
-                (named,) = (one for one in ast.walk(node) if isinstance(one, ast.Dict))
-                yield from (key.value for key in named.keys if isinstance(key, ast.Constant))
 
 
 def test_all_that_is_not_built_is_on_one_page() -> None:

@@ -18,7 +18,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.cli.selecting import chosen_names, in_order, run_each
-from tidelake.config import Detection, FilesSource, Pipeline, unbuilt_features
+from tidelake.config import Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
@@ -112,8 +112,6 @@ def run_selected(place: Place, names: Sequence[str], hop: str, trigger: str | No
     if not when.ends:
         raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
     pipelines = in_order([place.load(name) for name in names])
-    for pipeline in pipelines:
-        _refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
     with started(place, pipelines=pipelines) as run:
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
@@ -144,7 +142,6 @@ def run_pipeline(
     when = parse_trigger(trigger)
     for definition in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, definition)
-    _refuse_unbuilt(pipeline)
     refuse_unready(place.environment)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
@@ -188,17 +185,9 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
     if isinstance(pipeline.source, FilesSource):
-        _refuse_unbuilt(pipeline)
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
         check_landing(pipeline.source.path, taken, pipeline.source.format)
-
-
-def _refuse_unbuilt(pipeline: Pipeline) -> None:
-    """Raise a NotBuiltError listing the pipeline's unsupported features."""
-    missing = unbuilt_features(pipeline)
-    if missing:
-        raise NotBuiltError(f"{pipeline.file}: {', '.join(missing)}")
 
 
 @contextlib.contextmanager
@@ -210,8 +199,6 @@ def started(
     It is for ``pipelines``, by default the place's; the run is of the first.
     """
     pipelines = pipelines or [place.pipeline]
-    for pipeline in pipelines:
-        _refuse_unbuilt(pipeline)
 
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415

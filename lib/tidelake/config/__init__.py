@@ -24,7 +24,6 @@ from tidelake.config.pipeline import (
     Enrich,
     Event,
     Pipeline,
-    unbuilt_features,
 )
 from tidelake.config.places import conf_file
 from tidelake.config.source import (
@@ -68,5 +67,4 @@ __all__ = [
     "load_environment",
     "load_pipeline",
     "parse_duration",
-    "unbuilt_features",
 ]

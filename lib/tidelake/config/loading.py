@@ -33,6 +33,7 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
     PipelineFile,
+    Transform,
     completed_changes,
     payload_types,
     selected_columns,
@@ -47,11 +48,10 @@ from tidelake.config.sharing import (
     read_definition,
     replaced,
 )
-from tidelake.config.source import CHANGE_COLUMNS, address_of, is_address, source_findings
+from tidelake.config.source import CHANGE_COLUMNS, override_source, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import UsageError
 
-_PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
 _DAYS = {"kind": "tumbling", "size": "1 day"}
@@ -93,7 +93,7 @@ def load_pipeline(
     document = read.document
     findings = document.findings
     if source is not None:
-        _override(document, source)
+        override_source(document, source)
     raw: dict[str, Any] = _interpolated(
         document.content, (), environment, read.parameters, findings
     )
@@ -119,7 +119,7 @@ def load_pipeline(
         gold = {table.name: table.columns for table in pipeline.aggregates}
         gold |= {detection.name: detection.shown for detection in pipeline.detections}
         # Rules are evaluated before dimensions are joined.
-        columns = (*names.SILVER_RESERVED, *selected_columns(pipeline.event))
+        columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)
         suite = load_suite(suite_file, columns=columns, gold=gold)
     links = {"file": document.file, "dimensions": dimensions, "suite": suite, "avro_schema": avro}
     return Pipeline.model_validate({**dict(pipeline), **links})
@@ -167,30 +167,6 @@ def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) 
             return candidate
     findings.append(Finding(place, f"there is no file {name}; expected at {places[0]}"))
     return None
-
-
-def _override(document: Document, path: str) -> None:
-    """Override the source of the file with a path or a topic."""
-    source = document.content.get("source")
-    if not isinstance(source, dict):
-        return
-    kind = source.get("kind")
-    if is_address(path):
-        to = address_of(path)
-        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
-        kept = {key: value for key, value in source.items() if key in keys}
-        topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
-        document.content["source"] = kept | topic_source
-    elif kind == "kafka":
-        kept = {key: source[key] for key in ("format", "envelope") if key in source}
-        document.content["source"] = {**kept, "kind": "files", "path": path}
-    elif kind == "rate":
-        raise UsageError(
-            f"{document.file}: --source cannot replace a source of kind rate, which generates its "
-            "own records"
-        )
-    else:
-        source["path"] = path
 
 
 def _interpolated(
@@ -274,20 +250,26 @@ def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     """Check SQL, names and references of valid sections; the model reports invalid ones."""
     event = _validated(Event, raw.get("event"))
     dimension = _validated(DimensionSpec, raw.get("dimension"))
+    transform = _validated(Transform, raw.get("transform"))
+    added = transform.types if transform else {}
+    is_known = transform is not None or raw.get("transform") is None
     enrich, written = _validated_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
     # Silver's columns with their types; None if a section that defines them is invalid.
     columns: dict[str, str | None] | None = None
     if event is not None:
         yield from _event_findings(event, _envelope(raw))
-        yield from _enrich_findings(event, enrich)
+        yield from _transform_findings(event, added, dimension)
+        if is_known:
+            yield from _enrich_findings([*selected_columns(event), *added], enrich)
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
-        if isinstance(written, list) and len(enrich) == len(written):
+        if is_known and isinstance(written, list) and len(enrich) == len(written):
             payload = payload_types(event, _envelope(raw))
             columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
             columns |= {
                 name: type_of(sql, payload) for name, sql in selected_columns(event).items()
             }
+            columns |= added
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
@@ -368,8 +350,26 @@ def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
             )
 
 
-def _enrich_findings(event: Event, enrichments: dict[int, Enrich]) -> Iterator[Finding]:
-    known = [*names.SILVER_RESERVED, *selected_columns(event)]
+def _transform_findings(
+    event: Event, added: Collection[str], dimension: DimensionSpec | None
+) -> Iterator[Finding]:
+    path: KeyPath = ("transform", "columns")
+    selected = {name.lower(): name for name in selected_columns(event)}
+    reserved = {*names.SILVER_RESERVED, *(names.DIMENSION_RESERVED if dimension else ())}
+    for name in added:
+        written = selected.get(name.lower(), name)
+        if name.lower() in reserved:
+            yield Finding(path, f"{name} is a reserved column; choose another name")
+        elif not names.is_column_name(name):
+            yield Finding(path, f"'{name}' is not a valid column name in silver")
+        elif written != name:
+            yield Finding(path, f"to replace the column {written}, write it as there, not {name}")
+        elif dimension is not None and name in dimension.key:
+            yield Finding(path, f"{name} is a key of the dimension and cannot be replaced")
+
+
+def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -> Iterator[Finding]:
+    known = [*names.SILVER_RESERVED, *columns]
     taken = {name.lower() for name in known}
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
@@ -403,7 +403,7 @@ def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterato
     if sorted(enrich.on.values()) != sorted(spec.key):
         message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
         yield Finding((*path, "on"), message)
-    known = tuple(selected_columns(dimension.event))
+    known = tuple(column for column in dimension.silver_columns if not column.startswith("_"))
     yield from _name_findings((*path, "columns"), enrich.columns, known)
     if enrich.as_of is not None and not spec.history:
         yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")

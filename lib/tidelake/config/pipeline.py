@@ -87,6 +87,23 @@ class Event(Model):
         return types.parse_schema(self.schema_ddl)
 
 
+class Transform(Model):
+    """A function of the user's, between ``event.select`` and the rules.
+
+    Attributes:
+        function: ``package.module:function``, from a frame to a frame with the same rows.
+        columns_ddl: The columns that it adds or replaces; ``columns`` in YAML.
+    """
+
+    function: _FunctionPath
+    columns_ddl: Annotated[str, AfterValidator(_valid_ddl)] = Field(alias="columns")
+
+    @property
+    def types(self) -> dict[str, str]:
+        """The types of the columns, in order."""
+        return {field.name: field.type.sql for field in types.parse_schema(self.columns_ddl)}
+
+
 class Watermark(Model):
     """The watermark and the limits of event time.
 
@@ -200,7 +217,7 @@ class PipelineFile(Documented):
         joins: Tables with one row per left event.
         detections: Tables of alerts.
         alerts: The limits of the alert rules.
-        transform: A user function, ``package.module:function``; not built yet.
+        transform: A function of the user's that adds or replaces columns.
         dimension: Dimensions only: the key.
     """
 
@@ -216,7 +233,7 @@ class PipelineFile(Documented):
     joins: tuple[Join, ...] = ()
     detections: tuple[Detection, ...] = ()
     alerts: Alerts = Alerts()
-    transform: _FunctionPath | None = None
+    transform: Transform | None = None
     dimension: DimensionSpec | None = None
 
     @property
@@ -272,13 +289,18 @@ class PipelineFile(Documented):
 
     @property
     def silver_columns(self) -> tuple[str, ...]:
-        """Names of silver's selected columns, in order."""
-        return tuple(self.selected)
+        """Names of silver's selected columns, in order; those that ``transform`` adds come last."""
+        return tuple(dict.fromkeys([*self.selected, *self.transformed]))
+
+    @property
+    def transformed(self) -> dict[str, str]:
+        """The types of the columns that ``transform`` adds or replaces."""
+        return self.transform.types if self.transform else {}
 
     @property
     def defined_columns(self) -> tuple[str, ...]:
-        """Silver's selected columns, and those of dimensions."""
-        return (*self.selected, *(name for enrich in self.enrich for name in enrich.columns))
+        """Silver's selected columns, those of ``transform``, and those of dimensions."""
+        return (*self.silver_columns, *(name for enrich in self.enrich for name in enrich.columns))
 
 
 class Pipeline(PipelineFile):
@@ -327,12 +349,6 @@ def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str,
     return defaults | event
 
 
-def unbuilt_features(pipeline: Pipeline) -> list[str]:
-    """List the features of a pipeline that are not built yet."""
-    used = {"transform": pipeline.transform}
-    return [name for name, is_used in used.items() if is_used]
-
-
 def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:
     """Return the types of the columns that an event's expressions may use: payload and bronze."""
     payload = {field.name: field.type.sql for field in event.fields}
@@ -345,6 +361,7 @@ def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     scope = payload_types(pipeline.event, pipeline.envelope)
     found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
+    found |= pipeline.transformed
     for enrich in pipeline.enrich:
         of_dimension = silver_types(pipeline.dimensions[enrich.dimension])
         found |= {name: of_dimension.get(name) for name in enrich.columns}

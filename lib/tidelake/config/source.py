@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tidelake.config.document import Finding
+from tidelake.config.document import Document, Finding
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.errors import UsageError
 
@@ -343,6 +343,38 @@ class Address:
 
     bootstrap: str
     topic: str
+
+
+# The keys of a source that describe its payloads, whatever it is read from.
+_PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
+
+
+def override_source(document: Document, path: str) -> None:
+    """Override the source of a pipeline file with a path or a topic.
+
+    Raises:
+        UsageError: The source generates its own records.
+    """
+    source = document.content.get("source")
+    if not isinstance(source, dict):
+        return
+    kind = source.get("kind")
+    if is_address(path):
+        to = address_of(path)
+        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
+        kept = {key: value for key, value in source.items() if key in keys}
+        topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
+        document.content["source"] = kept | topic_source
+    elif kind == "kafka":
+        kept = {key: source[key] for key in ("format", "envelope") if key in source}
+        document.content["source"] = {**kept, "kind": "files", "path": path}
+    elif kind == "rate":
+        raise UsageError(
+            f"{document.file}: --source cannot replace a source of kind rate, which generates its "
+            "own records"
+        )
+    else:
+        source["path"] = path
 
 
 def is_address(text: str) -> bool:

@@ -30,6 +30,7 @@ from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import stored_schemas
+from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
 
 _WAS_FILTERED, _STORED = "filtered", "_stored"
@@ -134,7 +135,10 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     # Request refused schemas again: some payloads may be decodable now.
     schemas = stored_schemas(run, still_refused=F.lit(False))
-    rows = run.plan.judge(as_never_requeued(bronze), schemas)
+    records = as_never_requeued(bronze)
+    # A function that drops rows would hide records from the erasure.
+    place = f"{run.pipeline.name}, erase"
+    rows = same_rows(records, run.plan.judge(records, schemas), run.pipeline, None, place)
     is_id = subject.column == EVENT_ID
     column = F.col(EVENT_ID) if is_id else F.col(SELECTED).getField(subject.column)
     # Columns are null if the payload is broken; in rows that `where` excludes they may also not

@@ -35,6 +35,7 @@ from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
+from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.classify import STAGE
 from tidelake.silver.fates import FATE, QUARANTINED
 
@@ -161,7 +162,8 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
         accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
         # Do not store the schemas: the run that processes the rows requests them itself.
         schemas = schemas_for(run, rows, keeps=False)
-        judged = run.plan.judge(rows, schemas)
+        place = f"{name}, quarantine replay"
+        judged = same_rows(rows, run.plan.judge(rows, schemas), run.pipeline, frames, place)
         decision = decide_fates(judged, run.plan, accepted, mark, frames)
         decided = frames.checkpoint(decision.rows.select("record_id", FATE, STAGE))
         both = decided.join(failed.dropDuplicates(["record_id"]), on="record_id", how="inner")

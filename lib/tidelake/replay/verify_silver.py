@@ -39,6 +39,7 @@ from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
 from tidelake.runtime.silver import decide_fates
+from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.fates import (
     FATE,
     LATE,
@@ -129,7 +130,9 @@ def judge_silver(
         run.spark, pipeline, lake, batch, known=known, nothing_accepted=since is None
     )
     schemas = stored_schemas(run, still_refused=F.col(_UNREAD))
-    judged = plan.judge(_bronze_records(inputs, schemas), schemas)
+    records = _bronze_records(inputs, schemas)
+    place = f"{pipeline.name}, verify"
+    judged = same_rows(records, plan.judge(records, schemas), pipeline, frames, place)
     decision = decide_fates(judged, plan, accepted, None, frames)
     marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)

@@ -121,6 +121,8 @@ class Lane:
             )
         if pipeline.enrich:
             raise NotBuiltError(f"{pipeline.file}: a fast lane with enrich")
+        if pipeline.transform:
+            raise NotBuiltError(f"{pipeline.file}: a fast lane with transform")
         if pipeline.reads_avro:
             raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
         if isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json":

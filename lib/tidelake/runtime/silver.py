@@ -29,6 +29,7 @@ from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.session_pool import run_concurrently
+from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver import fates
 from tidelake.silver.dedup import find_repeats
 from tidelake.silver.fields import extra_columns, new_columns
@@ -56,8 +57,12 @@ class SilverHop(HopQuery):
 
     @property
     def _judges_in_stream(self) -> bool:
-        """Whether the streaming plan can classify rows, before their batch is known."""
-        return not self._prefilters and self.run.pipeline.registry is None
+        """Whether the streaming plan can classify rows, before their batch is known.
+
+        A function of the user's may use a join or a window, which a stream would refuse.
+        """
+        pipeline = self.run.pipeline
+        return not (self._prefilters or pipeline.registry or pipeline.transform)
 
     @property
     def most(self) -> int:
@@ -290,7 +295,8 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     if not recovered.judged:
         # Stored before any row is decided, so that a retry reads the same schemas.
         writers = schemas.schemas_for(run, judged, redecides=context.rebuilds)
-        judged = plan.judge(judged, writers)
+        place = f"{name}, silver, batch {context.number}"
+        judged = same_rows(judged, plan.judge(judged, writers), pipeline, context.frames, place)
     judged = schemas.enriched(judged, plan, pinned)
     accepted = context.accepted(judged.sparkSession)
     decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)

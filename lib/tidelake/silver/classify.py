@@ -30,6 +30,7 @@ from tidelake.silver.payloads import (
     read_payloads,
 )
 from tidelake.silver.quality import compile_rules
+from tidelake.silver.transform import UserFunction
 
 STAGE, REASONS, FAILED_RULES, WARNINGS = "_stage", "_reasons", "_failed_rules", "_warnings"
 ORIGIN, REQUEUED_AT, SELECTED = "_origin", "_requeued_at", "_selected"
@@ -58,7 +59,7 @@ def classify(rows: DataFrame, judging: Judging, schemas: WriterSchemas | None = 
     read = read_payloads(rows, judging.pipeline, schemas, decode=judging.decode)
     attempted = payload_scope(read, judging.pipeline).select(*judging.attempted)
     judged = attempted.select(*judging.judged).withColumn(REASONS, judging.reasons)
-    return _with_rules(judged, judging).select(*judging.output)
+    return _with_rules(judging.transformed(judged), judging).select(*judging.output)
 
 
 class Judging:
@@ -76,6 +77,15 @@ class Judging:
         self.reasons = _reasons(pipeline)
         self.output = _output(pipeline.watermark.max_future_skew)
         self._rules: list[Column] | None = None
+        self._transform: UserFunction | None = None
+
+    def transformed(self, judged: DataFrame) -> DataFrame:
+        """Call the user's function, if there is one; loaded and tried with the first frame."""
+        if self.pipeline.transform is None:
+            return judged
+        if self._transform is None:
+            self._transform = UserFunction.of(self.pipeline)
+        return self._transform.on_selected(judged, self.pipeline, SELECTED)
 
     def rules(self, plain: DataFrame) -> list[Column]:
         """Return the rules, compiled once for the column types of the first frame."""
@@ -140,21 +150,24 @@ def _output(max_future_skew: timedelta) -> list[Column]:
         .when(F.size(FAILED_RULES) > 0, "expectation")
         .when(ahead, "future_event_time")
     )
-    # Differs between a record and its requeued copy.
-    requeued = F.concat_ws("#", "record_id", F.col(REQUEUED_AT).cast("string"))
-    row = F.when(F.col(REQUEUED_AT).isNotNull(), requeued).otherwise(F.col("record_id"))
     return [
         *[F.col(name) for name in (*_OWN, "event_id", "event_time")],
         utc_date("event_time").alias("event_date"),
         *[F.col(name) for name in (SELECTED, UNKNOWN)],
         F.xxhash64("payload").alias(PAYLOAD_HASH),
         hash_of_id().alias(ID_HASH),
-        row.alias(ROW),
+        row_id(REQUEUED_AT).alias(ROW),
         *[F.col(name) for name in (ORIGIN, REQUEUED_AT)],
         stage.alias(STAGE),
         F.when(is_broken, F.col(REASONS)).otherwise(F.col(FAILED_RULES)).alias(REASONS),
         *[F.col(name) for name in (REFUSAL, WARNINGS)],
     ]
+
+
+def row_id(requeued_at: str) -> Column:
+    """Return a row's id, which differs between a record and its requeued copy."""
+    requeued = F.concat_ws("#", "record_id", F.col(requeued_at).cast("string"))
+    return F.when(F.col(requeued_at).isNotNull(), requeued).otherwise(F.col("record_id"))
 
 
 def hash_of_id() -> Column:

@@ -72,6 +72,14 @@ def null_on_error(value: Column) -> Column:
     return ClassicColumn(bridge.column(tried))
 
 
+def is_deterministic(frame: DataFrame) -> bool:
+    """Return whether Spark marks no expression of a frame's plan as nondeterministic.
+
+    True through Spark Connect, where the plan cannot be asked.
+    """
+    return is_remote() or bool(frame._jdf.queryExecution().analyzed().deterministic())
+
+
 def release(checkpointed: DataFrame) -> None:
     """Unpersist the rows of a frame from ``localCheckpoint``."""
     plan: Any = checkpointed._jdf.queryExecution().analyzed()
