@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tidelake import names
-from tidelake.config.document import Document, Finding, KeyPath, findings_of
+from tidelake.config.document import Finding, KeyPath, findings_of
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import load_suite
 from tidelake.config.expressions import columns_in, expression_problems, type_of
