@@ -81,7 +81,7 @@ def test_files_of_avro_and_parquet_are_read_as_json(tmp_path: Path, format_: str
     [
         ({"registry": REGISTRY}, "source.registry", "unknown key"),
         ({"schema": "c.avsc"}, "source.schema", "unknown key"),
-        ({"format": "orc"}, "source.format", "json, parquet, avro"),
+        ({"format": "orc"}, "source.format", "json, csv, parquet, avro"),
     ],
 )
 def test_a_schema_beside_files_is_an_error(
