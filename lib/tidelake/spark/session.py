@@ -281,7 +281,9 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
     return sibling
 
 
-def _settings(environment: Environment, jars: list[Path], use: SessionUse) -> dict[str, str]:
+def _settings(
+    environment: Environment, jars: list[Path], use: SessionUse = "lasting"
+) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's settings."""
     slots, master = str(os.cpu_count() or 2), environment.master or "local"
     # Separate executors have no archive of classes.
