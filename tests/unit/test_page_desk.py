@@ -219,6 +219,27 @@ def test_a_definition_that_breaks_shows_and_mends_itself(shop: Shop, clock: Cloc
     assert facts.whole
 
 
+def test_a_definition_is_read_again_when_its_defaults_change(
+    shop: Shop, clock: Clock, tmp_path: Path
+) -> None:
+    loads: list[str] = []
+    file = tmp_path / "shop.yml"
+    file.touch()
+
+    def load(name: str) -> Pipeline:
+        loads.append(name)
+        return shop.pipeline.model_copy(update={"file": str(file)})
+
+    desk = Desk(shop.lake, {"shop": "shop"}, load, clock=clock)
+    for _ in range(2):
+        desk.bring_up_to_date("shop")
+        clock.now += 5
+    assert len(loads) == 1
+    file.with_name("_defaults.yml").touch()
+    desk.bring_up_to_date("shop")
+    assert len(loads) == 2
+
+
 def test_a_part_that_cannot_be_read_leaves_the_others(
     shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -99,8 +99,7 @@ def read_definition(file: Path) -> PipelineDocument:
         found = find_definition(name, file.parent) or file
     document = read_document(found)
     members = _members(document)
-    defaults = [found.with_name(f"{_DEFAULTS}{suffix}") for suffix in SUFFIXES]
-    present = [path for path in defaults if path.is_file()]
+    present = defaults_beside(found)
     if len(present) > 1:
         raise UsageError(f"{found.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
     for path in present:
@@ -115,6 +114,12 @@ def read_definition(file: Path) -> PipelineDocument:
             f"{suggestion(name, members)}"
         )
     return PipelineDocument(document, members[name])
+
+
+def defaults_beside(file: Path) -> list[Path]:
+    """List the defaults in a file's folder: one at most, unless the folder is invalid."""
+    places = [file.with_name(f"{_DEFAULTS}{suffix}") for suffix in SUFFIXES]
+    return [path for path in places if path.is_file()]
 
 
 def lay_below(document: Document, defaults: Document) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelake.config import Pipeline
+from tidelake.config.sharing import defaults_beside
 from tidelake.delta.locks import writer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
@@ -56,7 +57,7 @@ class _Watch:
 
     asked_at: float = 0.0
     next_check_at: float = 0.0
-    file: tuple[str, int] | None = None
+    files: tuple[tuple[str, int], ...] = ()
     parts: dict[str, _Part] = field(default_factory=dict)
 
 
@@ -155,12 +156,12 @@ class Desk:
             self._refresh(name, part, key, read)
 
     def _definition(self, name: str, watch: _Watch) -> Pipeline:
-        """Return the definition, reloaded if its file changed."""
+        """Return the definition, reloaded if its file or its folder's defaults changed."""
         known = self._facts[name].pipeline
-        if known is not None and watch.file == _stamp(known.file):
+        if known is not None and watch.files == _stamps(known.file):
             return known
         found = self._load(self._called[name])
-        watch.file = _stamp(found.file)
+        watch.files = _stamps(found.file)
         watch.parts.clear()
         return found
 
@@ -219,8 +220,9 @@ def _is_current(facts: Facts, since: float) -> bool:
     return facts.flow is not None or not facts.has_run or bool(facts.broken)
 
 
-def _stamp(file: str) -> tuple[str, int]:
-    return file, Path(file).stat().st_mtime_ns
+def _stamps(file: str) -> tuple[tuple[str, int], ...]:
+    files = [Path(file), *defaults_beside(Path(file))]
+    return tuple((str(one), one.stat().st_mtime_ns) for one in files)
 
 
 def pulse_of(lake: Lake, pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[object, ...]]:
