@@ -150,7 +150,7 @@ def test_its_columns_are_judged_stored_summed_and_verified(
         with pytest.raises(kind, match=message):
             _go(_run(spark, tmp_path, function))
     assert ask(run.lake, "SELECT count(*) FROM silver.shop").rows[0] == (2,)
-    with pytest.raises(RowsChangedError, match=r"shop, erase: .* 1 vanished, 1 appeared"):
+    with pytest.raises(RowsChangedError, match=r"shop, erase: .* 2 vanished, 2 appeared"):
         find_records(_run(spark, tmp_path, "doubled_for_dropped"), Subject("event_id", "a"))
 
 
