@@ -137,7 +137,8 @@ def test_quarantined_records_are_replayed_and_backfilled_in_their_own_dialect(
     ]
     # From now on files have another dialect, and other texts of null; stored records do not.
     written = {"columns": [*_NAMES], "delimiter": ";", "nulls": ["NA"]}
-    changed = played.redefined(source={"format": "csv", "csv": written})
+    source = {"format": "csv", "csv": written}
+    changed = played.redefined(source=source)
     assert replay_quarantine(changed.context, Choice()).requeued == 1
     _put(changed, "b.csv", _records([4]).replace(b",", b";"))
     changed.run(_NOW)
@@ -147,7 +148,7 @@ def test_quarantined_records_are_replayed_and_backfilled_in_their_own_dialect(
     assert (ledger["balanced"], ledger["quarantined"], ledger["bronze"]) == (True, 0, 4)
     assert verify(changed.context).equal
 
-    fewer = changed.redefined(event={"where": "action <> 'purchase'"})
+    fewer = changed.redefined(source=source, event={"where": "action <> 'purchase'"})
     state = build(fewer.context, "bronze")
     assert differences(fewer.context, state).silver
     promote(fewer.context)
