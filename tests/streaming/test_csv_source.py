@@ -75,7 +75,9 @@ def lines(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Worl
     return played
 
 
-@pytest.mark.parametrize("mapped", [False, True], ids=["arrow_udf", "spark_4_0"])
+@pytest.mark.parametrize(
+    "mapped", [False, pytest.param(True, marks=pytest.mark.long)], ids=["arrow_udf", "spark_4_0"]
+)
 def test_any_split_into_files_and_runs_gives_the_tables_of_json_lines(
     spark: SparkSession,
     tmp_path: Path,
