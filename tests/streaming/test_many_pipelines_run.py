@@ -40,7 +40,7 @@ def test_a_selection_runs_inputs_first_and_a_failure_stops_no_other(
         text=True,
         check=False,
         env=os.environ,
-        timeout=300,
+        timeout=600,
     )
     assert ran.returncode == 2, ran.stderr
     assert ran.stderr.count("Starting Spark") == 1

@@ -105,6 +105,7 @@ def run_selected(place: Place, names: Sequence[str], hop: str, trigger: str | No
         ConfigError: A file is invalid; nothing was run.
     """
     from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
+    from tidelake.ops.status import little_waits  # noqa: PLC0415
 
     when = parse_trigger(trigger or AVAILABLE_NOW)
     if place.source is not None or hop == "dimensions":
@@ -113,7 +114,8 @@ def run_selected(place: Place, names: Sequence[str], hop: str, trigger: str | No
         raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
     pipelines = in_order([place.load(name) for name in names])
     refuse_unready(place.environment)
-    with started(place, pipelines=pipelines) as run:
+    brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
+    with started(place, "brief" if brief else "bulk", pipelines) as run:
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         def run_one(pipeline: Pipeline) -> None:
