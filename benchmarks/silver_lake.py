@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
 from benchmarks.silver_data import Cut, accepted, bronze, mark, silver
-from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.places import conf_dir, find_file
 from tidelake.delta.append import append, ensure_table

@@ -62,6 +62,15 @@ def s3() -> Iterator[Store]:
 
 
 @pytest.fixture
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Work as a new user does: in an empty folder."""
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
 def environment(tmp_path: Path) -> Environment:
     """Give the local environment on an empty root."""
     return load_environment("local", root=str(tmp_path / "lake"))

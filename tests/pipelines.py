@@ -9,7 +9,7 @@ import yaml
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import HEADERS_DDL
+from tidelake.bronze.records import HEADERS_DDL
 from tidelake.config import Environment, GoldTable, Pipeline, load_pipeline
 
 _COUNTED = {

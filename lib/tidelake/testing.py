@@ -157,7 +157,7 @@ def playing() -> Iterator[Play]:
         assert environment.root is not None
         lake = Lake(environment.root)
         definition = load_pipeline(str(pipeline), environment, source=str(landing))
-        if isinstance(definition.source, FilesSource) and not definition.reads_csv:
+        if isinstance(definition.source, FilesSource) and not definition.csv:
             # Rows of other formats have JSON payloads too.
             source = definition.source.model_copy(update={"format": "json"})
             definition = definition.model_copy(update={"source": source})

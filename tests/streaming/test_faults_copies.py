@@ -17,7 +17,7 @@ from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import Rules
 from tests.running import START, click, place_of, read
 from tests.worlds import TO_SILVER, World, world
-from tidelake.bronze import BRONZE_DDL, REQUEUE_DDL
+from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.notes import SilverNote
 from tidelake.ledger.terms import read_ledger

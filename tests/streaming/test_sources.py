@@ -13,7 +13,7 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.running import land, read, run
-from tidelake.bronze import read_stream
+from tidelake.bronze.records import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.ledger.terms import read_ledger

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 from typing import get_args
@@ -16,7 +15,7 @@ from tests.unit.handmade import NEW_YEAR, write_commit
 from tidelake.config import KafkaSource, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.ops.status import little_waits
-from tidelake.spark.java import SessionUse, driver_options
+from tidelake.spark.java import SessionUse, driver_options, java_path
 from tidelake.spark.session import _settings
 
 _MEGABYTE = 1 << 20
@@ -101,10 +100,10 @@ def test_java_starts_with_the_options_of_each_use_and_a_collector_of_the_users(
 ) -> None:
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", chosen)
     options = shlex.split(driver_options(use))
-    home = os.environ.get("JAVA_HOME")
-    java = [str(Path(home, "bin", "java")) if home else shutil.which("java") or "java"]
-    java += [*options, "-XX:+PrintFlagsFinal", "-version"]
-    done = subprocess.run(java, capture_output=True, text=True, check=True)
+    java = java_path()
+    assert java is not None
+    command = [java, *options, "-XX:+PrintFlagsFinal", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     flags = dict(re.findall(r"^ *bool (\w+) += (\w+)", done.stdout, re.MULTILINE))
     assert flags["UseParallelGC"] == ("true" if use == "bulk" and not chosen else "false")
     assert flags["UseSerialGC"] == ("true" if chosen else "false")

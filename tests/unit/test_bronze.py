@@ -9,7 +9,14 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import BRONZE_DDL, HEADERS_DDL, RECORD, identify, only_records, to_bronze
+from tidelake.bronze.records import (
+    BRONZE_DDL,
+    HEADERS_DDL,
+    RECORD,
+    identify,
+    only_records,
+    to_bronze,
+)
 from tidelake.config import DeltaSource, FilesSource, RateSource
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)

@@ -25,11 +25,11 @@ def _loaded(folder: Path, source: dict[str, Any]) -> Pipeline:
 def test_the_defaults_are_a_header_commas_and_quotes_in_utf_8(tmp_path: Path) -> None:
     pipeline = _loaded(tmp_path, {"kind": "files", "path": "landing", "format": "csv"})
     assert isinstance(pipeline.source, FilesSource)
-    assert pipeline.reads_csv
+    assert pipeline.csv
     assert pipeline.source.csv == CsvFormat(
         header=True, columns=None, delimiter=",", quote='"', escape=None, encoding="utf-8", nulls=()
     )
-    assert not load_pipeline(write(tmp_path, GOOD), LAPTOP).reads_csv
+    assert not load_pipeline(write(tmp_path, GOOD), LAPTOP).csv
 
 
 def test_every_key_can_be_written(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Change events: the row as the database has it, and what is no row by its name."""
+"""Unwrapped events: the row as the database has it, and what is no row by its name."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from tests.changes import ROW, Json, line, mysql, postgres, with_schema
 from tidelake.config.types import parse_schema
-from tidelake.silver.envelope import Change, ChangeDecoder, unwrap
+from tidelake.silver.envelope import ChangeDecoder, Unwrapped, unwrap
 from tidelake.silver.payloads import decoder_of
 
 ANNE = {"id": 1, "first_name": "Anne", "last_name": "Kretchmar", "email": "annek@noanswer.org"}
@@ -46,7 +46,7 @@ def decoded(
     return found.to_pylist()  # type: ignore[no-any-return]
 
 
-def row_of(change: Change) -> Json:
+def row_of(change: Unwrapped) -> Json:
     """Parse an unwrapped row."""
     found: Json = json.loads(change.row)
     return found

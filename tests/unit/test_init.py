@@ -21,12 +21,8 @@ from tidelake.config import Pipeline, load_environment, load_pipeline
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work as a new user does: in an empty folder."""
-    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+def folder(empty_folder: Path) -> Path:
+    return empty_folder
 
 
 def events(values: Sequence[dict[str, Any]], file: str = "events/a.jsonl") -> Path:

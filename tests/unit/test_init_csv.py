@@ -19,13 +19,9 @@ _HEADER = ["flight_id", "time_hour", "tailnum", "dep_delay", "fare", "cancelled"
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work as a new user does: in an empty folder."""
-    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("landing").mkdir()
-    return tmp_path
+    return empty_folder
 
 
 def _row(number: int) -> list[str]:

@@ -23,13 +23,9 @@ _START = datetime(2026, 1, 5, tzinfo=UTC)
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Work as a new user does: in an empty folder."""
-    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.chdir(tmp_path)
+def folder(empty_folder: Path) -> Path:
     Path("orders").mkdir()
-    return tmp_path
+    return empty_folder
 
 
 def _init(*arguments: str) -> Pipeline:
@@ -188,3 +184,10 @@ def test_compressed_lines_are_read(suffix: str) -> None:
     assert [field.name for field in shop.event.fields] == ["order_id", "at"]
     assert isinstance(shop.source, FilesSource)
     assert shop.source.format == "json"
+
+
+def test_a_damaged_archive_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    damaged = bytearray(gzip.compress(b'{"id": "a", "at": "2026-01-05T00:00:00Z"}\n' * 500))
+    damaged[20:30] = b"\xff" * 10
+    Path("orders/a.jsonl.gz").write_bytes(damaged)
+    assert "a.jsonl.gz cannot be read: Error -3 while decompressing" in _refused(capsys)

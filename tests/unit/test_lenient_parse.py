@@ -11,7 +11,7 @@ import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import BRONZE_DDL
+from tidelake.bronze.records import BRONZE_DDL
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.silver.lenient_parse import lenient_parse
 

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 from tests.pipelines import shop
 from tests.unit.judged import expect
-from tidelake.bronze import REQUEUE_DDL
+from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.config import Pipeline
 from tidelake.silver import classify, dedup, fates, summary
 from tidelake.silver.fates import decide, to_silver

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import zlib
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from io import BytesIO
@@ -17,6 +14,7 @@ from tidelake.bronze.avro_files import read_avro_container
 from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
+from tidelake.compression import DAMAGE, OPENERS
 from tidelake.config import FilesSource
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
@@ -98,7 +96,7 @@ def decompressed(path: str, content: bytes) -> bytes:
     Raises:
         BrokenFileError: It is truncated, damaged, or too large for memory.
     """
-    opener = _OPENERS.get(PurePosixPath(path).suffix)
+    opener = OPENERS.get(PurePosixPath(path).suffix)
     if opener is None:
         return content
     parts, size = [], 0
@@ -133,7 +131,7 @@ def refuse_broken_archive(path: str, stream: Any) -> None:
     Raises:
         BrokenFileError: It is truncated or damaged.
     """
-    opener = _OPENERS.get(PurePosixPath(path).suffix)
+    opener = OPENERS.get(PurePosixPath(path).suffix)
     if opener is not None:
         for _ in _parts(opener(stream)):
             pass
@@ -143,16 +141,5 @@ def _parts(stream: Any) -> Iterator[bytes]:
     try:
         while part := stream.read(_STEP):
             yield part
-    except (EOFError, OSError, zlib.error, pa.ArrowException) as error:
+    except (*DAMAGE, pa.ArrowException) as error:
         raise BrokenFileError(f"it is truncated or damaged: {error}") from error
-
-
-def _open_zstandard(stream: Any) -> Any:
-    return pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd")
-
-
-_OPENERS: dict[str, Callable[[Any], Any]] = {
-    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
-    ".bz2": bz2.BZ2File,
-    ".zst": _open_zstandard,
-}

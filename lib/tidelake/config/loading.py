@@ -86,10 +86,7 @@ def load_pipeline(
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
-    if not is_path:
-        # A file with for_each stands for pipelines of other names.
-        file = file.with_name(f"{name_or_path}{file.suffix}")
-    read = read_definition(file)
+    read = read_definition(file, None if is_path else name_or_path)
     document = read.document
     findings = document.findings
     if source is not None:

@@ -16,6 +16,7 @@ from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
 from tidelake.config.source import (
     CHANGE_COLUMNS,
+    CsvFormat,
     Envelope,
     FilesSource,
     KafkaSource,
@@ -242,9 +243,12 @@ class PipelineFile(Documented):
         return isinstance(self.source, KafkaSource) and self.source.format == "avro"
 
     @property
-    def reads_csv(self) -> bool:
-        """Whether payloads are CSV, not JSON."""
-        return isinstance(self.source, FilesSource) and self.source.format == "csv"
+    def csv(self) -> CsvFormat | None:
+        """How the source's CSV files are written; None if payloads are not CSV."""
+        source = self.source
+        if isinstance(source, FilesSource) and source.format == "csv":
+            return source.csv
+        return None
 
     @property
     def envelope(self) -> Envelope | None:

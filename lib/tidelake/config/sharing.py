@@ -84,24 +84,26 @@ def names_in(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def read_definition(file: Path) -> PipelineDocument:
+def read_definition(file: Path, name: str | None = None) -> PipelineDocument:
     """Read a pipeline file with its folder's defaults below it.
 
-    ``file`` is the file itself or, for a pipeline of ``for_each``, a path in the same folder with
-    the pipeline's name, where there is no file.
+    ``file`` is the file of the pipeline ``name``. Without a name it is a path as the user wrote it:
+    the file itself or, for a pipeline of ``for_each``, a path in the same folder with the
+    pipeline's name, where there is no file.
 
     Raises:
         UsageError: The file cannot be read, or stands for several pipelines.
         ConfigError: The file or the defaults are not readable YAML, or ``for_each`` is invalid.
     """
-    name, found = file.stem, file
-    if not file.is_file() and file.parent.is_dir():
-        found = find_definition(name, file.parent) or file
-    document = read_document(found)
+    if name is None:
+        name = file.stem
+        if not file.is_file() and file.parent.is_dir():
+            file = find_definition(name, file.parent) or file
+    document = read_document(file)
     members = _members(document)
-    present = defaults_beside(found)
+    present = defaults_beside(file)
     if len(present) > 1:
-        raise UsageError(f"{found.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
+        raise UsageError(f"{file.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
     for path in present:
         lay_below(document, read_document(path))
     if not members:
@@ -110,7 +112,7 @@ def read_definition(file: Path) -> PipelineDocument:
     if name not in members:
         known = ", ".join(members)
         raise UsageError(
-            f"{found} stands for several pipelines; name one of them: {known}"
+            f"{file} stands for several pipelines; name one of them: {known}"
             f"{suggestion(name, members)}"
         )
     return PipelineDocument(document, members[name])

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
-from tidelake.config import FilesSource, Pipeline
+from tidelake.config import Pipeline
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import ERASED, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
@@ -224,8 +224,8 @@ def _parts(pipeline: Pipeline) -> dict[str, Any]:
     whole = pipeline.model_dump(mode="json", include={"watermark", "dedup", "enrich", "transform"})
     rules = [rule.model_dump(mode="json") for rule in pipeline.rules]
     parts = {f"event.{name}": value for name, value in event.items()} | whole | {"quality": rules}
-    if isinstance(pipeline.source, FilesSource) and pipeline.reads_csv:
-        parts["source.csv.nulls"] = pipeline.source.csv.nulls
+    if pipeline.csv:
+        parts["source.csv.nulls"] = pipeline.csv.nulls
     # Only where used; otherwise existing pipelines would report a change of definition.
     of_payload = {"source.schema": pipeline.avro_schema, _ENVELOPE: pipeline.envelope}
     return parts | {name: value for name, value in of_payload.items() if value}

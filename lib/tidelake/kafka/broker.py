@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import subprocess
@@ -25,6 +24,7 @@ from tidelake.config import conf_file
 from tidelake.errors import MachineError, UsageError
 from tidelake.kafka import imported
 from tidelake.spark.jars import ensure_jars, read_lock
+from tidelake.spark.java import java_path
 
 _HOST = "127.0.0.1"
 _STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
@@ -200,8 +200,7 @@ def _wait_for_port(port: int) -> bool:
 
 def _java_command() -> list[str]:
     """Return the command line prefix for running a class of Kafka."""
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = java_path()
     (pyspark,) = imported("PySpark", "pyspark", extra="local")
     # The lock has no Scala library, because Spark includes it.
     scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")

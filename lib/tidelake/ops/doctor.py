@@ -25,6 +25,7 @@ from tidelake.errors import JarError, MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.names import LAYERS
 from tidelake.spark.jars import cache_dir, jars_for, sha256_of
+from tidelake.spark.java import java_path
 
 _LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2
 _GIB = 1 << 30
@@ -66,8 +67,7 @@ def check_java() -> DoctorFinding:
         f"install a JDK {_LEAST_JAVA} or newer (Debian: apt-get install openjdk-17-jre-headless) "
         "and set JAVA_HOME or PATH to it"
     )
-    home = os.environ.get("JAVA_HOME")
-    java = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    java = java_path()
     if java is None:
         return DoctorFinding("Java", "not found", remedy)
     try:

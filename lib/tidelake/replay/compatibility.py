@@ -142,7 +142,7 @@ def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
     bronze = lake.bronze(pipeline.name)
     if not bronze.exists:
         return []
-    if pipeline.reads_csv:
+    if pipeline.csv:
         sampled, seen = _columns_seen(lake, bronze.name)
     else:
         sampled, seen = _fields_seen(lake, bronze.name, in_envelope=pipeline.envelope is not None)

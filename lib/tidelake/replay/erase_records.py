@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.bronze import as_never_requeued
+from tidelake.bronze.records import as_never_requeued
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.notes import RECORDS, Arrival, Deduction, hash_of

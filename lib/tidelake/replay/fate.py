@@ -258,7 +258,7 @@ def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
         return fate.event_id == event_id
     try:
         # A record of CSV may be JSON by chance, such as a number.
-        content = json.loads(b"" if pipeline.reads_csv else fate.payload)
+        content = json.loads(b"" if pipeline.csv else fate.payload)
         return isinstance(content, dict) and str(content.get(pipeline.event.id)) == event_id
     except ValueError:
         subject = Subject(EVENT_ID, event_id)

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config import FilesSource, KafkaSource, Source
 from tidelake.delta.access import detail, load

@@ -16,9 +16,24 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelake import bronze
-from tidelake.bronze import BLOCK, BYTES, ERROR, NUMBER, POSITION
 from tidelake.bronze.file_format import BrokenFileError
+from tidelake.bronze.records import (
+    BLOCK,
+    BRONZE_DDL,
+    BYTES,
+    ERROR,
+    NUMBER,
+    POSITION,
+    REQUEUE_DDL,
+    SIZE,
+    identify,
+    last_row,
+    numbered,
+    only_records,
+    read_stream,
+    refuse_more,
+    to_bronze,
+)
 from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
@@ -112,7 +127,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, DeltaSource) and not FolderTable("", folder(source.path)).exists:
             raise SourceError(f"the source {source.path} is not a Delta table.")
         spark, requeue = self.run.spark, self.run.lake.requeue(self.run.pipeline.name)
-        for table, ddl in ((self.table, bronze.BRONZE_DDL), (requeue, bronze.REQUEUE_DDL)):
+        for table, ddl in ((self.table, BRONZE_DDL), (requeue, REQUEUE_DDL)):
             ensure_table(spark, table, from_ddl(spark, ddl), self.creation_note())
 
     def stream(self) -> DataFrame:
@@ -122,7 +137,7 @@ class BronzeHop(HopQuery):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
         session = whole_file_session(self.run.spark)
         self.run.progress.observer.attach(session)
-        return bronze.read_stream(session, source)
+        return read_stream(session, source)
 
     def check(self, query: StreamingQuery) -> None:
         """Check the source too: the broker's availability, or changes to ingested files."""
@@ -148,7 +163,7 @@ class BronzeHop(HopQuery):
                     refuse_broken_archives([path for path in paths if _is_suspect(path)])
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(batch):
-            identified = bronze.identify(with_positions(rows) if cut else rows, source, batch)
+            identified = identify(with_positions(rows) if cut else rows, source, batch)
             offered = self._offered(identified)
         files = self._files(offered, batch)
         # ``ingested_at`` must not decrease, even if the clock went back.
@@ -156,17 +171,17 @@ class BronzeHop(HopQuery):
         if last_stamp:
             stamp = max(stamp, datetime.fromisoformat(last_stamp))
         if self._reads_whole_files:
-            identified = bronze.only_records(identified)
+            identified = only_records(identified)
         elif files and not cut:
             ends = [(row["last"], row["last_length"]) for row in offered]
-            identified = bronze.refuse_more(identified, ends)
+            identified = refuse_more(identified, ends)
         # Of other formats than text, the payloads are larger than the files.
         texts = sum(row["text_bytes"] or 0 for row in offered) if self._reads_whole_files else 0
         size = max(texts, sum(file.size for file, _ in files))
         slots = slots_of(self.run.spark)
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
-        records = bronze.to_bronze(identified, ingested_at=stamp)
+        records = to_bronze(identified, ingested_at=stamp)
         records = in_order(records, files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         marks = (
@@ -258,7 +273,7 @@ class BronzeHop(HopQuery):
         """Aggregates over a source's records, built once for all batches."""
         # The file's state when the batch was planned.
         planned = [
-            F.max(bronze.SIZE).alias("size"),
+            F.max(SIZE).alias("size"),
             F.max(F.unix_millis("source_timestamp")).alias("modified"),
         ]
         if self._reads_whole_files:
@@ -279,7 +294,7 @@ class BronzeHop(HopQuery):
             fingerprint().alias("fingerprint"),
             contents().alias("contents"),
         ]
-        return [*counted, *planned, *bronze.last_row()] if self._reads_lines else counted
+        return [*counted, *planned, *last_row()] if self._reads_lines else counted
 
     def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
         """Return the batch's files with their records, after comparing them with what was read."""
@@ -390,11 +405,11 @@ def with_positions(rows: DataFrame) -> DataFrame:
     reads the micro-batch an extra time, and is valid only on the frame that the stream passed. A
     later read that finds more rows fails.
     """
-    counted = bronze.numbered(rows)
+    counted = numbered(rows)
     counts = F.min(NUMBER), F.count("*")
-    found = counted.groupBy("source", BLOCK).agg(*counts, *bronze.last_row()).collect()
+    found = counted.groupBy("source", BLOCK).agg(*counts, *last_row()).collect()
     moved = shifts([Block(name, at, first, last, n) for name, at, first, n, last, _ in found])
-    counted = bronze.refuse_more(counted, [(last, length) for *_, last, length in found])
+    counted = refuse_more(counted, [(last, length) for *_, last, length in found])
     records = [{"source": source, BLOCK: start, "_shift": by} for source, start, by in moved]
     ddl = f"source string, {BLOCK} bigint, _shift bigint"
     found_shifts = F.broadcast(from_records(rows.sparkSession, records, ddl))

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidelake.bronze import read_stream
+from tidelake.bronze.records import read_stream
 from tidelake.columns import instant
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.gold_definitions import FastLane

@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import as_never_requeued
+from tidelake.bronze.records import as_never_requeued
 from tidelake.config import Pipeline
 from tidelake.delta.access import read_between
 from tidelake.delta.log import last_commit
@@ -63,7 +63,7 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
     read by the lenient parser: a row whose id it misreads, and any Avro or CSV record, goes through
     exact deduplication. ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
     """
-    if pipeline.reads_avro or pipeline.reads_csv:
+    if pipeline.reads_avro or pipeline.csv:
         return missing.limit(0)
     twins = accepted.groupBy(
         F.col("event_id").alias("twin_id"), F.col(PAYLOAD_HASH).alias("twin_hash")

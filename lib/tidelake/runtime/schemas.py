@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.bronze import REQUEUE_DDL
+from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze import REQUEUE_DDL, as_never_requeued
+from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
 from tidelake.delta import notes

@@ -56,7 +56,7 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 _SCHEMAS = 64
 
 
-class Change(NamedTuple):
+class Unwrapped(NamedTuple):
     """A change event, unwrapped.
 
     ``row`` is a JSON object, ``source_time`` in microseconds since the epoch. ``skipped`` is why
@@ -103,7 +103,7 @@ _items = msgspec.json.Decoder(list[msgspec.Raw])
 _value = msgspec.json.Decoder(float_hook=Number)
 
 
-def unwrap(payload: bytes | None, key: bytes | None = None) -> Change:
+def unwrap(payload: bytes | None, key: bytes | None = None) -> Unwrapped:
     """Unwrap a record's change event.
 
     A JSON ``null`` is a tombstone. The fields of a tombstone, and of a delete without ``before``,
@@ -112,12 +112,12 @@ def unwrap(payload: bytes | None, key: bytes | None = None) -> Change:
     try:
         event, schema = _read(payload)
     except _BROKEN:
-        return Change(refusal=_NO_EVENT)
+        return Unwrapped(refusal=_NO_EVENT)
     if event is None:
-        return Change(_row_of_key(key) or b"{}", skipped="payload: a tombstone")
+        return Unwrapped(_row_of_key(key) or b"{}", skipped="payload: a tombstone")
     op, source = event.op, event.source or _Source()
     time = _instant(source.ts_us, source.ts_ms) or _instant(event.ts_us, event.ts_ms)
-    change = Change(op=op, source_time=time, source_position=_position(source))
+    change = Unwrapped(op=op, source_time=time, source_position=_position(source))
     if op == _MESSAGE:
         return change._replace(skipped="payload: op m has no row")
     if op not in _ROW_OPS:
@@ -146,7 +146,7 @@ def _read(payload: bytes | None) -> tuple[_Event | None, bytes]:
     return event, schema
 
 
-def _with_row(change: Change, row: bytes, schema: bytes, image: str) -> Change:
+def _with_row(change: Unwrapped, row: bytes, schema: bytes, image: str) -> Unwrapped:
     """Add the row, converted by the message's schema, without the values that were not sent."""
     try:
         convert = _converters(schema).get(image)
@@ -417,7 +417,7 @@ class ChangeDecoder:
         ]
         return pa.StructArray.from_arrays(columns, fields=list(self.type))
 
-    def _with_reasons(self, broken: pa.Array, changes: Sequence[Change]) -> pa.Array:
+    def _with_reasons(self, broken: pa.Array, changes: Sequence[Unwrapped]) -> pa.Array:
         """Add a reason for each declared field that was not sent, and for a record without row."""
         if not any(change.unavailable or change.skipped for change in changes):
             return broken

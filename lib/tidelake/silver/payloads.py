@@ -18,7 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
-from tidelake.config import Field, FieldType, FilesSource, Pipeline
+from tidelake.config import Field, FieldType, Pipeline
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.csv_records import LAYOUT_HEADER
 from tidelake.names import quoted
@@ -113,7 +113,7 @@ def read_payloads(
         ``_skipped`` (boolean), and its columns among the values.
     """
     payload = F.col("payload")
-    if pipeline.reads_csv:
+    if pipeline.csv:
         return _decoded(rows, payload, None, pipeline, decode)
     if not pipeline.reads_avro:
         return _decoded(rows, payload, F.lit("payload: not one JSON object"), pipeline, decode)
@@ -140,7 +140,7 @@ def _decoded(
     kept = [name for name in rows.columns if name not in (_TEXT, REFUSAL)]
     decode = decode or decoding(pipeline)
     inputs, own = [text], []
-    if pipeline.reads_csv:
+    if pipeline.csv:
         inputs.append(_layout())
     elif pipeline.envelope:
         # What could not become JSON has a reason already.
@@ -172,9 +172,9 @@ def _typed(fields: Sequence[Field]) -> list[DecodedField]:
 
 
 def _decoder(pipeline: Pipeline) -> Any:
-    event, source = pipeline.event, pipeline.source
-    if isinstance(source, FilesSource) and pipeline.reads_csv:
-        return CsvDecoder(_typed(event.fields), event.evolution, source.csv.nulls)
+    event = pipeline.event
+    if pipeline.csv:
+        return CsvDecoder(_typed(event.fields), event.evolution, pipeline.csv.nulls)
     rows = decoder_of(event.fields, event.evolution)
     return ChangeDecoder(rows) if pipeline.envelope else rows
 
@@ -194,7 +194,7 @@ def decoding(pipeline: Pipeline) -> Any:
     def decode_two(payloads: pa.Array, beside: pa.Array) -> pa.Array:
         return decoder.decode(payloads, beside)
 
-    function = decode_two if pipeline.reads_csv or pipeline.envelope else decode_one
+    function = decode_two if pipeline.csv or pipeline.envelope else decode_one
     # Spark would call a deterministic UDF once for each field extracted from its result.
     return arrow_udf(function, _decoded_ddl(pipeline)).asNondeterministic()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,12 @@ _COMPILED_ONCE = Path(__file__).with_name("compiled_once.json")
 # Where a user may choose a garbage collector; Java does not start with two.
 _JAVA_VARIABLES = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 _COLLECTOR = re.compile(r"-XX:\+Use\w+GC\b")
+
+
+def java_path() -> str | None:
+    """Return Java's path in ``JAVA_HOME``, or on the path as Spark finds it; None without one."""
+    home = os.environ.get("JAVA_HOME")
+    return str(Path(home) / "bin" / "java") if home else shutil.which("java")
 
 
 def driver_options(use: SessionUse) -> str:

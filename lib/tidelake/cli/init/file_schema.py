@@ -47,7 +47,7 @@ def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
     Raises:
         BrokenFileError: The file is broken.
     """
-    # PySpark's import takes a second, which a sample of JSON does not need.
+    # fastavro and pyarrow are slow to import, and a sample of JSON does not need them.
     from tidelake.bronze.avro_files import avro_schema_of  # noqa: PLC0415
     from tidelake.bronze.parquet_files import parquet_schema  # noqa: PLC0415
 

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import io
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import IO, Any
 
 from tidelake.cli.init.csv_sample import CsvFile, looks_like_csv, sample_csv
 from tidelake.cli.init.file_schema import common_types, types_in
+from tidelake.compression import DAMAGE, OPENERS
 from tidelake.config import CsvFormat, FilesSource
 from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
@@ -139,10 +137,9 @@ def read_files(path: Path, *, lines: int) -> Sample:
     refuse_unfit([LandedFile(str(file), file.stat().st_size, 0) for file in files], format_)
     if format_ == "csv":
         return _csv_sample(files, each=each)
-    reader = _lines if format_ == "json" else _rows
-    records = islice((r for file in files for r in islice(reader(file), each)), lines)
-    schemas = [] if format_ == "json" else [_types_in(file, format_) for file in files]
-    return sample_of(list(records), format_, common_types(schemas))
+    if format_ != "json":
+        return _of_whole_files(files, format_, each=each, lines=lines)
+    return sample_of(islice((r for file in files for r in islice(_lines(file), each)), lines))
 
 
 def _csv_sample(files: Sequence[Path], *, each: int) -> Sample:
@@ -156,8 +153,8 @@ def _csv_sample(files: Sequence[Path], *, each: int) -> Sample:
 
 
 def _head(file: Path, size: int) -> bytes:
-    with _reading(file), _OPENERS.get(file.suffix, open)(file, "rb") as stream:
-        return bytes(stream.read(size))
+    with _opened(file) as stream:
+        return stream.read(size)
 
 
 def _walk(path: Path) -> Iterator[Path]:
@@ -172,7 +169,7 @@ def _walk(path: Path) -> Iterator[Path]:
 def _format_of(file: Path) -> FileFormat:
     """Return a file's format by its suffix, or by what it begins with."""
     named = file.suffix.lower().removeprefix(".")
-    bare = file.with_suffix("") if file.suffix in _OPENERS else file
+    bare = file.with_suffix("") if file.suffix in OPENERS else file
     if bare.suffix.lower() in _CSV_SUFFIXES:
         return "csv"
     for known in _MAGIC.values():
@@ -191,46 +188,37 @@ def _reading(file: Path) -> Iterator[None]:
     """Name the file in errors of the block."""
     try:
         yield
-    except (OSError, EOFError, ValueError) as error:
+    except DAMAGE as error:
         raise SourceError(f"{file} cannot be read: {error}") from error
 
 
-def _content(file: Path) -> bytes:
-    from tidelake.bronze.whole_files import decompressed  # noqa: PLC0415  imports PySpark
-
-    return decompressed(str(file), file.read_bytes())
-
-
-def _types_in(file: Path, format_: FileFormat) -> Mapping[str, FieldType]:
-    with _reading(file):
-        return types_in(format_, _content(file))
+@contextmanager
+def _opened(file: Path) -> Iterator[IO[bytes]]:
+    """Open a file, decompressed; errors of the block name it."""
+    with _reading(file), file.open("rb") as stream:
+        open_compressed = OPENERS.get(file.suffix)
+        yield stream if open_compressed is None else open_compressed(stream)
 
 
-def _rows(file: Path) -> Iterator[Record]:
-    from tidelake.bronze.whole_files import reader_of  # noqa: PLC0415  imports PySpark
+def _of_whole_files(files: Sequence[Path], format_: FileFormat, *, each: int, lines: int) -> Sample:
+    """Sample the first rows of files whose schemas have their fields' types."""
+    # pyarrow, which a sample of JSON does not need, is slow to import.
+    from tidelake.bronze.whole_files import decompressed, reader_of  # noqa: PLC0415
 
-    source = FilesSource(kind="files", path=str(file), format=_format_of(file))
-    read = reader_of(source)
+    read = reader_of(FilesSource(kind="files", path=str(files[0]), format=format_))
     assert read is not None
-    with _reading(file):
-        number = 0
-        for payloads, _ in read(_content(file)):
-            for payload in payloads:
-                number += 1
-                yield Record(f"{file} row {number}", "files", payload)
-
-
-def _open_zstandard(file: Path, _: str) -> IO[Any]:
-    import pyarrow as pa  # noqa: PLC0415  slow to import
-
-    return io.BufferedReader(pa.input_stream(str(file), compression="zstd"))
-
-
-_OPENERS: dict[str, Callable[..., IO[Any]]] = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".zst": _open_zstandard,
-}
+    records: list[Record] = []
+    schemas = []
+    for file in files:
+        with _reading(file):
+            content = decompressed(str(file), file.read_bytes())
+            payloads = chain.from_iterable(chunk for chunk, _ in read(content))
+            records += [
+                Record(f"{file} row {number}", "files", payload)
+                for number, payload in enumerate(islice(payloads, each), start=1)
+            ]
+            schemas.append(types_in(format_, content))
+    return sample_of(records[:lines], format_, common_types(schemas))
 
 
 def _lines(file: Path) -> Iterator[Record]:
@@ -238,7 +226,7 @@ def _lines(file: Path) -> Iterator[Record]:
         raise SourceError(
             f"{file}: only Spark reads this compression; pass an uncompressed file with --sample."
         )
-    with _reading(file), _OPENERS.get(file.suffix, open)(file, "rb") as stream:
+    with _opened(file) as stream:
         for number, line in enumerate(
             iter(lambda: stream.readline(_MAX_RECORD_BYTES), b""), start=1
         ):
