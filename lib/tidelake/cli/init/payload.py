@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field, FieldType
 from tidelake.errors import SourceError
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED, from_micros, to_json
 from tidelake.names import SILVER_RESERVED, is_column_name, quoted
+
+if TYPE_CHECKING:
+    from tidelake.silver.envelope import Unwrapped
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
@@ -300,7 +304,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Payload:
-    """The schema of a sample's payloads, silver's columns, and notes on omitted fields."""
+    """The schema of a sample's payloads, silver's columns, and notes on omitted fields.
+
+    ``columns`` end with those of the envelope, if the payloads are change events.
+    """
 
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
@@ -314,11 +321,13 @@ def column_named(name: str, columns: Iterable[Column]) -> Column | None:
 
 
 def payload_of(
-    values: Sequence[Mapping[str, Any]], types: Mapping[str, FieldType] | None = None
+    values: Sequence[Mapping[str, Any]],
+    types: Mapping[str, FieldType] | None = None,
+    changes: Sequence[Unwrapped] = (),
 ) -> Payload:
     """Infer the schema and columns from JSON objects; each field of a struct becomes a column.
 
-    ``types`` are those that need not be inferred.
+    ``types`` are those that need not be inferred; ``changes`` the change events of rows.
 
     Raises:
         SourceError: No field has a name that is valid in a schema.
@@ -335,6 +344,8 @@ def payload_of(
             why = "its name is blank or not printable"
         elif name.startswith("_"):
             why = "names beginning with _ are reserved"
+        elif changes and name.lower() in CHANGE_COLUMNS:
+            why = "a column of the envelope has this name"
         elif name.lower() in seen:
             why = "another field has the same name in another case"
         if why:
@@ -349,7 +360,23 @@ def payload_of(
         fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
         raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
-    return Payload(tuple(fields), _named(columns), tuple(notes))
+    own = _of_envelope(changes) if changes else []
+    named = _named([*own, *columns])
+    return Payload(tuple(fields), (*named[len(own) :], *named[: len(own)]), tuple(notes))
+
+
+def _of_envelope(changes: Sequence[Unwrapped]) -> list[Column]:
+    values: dict[str, list[Any]] = {
+        "op": [change.op for change in changes],
+        "source_time": [to_json(from_micros(change.source_time)) for change in changes],
+        "source_position": [change.source_position for change in changes],
+    }
+    kinds = {name: STRING for name in CHANGE_COLUMNS} | {"source_time": FieldType("timestamp")}
+    return [
+        column
+        for name, kind in kinds.items()
+        for column in _columns((name,), Shape(kind), values[name], is_known=True)
+    ]
 
 
 def _columns(
