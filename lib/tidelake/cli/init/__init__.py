@@ -15,6 +15,7 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
+from tidelake.config import Registry
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
@@ -39,6 +40,7 @@ _SHOWN, _SHOWN_COLUMNS = 3, 6
 )
 @click.option("--sample", metavar="PATH|s3://…", help="Infer from these files, not the source.")
 @click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records.")
+@click.option("--subject", help="Subject of their schemas.  [default: TOPIC-value]")
 @click.option(
     "--kind", type=click.Choice(["dimension", "events"]), help="What change events become."
 )
@@ -68,6 +70,7 @@ def init(
     name: str | None,
     sample: str | None,
     registry: str | None,
+    subject: str | None,
     target: Path,
     lines: int,
     yes: bool,
@@ -96,9 +99,7 @@ def init(
     name = name or suggested
     files = files_for(target, name)
     topic = address_of(origin) if is_address(origin) else None
-    if registry is not None and topic is None:
-        raise UsageError("--registry is for a topic: Avro files have their schema in them.")
-    sampled = _take_sample(topic, sample or origin, sample is not None, lines, registry)
+    sampled = _take_sample(topic, sample, origin, lines, registry, subject)
     place: str | Address = topic or source_in(target, origin)
     payload = payload_of(sampled.values, sampled.types, sampled.changes)
     if interactive:
@@ -170,29 +171,41 @@ def _prompt_for_choices(
 
 
 def _take_sample(
-    topic: Address | None, place: str, from_file: bool, lines: int, registry: str | None
+    topic: Address | None,
+    sample: str | None,
+    origin: str,
+    lines: int,
+    registry: str | None,
+    subject: str | None,
 ) -> Sample:
     from tidelake.cli.init.sample import Record, read_source, sample_of  # noqa: PLC0415
 
-    if topic is None or from_file:
-        return read_source(place, lines=lines)
+    if registry is not None and (topic is None or sample is not None):
+        raise UsageError("--registry is for the records of a topic; Avro files have their schema.")
+    if topic is None or sample is not None:
+        return read_source(sample or origin, lines=lines)
     from tidelake.kafka.client import first_records  # noqa: PLC0415
 
     try:
-        records = first_records(topic, count=lines)
+        found = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:
         # Also where the cluster requires a login: Kafka options exist only in a pipeline file.
         message = f"{error} Or pass a file of its records: --sample FILE."
         raise type(error)(message) from error
-    return sample_of(
+    records = (
         Record(
-            f"{topic.topic} partition {r.partition} offset {r.offset}",
-            str(r.partition),
-            r.value,
-            r.key,
+            f"{topic.topic} partition {one.partition} offset {one.offset}",
+            str(one.partition),
+            one.value,
+            one.key,
         )
-        for r in records
+        for one in found
     )
+    if not registry:
+        return sample_of(records)
+    from tidelake.cli.init.avro_topic import sample_avro  # noqa: PLC0415
+
+    return sample_avro(records, Registry(url=registry, subject=subject or f"{topic.topic}-value"))
 
 
 def _name_from(source: str) -> str:

@@ -50,7 +50,7 @@ def unwrap_sample(
         records=tuple(record for record, _, _ in sound),
         values=tuple(rows),
         broken=tuple(broken),
-        types=common_types([_types(objects[0]), _types(objects[-1])]),
+        types={**empty.types, **common_types([_types(objects[0]), _types(objects[-1])])},
         changes=changes,
         key=_key_of_records(records) or _key_of_rows(rows, changes, _table(objects[0])),
         skipped=skipped,
@@ -64,14 +64,12 @@ def _table(value: Mapping[str, Any]) -> str:
 
 
 def _types(value: Mapping[str, Any]) -> dict[str, FieldType]:
-    """Return the types of a row's fields by the schema in a message; none without one."""
-    schema = value.get("schema")
-    images = schema.get("fields", []) if isinstance(schema, dict) else []
-    return {
-        field["field"]: of_connect(field)
-        for image in images
-        for field in (image["fields"] if image.get("field") == "after" else ())
-    }
+    """Return the types of a row's fields by the schema in a message; none without a sound one."""
+    try:
+        images = {image["field"]: image for image in value["schema"]["fields"]}
+        return {field["field"]: of_connect(field) for field in images["after"]["fields"]}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
 
 
 def _key_of_records(records: Sequence[Record]) -> tuple[tuple[str, ...], str] | None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -10,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import accumulate, chain, islice
 from pathlib import Path, PurePosixPath
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from tidelake.cli.init.csv_sample import CsvFile, looks_like_csv, sample_csv
 from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
@@ -154,10 +156,10 @@ def read_source(place: str, *, lines: int) -> Sample:
         UsageError: There is no such bucket.
         MachineError: The object store refuses access or does not answer.
     """
+    place = os.path.expanduser(place).rstrip("/") or "/"
     with named(f"the source {place}"):
-        root = str(folder(place))
-        if _is_table(root):
-            return _read_table(root, lines)
+        if _is_table(place):
+            return _read_table(str(folder(place)), lines)
         return _read_files(place, lines=lines)
 
 
@@ -185,7 +187,13 @@ def _read_table(path: str, lines: int) -> Sample:
 
 
 def _read_files(place: str, *, lines: int) -> Sample:
-    listed = sorted(list_files(place).values(), key=lambda file: (file.modified, file.path))
+    # Messages name files as the user named the folder.
+    root = str(folder(place))
+    named_so = (
+        replace(file, path=f"{place}{file.path.removeprefix(root)}")
+        for file in list_files(place).values()
+    )
+    listed = sorted(named_so, key=lambda file: (file.modified, file.path))
     step = max(len(listed) / _FILES, 1)
     files = [listed[int(at * step)] for at in range(min(len(listed), _FILES))]
     # A suffix tells the format of all files, the content that of the chosen ones.
@@ -275,7 +283,9 @@ def _raw(path: str) -> Iterator[IO[bytes]]:
         stack.enter_context(_reading(path))
         if is_stored(path):
             # By default an object is fetched in blocks of many megabytes.
-            yield stack.enter_context(stored(path).open("rb", block_size=_BLOCK_BYTES))
+            opened = stack.enter_context(stored(path).open("rb", block_size=_BLOCK_BYTES))
+            # Its own lines have no limit.
+            yield stack.enter_context(io.BufferedReader(cast(io.RawIOBase, opened)))
         else:
             yield stack.enter_context(Path(path).open("rb"))
 
