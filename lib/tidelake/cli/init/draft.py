@@ -138,7 +138,7 @@ class Draft:
     @property
     def notes(self) -> Iterator[str]:
         """What the user should know about the sample and the definition."""
-        yield from self.payload.notes
+        yield from (*self.sample.notes, *self.payload.notes)
         for column in self.columns:
             yield from (f"{column.shown}: {note}" for note in column.notes)
         for column in self.columns:

@@ -82,6 +82,7 @@ class Sample:
     csv: CsvFormat | None = None
     header: bytes | None = None
     registry: Registry | None = None
+    notes: tuple[str, ...] = ()
     changes: tuple[Unwrapped, ...] = ()
     key: tuple[tuple[str, ...], str] = ((), "")
     skipped: int = 0
@@ -212,12 +213,24 @@ def _read_files(place: str, *, lines: int) -> Sample:
     (format_,) = formats
     refuse_unfit(listed, format_)
     _refuse_tables(place, files if format_ == "parquet" else ())
-    if format_ == "csv":
-        return _csv_sample(files, each=max(lines // len(files), 1))
-    if format_ != "json":
-        return _of_whole_files(files, format_, lines=lines)
     each = max(lines // len(files), 1)
-    return sample_of(islice((r for file in files for r in islice(_lines(file.path), each)), lines))
+    if format_ == "csv":
+        sample = _csv_sample(files, each=each)
+    elif format_ != "json":
+        sample = _of_whole_files(files, format_, lines=lines)
+    else:
+        found = (record for file in files for record in islice(_lines(file.path), each))
+        sample = sample_of(islice(found, lines))
+    return replace(sample, notes=_notes_on(files[0].path.removeprefix(place)))
+
+
+def _notes_on(path: str) -> tuple[str, ...]:
+    """Return a note on columns that are in a file's path alone, as in partitioned folders."""
+    return tuple(
+        f"{name} is in the names of the folders, not in the records; to keep it, add to "
+        f"event.select: {name}: regexp_extract(source, '/{name}=([^/]*)/', 1)"
+        for name in re.findall(r"(?<=/)([A-Za-z]\w*)=[^/]*(?=/)", path)
+    )
 
 
 def _refuse_tables(place: str, files: Iterable[LandedFile]) -> None:
