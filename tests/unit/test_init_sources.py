@@ -416,6 +416,7 @@ _ROW = '{"id": "b", "at": "2026-01-05T10:00:00Z"}'
         ("b.jsonl.xz", "", "is an archive that is not supported"),
         ("b.jsonl.GZ", "", "Spark knows this compression as .gz only"),
         ("b.orc", "ORC", "convert it to Parquet"),
+        ("b.xlsx", "PK", "convert it to Parquet or CSV"),
     ],
 )
 def test_a_file_of_another_kind_beside_lines_is_refused(
@@ -436,6 +437,16 @@ def test_a_first_line_that_is_cut_off_is_no_document() -> None:
     Path("landing").mkdir()
     Path("landing/a.jsonl").write_bytes(b'{"id": "a0", "at": "2026\n' + _LINES)
     assert _init("landing").event.id == "id"
+
+
+def test_columns_of_a_partitioned_folder_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for day in (1, 2):
+        Path(f"landing/day=2026-01-0{day}/hour=1").mkdir(parents=True)
+        Path(f"landing/day=2026-01-0{day}/hour=1/part-0.jsonl").write_bytes(_LINES)
+    _init("landing")
+    told = capsys.readouterr().err
+    assert "Note: day is in the names of the folders, not in the records" in told
+    assert "hour: regexp_extract(source, '/hour=([^/]*)/', 1)" in told
 
 
 def test_compressed_files_may_be_beside_others() -> None:
