@@ -235,6 +235,26 @@ def test_the_key_of_a_topics_records_is_the_dimensions(monkeypatch: pytest.Monke
     assert '"silver": 5' in Path("tests/test_shop.py").read_text()
 
 
+def test_the_kind_and_the_key_are_asked_for_on_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [
+        line(postgres("c", at=_MICROS, lsn=n, before=None, after={"a": n, "b": "x"}))
+        for n in range(3)
+    ]
+    answers = iter(["table", "dimension", "c", "a,b", "", "", "1 hour"])
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    monkeypatch.setattr("click.termui.visible_prompt_func", lambda _: next(answers))
+    assert run_command(app, ["init", "shop", "--source", _land(lines)]) == 0
+    shop = load_pipeline("shop", load_environment())
+    assert shop.dimension is not None
+    assert shop.dimension.key == ("a", "b")
+    assert shop.watermark.delay.total_seconds() == 3600
+    told = capsys.readouterr().err
+    assert "'table' is not a kind: write dimension or events" in told
+    assert "--key 'c' is not a scalar column" in told
+
+
 _PERSON = {
     "type": "record",
     "name": "Value",
@@ -327,6 +347,19 @@ def test_change_events_in_avro_are_those_of_connect(monkeypatch: pytest.MonkeyPa
     assert shop.dimension is not None
     assert shop.dimension.key == ("id",)
     assert "# the key of the records" in Path("conf/pipelines/shop.yml").read_text()
+
+
+def test_change_events_in_avro_files_have_the_types_of_the_row() -> None:
+    source = {"ts_ms": _MICROS // 1000, "lsn": 1}
+    events = [{"before": None, "after": _person(n), "source": source, "op": "c"} for n in range(5)]
+    Path("changes").mkdir()
+    with Path("changes/a.avro").open("wb") as stream:
+        fastavro.writer(stream, _ENVELOPE, events)
+    shop = _init("changes")
+    assert isinstance(shop.source, FilesSource)
+    assert (shop.source.format, shop.source.envelope) == ("avro", "debezium")
+    types = {field.name: field.type.sql for field in shop.event.fields}
+    assert types == {"id": "BIGINT", "born": "BIGINT", "total": "DECIMAL(12,2)"}
 
 
 def test_avro_without_the_right_registry_is_refused_with_the_remedy(

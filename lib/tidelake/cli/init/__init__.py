@@ -142,7 +142,8 @@ def _prompt_for_choices(
         def read(text: str) -> str | timedelta:
             try:
                 answer = parse_duration(text) if option in ("window", "delay") else text
-                draft(**{option: answer})
+                # A dimension's draft needs its key, which is asked for next.
+                _ = kind_of(sample, text) if option == "kind" else draft(**{option: answer})
             except (UsageError, ValueError) as error:
                 raise click.BadParameter(str(error)) from error
             return answer
@@ -158,11 +159,11 @@ def _prompt_for_choices(
     for what, candidates in (("id", ids), ("time", times)):
         for candidate in candidates[:_SHOWN]:
             say(f"  {what:<5} {candidate.sql}: {candidate.why}")
-    ask("id_", "Event id", ids[0].sql)
-    ask("time", "Event time", times[0].sql)
     if kind_of(sample, choices["kind"]) == "dimension":
         ask("key", "Key of the dimension", ",".join(sample.key[0]))
-    elif table := draft().table:
+    ask("id_", "Event id", ids[0].sql)
+    ask("time", "Event time", times[0].sql)
+    if table := draft().table:
         ask("key", "Key of the first gold table", table.key or NO_KEY)
         ask("window", "Window size of that table", as_text(table.size))
     late = draft().lateness

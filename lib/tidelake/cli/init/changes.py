@@ -44,13 +44,16 @@ def unwrap_sample(
         why = f"{broken[0][0].place}: {broken[0][1]}" if broken else "all are tombstones"
         raise SourceError(f"no change event of the sample has a row: {why}.")
     rows = [row for _, row, _ in sound]
+    # The schema of an Avro file is that of the whole event.
+    after = empty.types.get("after")
+    given = {field.name: field.type for field in after.fields} if after else empty.types
     changes = tuple(change for _, _, change in sound)
     return replace(
         empty,
         records=tuple(record for record, _, _ in sound),
         values=tuple(rows),
         broken=tuple(broken),
-        types={**empty.types, **common_types([_types(objects[0]), _types(objects[-1])])},
+        types={**given, **common_types([_types(objects[0]), _types(objects[-1])])},
         changes=changes,
         key=_key_of_records(records) or _key_of_rows(rows, changes, _table(objects[0])),
         skipped=skipped,

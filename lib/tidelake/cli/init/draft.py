@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import yaml
 from jinja2 import Environment as Templates
@@ -34,7 +34,6 @@ from tidelake.errors import ConfigError, UsageError
 from tidelake.folders import is_stored
 from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
 
-Kind = Literal["dimension", "events"]
 NO_KEY = "none"
 _SAMPLE_LINES = 20
 _WIDTH = 96
@@ -171,7 +170,7 @@ def draft_of(
     sample: Sample,
     payload: Payload,
     *,
-    kind: Kind | None = None,
+    kind: str | None = None,
     id_: str | None = None,
     time: str | None = None,
     key: str | None = None,
@@ -223,12 +222,14 @@ def draft_of(
     )
 
 
-def kind_of(sample: Sample, kind: Kind | None) -> Kind:
-    """Return the kind of the pipeline: as given, or what the sample suggests.
+def kind_of(sample: Sample, kind: str | None) -> str:
+    """Return the kind of the pipeline, dimension or events: as given, or what the sample suggests.
 
     Raises:
-        UsageError: A dimension was asked for, and the sample is not of change events.
+        UsageError: It is neither, or a dimension of a sample that is not of change events.
     """
+    if kind not in (None, "dimension", "events"):
+        raise UsageError(f"'{kind}' is not a kind: write dimension or events")
     if kind == "dimension" and not sample.changes:
         raise UsageError(
             "--kind dimension needs change events in Debezium's envelope. For another changelog "

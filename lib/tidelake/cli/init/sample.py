@@ -101,7 +101,7 @@ def sample_of(
     parsed = [(record, parse_object(record.payload)) for record in records]
     objects = [found for _, found in parsed if isinstance(found, dict)]
     empty = Sample((), (), (), format_, types or {})
-    if format_ == "json" and 2 * sum(map(_is_change, objects)) > len(objects):
+    if format_ in ("json", "avro") and 2 * sum(map(_is_change, objects)) > len(objects):
         # It imports pyarrow, which is slow.
         from tidelake.cli.init.changes import unwrap_sample  # noqa: PLC0415
 
