@@ -171,18 +171,20 @@ def _is_table(place: str) -> bool:
 
 
 def _read_table(path: str, lines: int) -> Sample:
-    from tidelake.bronze.arrow_json import to_json_objects  # noqa: PLC0415  slow to import
+    # pyarrow is slow to import.
+    from tidelake.bronze.arrow_json import UnsupportedTypeError, to_json_objects  # noqa: PLC0415
     from tidelake.ledger.query import first_rows  # noqa: PLC0415
 
-    rows = first_rows(path, lines).combine_chunks()
+    rows = first_rows(path, lines)
+    names = rows.schema.names
     types = common_types([{field.name: of_arrow(field.type) for field in rows.schema}])
-    payloads = chain.from_iterable(
-        to_json_objects(batch.columns, rows.schema.names, [None] * rows.num_columns).to_pylist()
-        for batch in rows.to_batches()
-    )
+    try:
+        payloads = [to_json_objects(batch.columns, names) for batch in rows.to_batches()]
+    except UnsupportedTypeError as error:
+        raise SourceError(f"the Delta table {path} cannot be sampled: {error}") from error
     records = (
-        Record(f"{path} row {number}", "table", payload)
-        for number, payload in enumerate(payloads, start=1)
+        Record(f"{path} row {number}", "table", payload.as_py())
+        for number, payload in enumerate(chain.from_iterable(payloads), start=1)
     )
     return sample_of(records, "delta", types)
 
