@@ -455,6 +455,7 @@ _ROW = '{"id": "b", "at": "2026-01-05T10:00:00Z"}'
         ("b.jsonl.xz", "", "is an archive that is not supported"),
         ("b.jsonl.GZ", "", "Spark knows this compression as .gz only"),
         ("b.orc", "ORC", "convert it to Parquet"),
+        ("b.csv.zip", "PK", "b.csv.zip: is an archive that is not supported"),
         ("b.xlsx", "PK", "convert it to Parquet or CSV"),
     ],
 )

@@ -23,7 +23,7 @@ from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
 from tidelake.folders import folder, is_stored, stored
 from tidelake.object_store import named
-from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit
+from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
 
 if TYPE_CHECKING:
     from tidelake.silver.envelope import Unwrapped
@@ -197,6 +197,8 @@ def _read_files(place: str, *, lines: int) -> Sample:
         for file in list_files(place).values()
     )
     listed = sorted(named_so, key=lambda file: (file.modified, file.path))
+    # An archive has no format of its own.
+    refuse_unreadable([file.path for file in listed if _named_format(file.path) is None], "json")
     step = max(len(listed) / _FILES, 1)
     files = [listed[int(at * step)] for at in range(min(len(listed), _FILES))]
     # A suffix tells the format of all files, the content that of the chosen ones.
