@@ -557,6 +557,21 @@ def test_only_the_beginning_of_a_large_object_is_fetched(
     assert 0 < sum(fetched) < 1 << 20
 
 
+def test_a_store_that_is_lost_while_it_is_read_is_named(
+    s3: Store, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from botocore.exceptions import EndpointConnectionError  # noqa: PLC0415  slow to import
+    from s3fs.core import S3File  # noqa: PLC0415  slow to import
+
+    def fail(*_: Any) -> None:
+        raise EndpointConnectionError(endpoint_url="http://store")
+
+    monkeypatch.setattr(S3File, "_fetch_range", fail)
+    place = s3.prefix()
+    _put(s3, place, "a.jsonl", _LINES)
+    assert "does not answer. Check the store and the network" in _refused(capsys, place, code=4)
+
+
 def test_a_bucket_that_does_not_exist_is_named(
     s3: Store, capsys: pytest.CaptureFixture[str]
 ) -> None:
