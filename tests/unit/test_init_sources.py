@@ -309,7 +309,7 @@ def test_avro_in_a_topic_is_read_by_the_schemas_of_its_registry(
 ) -> None:
     records = [(None, _framed(7, _PERSON, _person(n))) for n in range(5)]
     # One is cut off, and one goes on after its datum.
-    records += [(None, records[0][1][:-1]), (None, records[0][1] + b"more")]
+    records += [(None, records[0][1][:-1]), (None, _framed(7, _PERSON, _person(9)) + b"more")]
     source = _topic(monkeypatch, records)
     with registry() as schemas:
         schemas.register("shop.public.customers-value", 7, _PERSON)
@@ -469,7 +469,7 @@ def test_a_file_of_another_kind_beside_lines_is_refused(
     for number in range(60):
         Path(f"landing/a{number}.jsonl").write_bytes(_LINES)
     Path("landing", name).write_text(content)
-    if name in ("b.json", "b"):
+    if name in ("b.json", "b", "b.csv.zip"):
         for number in range(59):
             Path(f"landing/a{number}.jsonl").unlink()
     assert words in _refused(capsys, "landing")
@@ -571,7 +571,9 @@ def test_a_store_that_is_lost_while_it_is_read_is_named(
     monkeypatch.setattr(S3File, "_fetch_range", fail)
     place = s3.prefix()
     _put(s3, place, "a.jsonl", _LINES)
-    assert "does not answer. Check the store and the network" in _refused(capsys, place, code=4)
+    told = _refused(capsys, place, code=4)
+    assert f"the source {place}: the object store at" in told
+    assert "does not answer. Check the store and the network" in told
 
 
 def test_a_bucket_that_does_not_exist_is_named(
