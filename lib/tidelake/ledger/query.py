@@ -27,7 +27,7 @@ from tidelake.delta.notes import Final
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK
-from tidelake.folders import is_stored
+from tidelake.folders import Folder
 from tidelake.instants import from_micros
 from tidelake.ledger.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.object_store import duckdb_secret
@@ -106,17 +106,17 @@ def ask(lake: Lake, sql: str) -> Answer:
             connection.execute(f"DETACH {catalog}")
 
 
-def first_rows(path: str, count: int) -> Any:
+def first_rows(path: Folder, count: int) -> Any:
     """Return the first rows of any Delta table, on a disk or an object store, as Arrow's table.
 
     Raises:
         UsageError: The table cannot be read.
     """
     with _instance().cursor() as connection:
-        _prepare(connection, on_store=is_stored(path))
+        _prepare(connection, on_store=not isinstance(path, Path))
         try:
             scan = "SELECT * FROM delta_scan($1) LIMIT $2"
-            return connection.execute(scan, [path, count]).to_arrow_table()
+            return connection.execute(scan, [str(path), count]).to_arrow_table()
         except duckdb.Error as error:
             why = _first_line(error)
             raise UsageError(f"the Delta table {path} cannot be read: {why}") from error

@@ -31,7 +31,7 @@ from tidelake.config.model import suggestion, written
 from tidelake.config.source import CHANGE_COLUMNS, Address
 from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
-from tidelake.folders import is_stored
+from tidelake.folders import absolute
 from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
 
 NO_KEY = "none"
@@ -341,10 +341,9 @@ def files_for(folder: Path, name: str) -> dict[str, Path]:
 
 def source_in(folder: Path, source: str) -> str:
     """Return a source's path, relative to the folder if it is inside; URLs are kept."""
-    if is_stored(str(source)):
-        return str(source).rstrip("/")
-    path, base = Path(os.path.abspath(source)), Path(os.path.abspath(folder))
-    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+    path, base = absolute(source), Path(os.path.abspath(folder))
+    inside = Path(path).is_relative_to(base)
+    return str(Path(path).relative_to(base)) if inside else path
 
 
 def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:

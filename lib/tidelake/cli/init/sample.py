@@ -21,7 +21,7 @@ from tidelake.config import CsvFormat, FilesSource, Registry
 from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
-from tidelake.folders import folder, is_stored, stored
+from tidelake.folders import Folder, folder
 from tidelake.object_store import named
 from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
 
@@ -160,7 +160,7 @@ def read_source(place: str, *, lines: int) -> Sample:
     place = os.path.expanduser(place).rstrip("/") or "/"
     with named(f"the source {place}"):
         if _is_table(place):
-            return _read_table(str(folder(place)), lines)
+            return _read_table(folder(place), lines)
         return _read_files(place, lines=lines)
 
 
@@ -170,7 +170,7 @@ def _is_table(place: str) -> bool:
     return False
 
 
-def _read_table(path: str, lines: int) -> Sample:
+def _read_table(path: Folder, lines: int) -> Sample:
     # pyarrow is slow to import.
     from tidelake.bronze.arrow_json import UnsupportedTypeError, to_json_objects  # noqa: PLC0415
     from tidelake.ledger.query import first_rows  # noqa: PLC0415
@@ -298,13 +298,14 @@ def _raw(path: str) -> Iterator[IO[bytes]]:
     """Open a file, on a disk or an object store; errors of the block name it."""
     with ExitStack() as stack:
         stack.enter_context(_reading(path))
-        if is_stored(path):
+        place = folder(path)
+        if not isinstance(place, Path):
             # By default an object is fetched in blocks of many megabytes.
-            opened = stack.enter_context(stored(path).open("rb", block_size=_BLOCK_BYTES))
+            opened = stack.enter_context(place.open("rb", block_size=_BLOCK_BYTES))
             # Its own lines have no limit.
             yield stack.enter_context(io.BufferedReader(cast(io.RawIOBase, opened)))
         else:
-            yield stack.enter_context(Path(path).open("rb"))
+            yield stack.enter_context(place.open("rb"))
 
 
 @contextmanager
