@@ -17,6 +17,13 @@ from tidelake.spark.internals import null_on_error
 
 _NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|`[^`]+`)\s*")
 VALUE = "value"
+# Options of `to_json`: Spark's defaults truncate microseconds.
+EXACT_TIMES = {
+    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
+    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
+    "dateFormat": "yyyy-MM-dd",
+    "timeZone": "UTC",
+}
 
 
 def instant(moment: datetime) -> Column:

@@ -24,7 +24,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.config import FilesSource, load_environment, load_pipeline
+from tidelake.config import DeltaSource, FilesSource, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RowsChangedError, TransformError, UsageError
 from tidelake.ledger.query import ask
@@ -139,8 +139,8 @@ def playing() -> Iterator[Play]:
     Yields:
         ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
         pipeline's source, and runs all hops. ``pipeline`` is a name or a path; ``folder`` must be
-        empty. The records of a pipeline that reads Parquet or Avro files are JSON lines too;
-        the lines of one that reads CSV are a file's, the header included.
+        empty. The records of a pipeline that reads Parquet, Avro or a Delta table are JSON
+        lines too; the lines of one that reads CSV are a file's, the header included.
     """
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
@@ -157,9 +157,12 @@ def playing() -> Iterator[Play]:
         assert environment.root is not None
         lake = Lake(environment.root)
         definition = load_pipeline(str(pipeline), environment, source=str(landing))
-        if isinstance(definition.source, FilesSource) and not definition.csv:
-            # Rows of other formats have JSON payloads too.
-            source = definition.source.model_copy(update={"format": "json"})
+        source = definition.source
+        if isinstance(source, DeltaSource):
+            source = FilesSource(kind="files", path=source.path)
+        if isinstance(source, FilesSource) and not definition.csv:
+            # Rows of other formats, and of tables, have JSON payloads too.
+            source = source.model_copy(update={"format": "json"})
             definition = definition.model_copy(update={"source": source})
         run = Run(spark, definition, lake, environment, Progress(lambda _: None))
         run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))

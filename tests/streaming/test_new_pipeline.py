@@ -10,11 +10,18 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from tests.changes import line, postgres, with_schema
 from tests.samples import hit, land, order, reading
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
 from tidelake.testing import playing
+
+_ROW: list[dict[str, Any]] = [
+    {"type": "int64", "field": "id"},
+    {"type": "string", "field": "name"},
+    {"type": "int64", "name": "io.debezium.time.MicroTimestamp", "field": "seen"},
+]
 
 
 @pytest.mark.parametrize(
@@ -48,6 +55,34 @@ def test_a_new_pipeline_passes_its_own_test(
             play(written["PIPELINE"], [], tmp_path / "played")
     # A session that was there before is left to its owner.
     assert spark.sql("SELECT 1").count() == 1
+
+
+def test_a_new_dimension_of_change_events_passes_its_own_test(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    # Each row is created and changed; every third is deleted, with its key alone.
+    events = []
+    for n in range(18):
+        op, key = ("c", "u", "d" if n % 9 == 8 else "u")[n % 3], n // 3
+        row = {"id": key, "name": f"n{n}", "seen": 1_767_607_200_000_000}
+        gone = {"id": key, "name": None, "seen": None}
+        images: dict[str, Any] = {"before": None, "after": row}
+        images = {"before": gone, "after": None} if op == "d" else images
+        event = postgres(op, at=1_767_607_200_000_000 + n, lsn=n, **images)
+        events.append(line(with_schema(event, _ROW)))
+    Path("events").mkdir()
+    Path("events/a.jsonl").write_bytes(b"\n".join(reversed(events)))
+    assert run_command(app, ["init", "mine", "--source", "events", "--yes"]) == 0
+    written = runpy.run_path("tests/test_mine.py")
+
+    with playing() as play:
+        played = play(written["PIPELINE"], written["SENT"], tmp_path / "played")
+        for test in (value for name, value in written.items() if name.startswith("test_")):
+            test(played)
+        rows = played.ask("SELECT id, name, epoch_us(seen) FROM dim.mine ORDER BY id")
+
+    assert rows == [(key, f"n{3 * key + 2}", 1_767_607_200_000_000) for key in (0, 1, 3, 4)]
 
 
 @pytest.mark.long

@@ -44,7 +44,7 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
 ) -> None:
     source = tmp_path / "orders"
     rows = spark.sql(
-        "SELECT concat('o', id) AS id, timestamp'2026-01-05 10:00:00Z' AS at, "
+        "SELECT concat('o', id) AS id, timestamp'2026-01-05 10:00:00.123456Z' AS at, "
         "cast(id AS decimal(10,2)) AS price FROM range(3)"
     )
     rows.coalesce(1).write.format("delta").save(str(source))
@@ -64,7 +64,7 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
     assert (told["bronze"], told["silver"], told["duplicates"]) == (6, 3, 3)
     assert told["balanced"]
     payloads = [json.loads(bytes(row[0])) for row in read(lake, "bronze.other", "payload")]
-    assert payloads[0] == {"id": "o0", "at": "2026-01-05T10:00:00.000Z", "price": 0.0}
+    assert payloads[0] == {"id": "o0", "at": "2026-01-05T10:00:00.123456Z", "price": 0.0}
     assert len({row[0] for row in read(lake, "bronze.other", "record_id")}) == 6
 
 

@@ -292,7 +292,7 @@ def test_questions_are_answered_on_a_terminal(
         ("", "holds no record"),
         ("a,b,c\n1,2,3\n", "events/a.jsonl line 1: not JSON"),
         ("a,b,c\n1,2,3\n", "This looks like CSV; give its files names that end in .csv."),
-        ('[{"a": 1},{"a": 2}]\n', "JSON, but not an object"),
+        ('[{"a": 1},{"a": 2}]\n', "events/a.jsonl is one JSON array"),
         ('[{"a": 1},{"a": 2}]\n', "jq -c '.[]' FILE"),
         ('{\n  "a": 1\n}\n', "jq -c . FILE"),
         ('{"a": NaN}\n', "NaN is not a JSON number"),

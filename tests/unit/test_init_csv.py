@@ -147,3 +147,36 @@ def test_what_is_not_csv_of_one_kind_is_refused_by_name(
         encoding = "latin-1" if "\xe9" in content and name == "b.csv" else "utf-8"
         (Path("landing") / name).write_text(content, encoding=encoding)
     assert words in _refused(capsys)
+
+
+def _spreadsheet(number: int, total: str, note: str = "é") -> str:
+    day = _START + timedelta(minutes=number * 400)
+    return f"R{number};{day:%d.%m.%Y %H:%M};{day:%d.%m.%Y};{total};1,234;{note}"
+
+
+def _exported(*rows: str, encoding: str) -> bytes:
+    return "\r\n".join(["Nr;Datum;Tag;Betrag;Menge;Text", *rows, ""]).encode(encoding)
+
+
+def test_decimal_commas_and_dates_of_a_spreadsheet_are_converted() -> None:
+    totals = ["12,50", "-7", "1.234,00", "", "1.234.567,891"] * 8
+    rows = [_spreadsheet(number, total) for number, total in enumerate(totals)]
+    Path("landing/a.csv").write_bytes(_exported(*rows, encoding="latin-1"))
+    flown = _init()
+    assert _source(flown).csv == CsvFormat(delimiter=";", encoding="latin-1")
+    # A comma before three digits alone may be one of thousands.
+    assert {field.type.sql for field in flown.event.fields} == {"STRING"}
+    select = flown.event.select or {}
+    assert select["Betrag"].startswith("CAST(translate(regexp_replace(Betrag, ")
+    assert (select["Menge"], select["Tag"]) == ("Menge", "Tag")
+    assert flown.event.time == "try_to_timestamp(Datum, 'dd.MM.yyyy HH:mm')"
+    # In the files' encoding, as the test writes them to a source.
+    sample = Path("tests/flown.sample.csv").read_bytes()
+    assert "é".encode("latin-1") in sample
+    assert len(sample.splitlines()) == 21
+
+
+def test_letters_of_windows_are_recognised_and_fit_files_without_them() -> None:
+    Path("landing/a.csv").write_bytes(_exported(_spreadsheet(1, "1,5"), encoding="latin-1"))
+    Path("landing/b.csv").write_bytes(_exported(_spreadsheet(2, "2,5", "5 €"), encoding="cp1252"))
+    assert _source(_init()).csv.encoding == "cp1252"

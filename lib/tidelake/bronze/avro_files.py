@@ -47,9 +47,7 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
     """
     stream = BytesIO(content)
     schema, codec, marker = _header(stream)
-    decompress = _CODECS[codec]
-    wanted = fastavro.parse_schema(_with_own_types(schema))
-    encode = msgspec.json.Encoder(decimal_format="number").encode
+    decompress, read = _CODECS[codec], datum_reader(schema)
     block = 0
     while stream.tell() < len(content):
         block += 1
@@ -59,16 +57,7 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
                 raise BrokenFileError("truncated or damaged")
             datum = BytesIO(decompress(data))
             for begin in range(0, count, _CHUNK_RECORDS):
-                chunk = []
-                for _ in range(min(_CHUNK_RECORDS, count - begin)):
-                    record = fastavro.schemaless_reader(
-                        datum, wanted, handle_unicode_errors="surrogateescape"
-                    )
-                    try:
-                        chunk.append(encode(record))
-                    except UnicodeEncodeError:
-                        chunk.append(encode(_escaped(record)))
-                yield chunk, {}
+                yield [read(datum) for _ in range(min(_CHUNK_RECORDS, count - begin))], {}
             if datum.read(1):
                 raise BrokenFileError("it has more bytes than its records")
         # Given damaged bytes, fastavro and the codecs raise errors of many kinds. Their texts may
@@ -76,6 +65,24 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
         except Exception as error:
             why = str(error) if isinstance(error, BrokenFileError) else type(error).__name__
             raise BrokenFileError(f"not a readable Avro file: block {block}: {why}") from error
+
+
+def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
+    """Return a function that reads a stream's next datum of a schema as JSON, as in a container.
+
+    Given other bytes, it raises errors of many kinds.
+    """
+    wanted = fastavro.parse_schema(_with_own_types(schema))
+    encode = msgspec.json.Encoder(decimal_format="number").encode
+
+    def read(stream: BytesIO) -> bytes:
+        record = fastavro.schemaless_reader(stream, wanted, handle_unicode_errors="surrogateescape")
+        try:
+            return encode(record)
+        except UnicodeEncodeError:
+            return encode(_escaped(record))
+
+    return read
 
 
 def avro_schema_of(content: bytes) -> Any:

@@ -14,6 +14,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.bronze.whole_files import reader_of, to_rows
+from tidelake.columns import EXACT_TIMES
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
 from tidelake.folders import absolute
@@ -206,7 +207,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
     table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
     names = [field.name for field in table.schema.fields]
-    row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]))
+    row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]), EXACT_TIMES)
     return _records(table, payload=row, source=F.lit(source.path))
 
 

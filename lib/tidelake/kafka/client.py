@@ -118,6 +118,7 @@ class TopicRecord(NamedTuple):
     partition: int
     offset: int
     value: bytes
+    key: bytes | None
 
 
 def first_records(of: Address, *, count: int) -> list[TopicRecord]:
@@ -142,7 +143,7 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
         found = list(_consume(kafka, consumer, of, count))
     if not found:
         raise SourceError(f"the topic {of.topic} at {of.bootstrap} holds no record.")
-    return sorted(found)
+    return sorted(found, key=lambda record: record[:2])
 
 
 def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[TopicRecord]:
@@ -167,7 +168,8 @@ def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[Top
                 left[number] = 0
             elif left[number] > 0:
                 left[number] -= 1
-                yield TopicRecord(number, message.offset(), message.value() or b"")
+                value = message.value() or b""
+                yield TopicRecord(number, message.offset(), value, message.key())
 
 
 def produce(

@@ -27,6 +27,7 @@ from tidelake.delta.notes import Final
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK
+from tidelake.folders import Folder
 from tidelake.instants import from_micros
 from tidelake.ledger.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.object_store import duckdb_secret
@@ -94,7 +95,7 @@ def ask(lake: Lake, sql: str) -> Answer:
     # Create the views in a separate database, so that concurrent statements do not conflict.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
-        _prepare(connection, lake)
+        _prepare(connection, on_store=lake.is_on_object_store)
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
             connection.execute(f"USE {catalog}")
@@ -103,6 +104,22 @@ def ask(lake: Lake, sql: str) -> Answer:
         finally:
             connection.execute("USE memory")
             connection.execute(f"DETACH {catalog}")
+
+
+def first_rows(path: Folder, count: int) -> Any:
+    """Return the first rows of any Delta table, on a disk or an object store, as Arrow's table.
+
+    Raises:
+        UsageError: The table cannot be read.
+    """
+    with _instance().cursor() as connection:
+        _prepare(connection, on_store=not isinstance(path, Path))
+        try:
+            scan = "SELECT * FROM delta_scan($1) LIMIT $2"
+            return connection.execute(scan, [str(path), count]).to_arrow_table()
+        except duckdb.Error as error:
+            why = _first_line(error)
+            raise UsageError(f"the Delta table {path} cannot be read: {why}") from error
 
 
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
@@ -234,7 +251,7 @@ def _for_user(
     wanted = tables_in(sql, lake)
     with duckdb.connect() as connection:
         import_extension("delta", con=connection)
-        _prepare(connection, lake)
+        _prepare(connection, on_store=lake.is_on_object_store)
         _create_views(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
         connection.execute("SET allowed_directories = $1", [folders])
@@ -257,13 +274,13 @@ def _instance() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def _prepare(connection: duckdb.DuckDBPyConnection, lake: Lake) -> None:
-    """Set the time zone to UTC, and the access keys if the lake is on an object store.
+def _prepare(connection: duckdb.DuckDBPyConnection, *, on_store: bool) -> None:
+    """Set the time zone to UTC, and the access keys if the tables are on an object store.
 
     Keys are in memory only and set each time: those of a role change every few hours.
     """
     connection.execute("SET TimeZone = 'UTC'")
-    if not lake.is_on_object_store:
+    if not on_store:
         return
     try:
         import_extension("httpfs", con=connection)

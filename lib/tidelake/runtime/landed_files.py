@@ -32,7 +32,7 @@ _COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
 _ARCHIVES = frozenset(
     {".xz", ".lzma", ".z", ".zip", ".7z", ".rar", ".br", ".lzo", ".sz", ".tar", ".tgz", ".tbz2"}
 )
-_NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": ""}
+_NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": "", ".xlsx": "", ".xls": ""}
 # The files shown in an error.
 _SHOWN = 10
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
@@ -166,7 +166,7 @@ def _problem_of(suffix: str, format_: FileFormat) -> str:
         return f"Spark knows this compression as {plain} only: rename it"
     if format_ in ("json", "csv") and plain in _NOT_TEXT:
         known = _NOT_TEXT[plain]
-        remedy = f"write source.format: {known}" if known else "convert it to Parquet"
+        remedy = f"write source.format: {known}" if known else "convert it to Parquet or CSV"
         return f"is not text: {remedy}, or move it out of the folder"
     return ""
 

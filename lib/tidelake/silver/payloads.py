@@ -18,6 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 
+from tidelake.columns import EXACT_TIMES
 from tidelake.config import Field, FieldType, Pipeline
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.csv_records import LAYOUT_HEADER
@@ -46,14 +47,8 @@ _DECODED = "_decoded"
 _HEAD_BYTES = 5
 _LONGEST = (1 << 31) - 1
 _READING = {"mode": "PERMISSIVE", "enableStableIdentifiersForUnionType": "true"}
-# Spark's defaults truncate microseconds and omit null fields.
-_WRITING = {
-    "ignoreNullFields": "false",
-    "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
-    "timestampNTZFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSS",
-    "dateFormat": "yyyy-MM-dd",
-    "timeZone": "UTC",
-}
+# Spark omits null fields by default.
+_WRITING = {"ignoreNullFields": "false", **EXACT_TIMES}
 _REPLACED = "\ufffd"
 
 

@@ -15,6 +15,7 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
+from tidelake.config import Registry
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.source import Address, address_of, is_address
@@ -26,23 +27,26 @@ if TYPE_CHECKING:
     from tidelake.cli.init.payload import Payload
     from tidelake.cli.init.sample import Sample
 
-# Number of candidates listed before a prompt.
-_SHOWN = 3
+# Number of candidates listed before a prompt, and of columns in the query that is suggested.
+_SHOWN, _SHOWN_COLUMNS = 3, 6
 
 
 @click.command()
 @click.argument("name", required=False)
 @click.option(
     "--source",
-    metavar="PATH|kafka://HOST:PORT/TOPIC",
-    help="Folder or file of JSON, CSV, Parquet, Avro; or a topic.",
+    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
+    help="Files of JSON, CSV, Parquet, Avro; a Delta table; a topic.",
 )
-@path_option(
-    "--sample", metavar="PATH", help="Infer from this file or folder instead of the source."
+@click.option("--sample", metavar="PATH|s3://…", help="Infer from these files, not the source.")
+@click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records.")
+@click.option("--subject", help="Subject of their schemas.  [default: TOPIC-value]")
+@click.option(
+    "--kind", type=click.Choice(["dimension", "events"]), help="What change events become."
 )
 @click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
 @click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
-@click.option("--key", metavar="COLUMN", help="Key of the first gold table, or none.")
+@click.option("--key", metavar="COLUMN", help="Key of the first gold table or the dimension.")
 @duration_option("--window", help="Window size of that table: '1 hour'.")
 @duration_option("--delay", help="Watermark delay: '10 minutes'.")
 @path_option(
@@ -64,7 +68,9 @@ _SHOWN = 3
 @placed
 def init(
     name: str | None,
-    sample: Path | None,
+    sample: str | None,
+    registry: str | None,
+    subject: str | None,
     target: Path,
     lines: int,
     yes: bool,
@@ -78,7 +84,7 @@ def init(
     source = where.source
     interactive = not yes and not where.json and sys.stdin.isatty()
     if source is None and interactive:
-        source = click.prompt("Source of the records (folder, file or kafka://…)", err=True)
+        source = click.prompt("Source (folder, file, table, s3://… or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
             "No source was given: tidelake init NAME --source PATH, or "
@@ -86,16 +92,16 @@ def init(
         )
     if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
-    origin = source if source is not None else str(sample)
+    origin = source if source is not None else sample or ""
     suggested = _name_from(origin)
     if name is None and interactive:
         name = click.prompt("Name of the pipeline", default=suggested, err=True)
     name = name or suggested
     files = files_for(target, name)
     topic = address_of(origin) if is_address(origin) else None
-    sampled = _take_sample(topic, sample or Path(origin), sample is not None, lines)
-    place: str | Address = topic or source_in(target, Path(origin))
-    payload = payload_of(sampled.values, sampled.types)
+    sampled = _take_sample(topic, sample, origin, lines, registry, subject)
+    place: str | Address = topic or source_in(target, origin)
+    payload = payload_of(sampled.values, sampled.types, sampled.changes)
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
@@ -107,8 +113,13 @@ def init(
         ["event id", draft.id.sql, draft.id.why],
         ["event time", draft.time.sql, draft.time.why],
         ["watermark delay", as_text(draft.lateness.delay), draft.lateness.why],
-        ["first gold table", f"gold.{table.name}", f"by {table.key or 'nothing'}: {table.why}"],
     ]
+    if table is not None:
+        why = f"by {table.key or 'nothing'}: {table.why}"
+        rows.append(["first gold table", f"gold.{table.name}", why])
+    else:
+        keys = ", ".join(column.name for column in draft.key)
+        rows.append(["dimension", f"dim.{draft.name}", f"by {keys}: {draft.why}"])
     print_table(["what", "chosen", "why"], rows)
     for note in draft.notes:
         say(f"Note: {note}")
@@ -121,7 +132,7 @@ def _prompt_for_choices(
     sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
 ) -> dict[str, Any]:
     """Prompt for each choice without an option; repeat a prompt whose answer does not fit."""
-    from tidelake.cli.init.draft import NO_KEY, draft_of  # noqa: PLC0415
+    from tidelake.cli.init.draft import NO_KEY, draft_of, kind_of  # noqa: PLC0415
     from tidelake.cli.init.guesses import event_ids, event_times  # noqa: PLC0415
 
     def draft(**answer: Any) -> Draft:
@@ -131,7 +142,8 @@ def _prompt_for_choices(
         def read(text: str) -> str | timedelta:
             try:
                 answer = parse_duration(text) if option in ("window", "delay") else text
-                draft(**{option: answer})
+                # A dimension's draft needs its key, which is asked for next.
+                _ = kind_of(sample, text) if option == "kind" else draft(**{option: answer})
             except (UsageError, ValueError) as error:
                 raise click.BadParameter(str(error)) from error
             return answer
@@ -139,39 +151,62 @@ def _prompt_for_choices(
         if choices[option] is None:
             choices[option] = click.prompt(question, default=default, value_proc=read, err=True)
 
-    ids, times = event_ids(sample, payload), event_times(payload, from_topic=from_topic)
+    ids = event_ids(sample, payload)
+    times = event_times(sample, payload, from_topic=from_topic)
     say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
+    if sample.changes:
+        ask("kind", "Change events: a dimension or events", kind_of(sample, None))
     for what, candidates in (("id", ids), ("time", times)):
         for candidate in candidates[:_SHOWN]:
             say(f"  {what:<5} {candidate.sql}: {candidate.why}")
+    if kind_of(sample, choices["kind"]) == "dimension":
+        ask("key", "Key of the dimension", ",".join(sample.key[0]))
     ask("id_", "Event id", ids[0].sql)
     ask("time", "Event time", times[0].sql)
-    ask("key", "Key of the first gold table", draft().table.key or NO_KEY)
-    ask("window", "Window size of that table", as_text(draft().table.size))
+    if table := draft().table:
+        ask("key", "Key of the first gold table", table.key or NO_KEY)
+        ask("window", "Window size of that table", as_text(table.size))
     late = draft().lateness
     ask("delay", f"Watermark delay ({late.why})", as_text(late.delay))
     return choices
 
 
-def _take_sample(topic: Address | None, path: Path, from_file: bool, lines: int) -> Sample:
-    from tidelake.cli.init.sample import Record, read_files, sample_of  # noqa: PLC0415
+def _take_sample(
+    topic: Address | None,
+    sample: str | None,
+    origin: str,
+    lines: int,
+    registry: str | None,
+    subject: str | None,
+) -> Sample:
+    from tidelake.cli.init.sample import Record, read_source, sample_of  # noqa: PLC0415
 
-    if topic is None or from_file:
-        return read_files(path, lines=lines)
+    if registry is not None and (topic is None or sample is not None):
+        raise UsageError("--registry is for the records of a topic; Avro files have their schema.")
+    if topic is None or sample is not None:
+        return read_source(sample or origin, lines=lines)
     from tidelake.kafka.client import first_records  # noqa: PLC0415
 
     try:
-        records = first_records(topic, count=lines)
+        found = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:
         # Also where the cluster requires a login: Kafka options exist only in a pipeline file.
         message = f"{error} Or pass a file of its records: --sample FILE."
         raise type(error)(message) from error
-    return sample_of(
+    records = (
         Record(
-            f"{topic.topic} partition {r.partition} offset {r.offset}", str(r.partition), r.value
+            f"{topic.topic} partition {one.partition} offset {one.offset}",
+            str(one.partition),
+            one.value,
+            one.key,
         )
-        for r in records
+        for one in found
     )
+    if not registry:
+        return sample_of(records)
+    from tidelake.cli.init.avro_topic import sample_avro  # noqa: PLC0415
+
+    return sample_avro(records, Registry(url=registry, subject=subject or f"{topic.topic}-value"))
 
 
 def _name_from(source: str) -> str:
@@ -190,11 +225,18 @@ def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
         "schema": {field.name: field.type.sql for field in draft.payload.fields},
         "id": {"sql": draft.id.sql, "why": draft.id.why},
         "time": {"sql": draft.time.sql, "why": draft.time.why},
-        "gold": {"name": draft.table.name, "key": draft.table.key, "why": draft.table.why},
+        **_table_as_json(draft),
         "delay": as_text(draft.lateness.delay),
         "allowed_lateness": as_text(draft.lateness.allowed),
         "notes": list(draft.notes),
     }
+
+
+def _table_as_json(draft: Draft) -> dict[str, object]:
+    table = draft.table
+    if table is not None:
+        return {"gold": {"name": table.name, "key": table.key, "why": table.why}}
+    return {"dimension": {"key": [column.name for column in draft.key], "why": draft.why}}
 
 
 def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
@@ -207,14 +249,17 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
         )
         install = [] if find_spec("pytest") else ["pip install pytest"]
         test = [*install, f"pytest tests/test_{draft.name}.py"]
-    table = draft.table
+    table, name = draft.table, f"dim.{draft.name}"
     # SELECT * would include the system columns and not fit a screen.
-    bounds = ["window_start", *([table.key] if table.key else [])]
-    shown = ", ".join([*bounds, *(name for name, _, _ in table.measures)])
+    shown = [column.name for column in (*draft.key, *draft.columns)]
+    if table is not None:
+        bounds = ["window_start", *([table.key] if table.key else [])]
+        shown, name = [*bounds, *(name for name, _, _ in table.measures)], f"gold.{table.name}"
+    columns = ", ".join([*dict.fromkeys(shown)][:_SHOWN_COLUMNS])
     commands = [
         *first,
         typed("tidelake run", draft.name),
-        typed(f'tidelake sql "SELECT {shown} FROM gold.{table.name} LIMIT 10"'),
+        typed(f'tidelake sql "SELECT {columns} FROM {name} LIMIT 10"'),
         typed("tidelake ledger", draft.name),
         typed("tidelake check", draft.name),
         *test,

@@ -24,6 +24,8 @@ _NULLS = ("NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-",
 # Without leading zeros: those are of codes, such as postal ones.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+# Bytes that are no characters in Windows-1252.
+_UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -69,7 +71,11 @@ def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
     Raises:
         SourceError: The files differ in their encoding, their delimiter or in having a header.
     """
-    encoding = _common(files, [_encoding_of(file) for file in files], "encoding", also="ascii")
+    encodings = [_encoding_of(file) for file in files]
+    if "cp1252" in encodings:
+        # Letters are the same in both.
+        encodings = ["cp1252" if one == "latin-1" else one for one in encodings]
+    encoding = _common(files, encodings, "encoding", also="ascii")
     encoding = "utf-8" if encoding == "ascii" else encoding
     contents = [_text_of(file, encoding) for file in files]
     pairs = list(zip(files, contents, strict=True))
@@ -129,9 +135,12 @@ def _encoding_of(file: CsvFile) -> str:
     try:
         # A cut may be within a character.
         codecs.getincrementaldecoder("utf-8")().decode(file.head, final=not file.is_cut)
+        return "utf-8"
     except UnicodeDecodeError:
-        return "latin-1"
-    return "utf-8"
+        pass
+    # Windows has letters, such as the sign of the euro, where Latin 1 has control characters.
+    has_letters = any(0x80 <= byte < 0xA0 and byte not in _UNDEFINED for byte in set(file.head))
+    return "cp1252" if has_letters and _UNDEFINED.isdisjoint(file.head) else "latin-1"
 
 
 def _text_of(file: CsvFile, encoding: str) -> bytes:

@@ -9,7 +9,7 @@ import json
 import os
 import tempfile
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import cached_property
@@ -28,16 +28,22 @@ from tidelake.cli.init.sample import Sample
 from tidelake.config import CsvFormat, Environment, load_pipeline
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
-from tidelake.config.source import Address
+from tidelake.config.source import CHANGE_COLUMNS, Address
 from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
-from tidelake.names import BRONZE_COLUMNS, TableName, quoted
+from tidelake.folders import absolute
+from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
 
 NO_KEY = "none"
 _SAMPLE_LINES = 20
 _WIDTH = 96
 _IGNORED = ("/lakehouse/", "/spark-warehouse/")
-_FLAGS = {"event.id": "--id", "event.time": "--time", "gold[0].keys[0]": "--key"}
+_FLAGS = {
+    "event.id": "--id",
+    "event.time": "--time",
+    "gold[0].keys[0]": "--key",
+    "dimension.key": "--key",
+}
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class Draft:
     """A pipeline definition before it is written to files.
 
     ``columns`` are silver's columns except the event id and time; ``times`` are the event times of
-    the sample.
+    the sample. ``table`` is the first gold table of an events pipeline; a dimension has a ``key``
+    instead, with the reason ``why``.
     """
 
     name: str
@@ -57,33 +64,80 @@ class Draft:
     time: DraftChoice
     times: Sequence[datetime | None]
     lateness: guesses.Lateness
-    table: guesses.FirstTable
+    table: guesses.FirstTable | None
+    key: Sequence[Column] = ()
+    why: str = ""
 
-    @cached_property
+    @property
+    def sequence(self) -> str:
+        """What orders the changes of a row: their position in the database's log, or the time."""
+        changes = self.sample.changes
+        has_positions = all(change.source_position is not None for change in changes)
+        return "source_position" if has_positions else "source_time"
+
+    @property
     def examples(self) -> list[bytes]:
         """The first payloads that silver accepts: with a new id, not in the future, in one line."""
+        return [self.sample.records[at].payload for at in self._chosen]
+
+    @property
+    def members(self) -> int:
+        """How many rows of a dimension exist after the examples."""
+        ordered = sorted((self._change(at) for at in self._chosen), key=lambda found: found[1])
+        latest = {key: is_deleted for key, _, is_deleted in ordered}
+        return sum(not is_deleted for is_deleted in latest.values())
+
+    def _change(self, at: int) -> tuple[tuple[str, ...], Any, bool]:
+        """Return a change's key, its place in the order of changes, and whether it is a delete."""
+        change = self.sample.changes[at]
+        key = tuple(str(column.values[at]) for column in self.key)
+        return key, getattr(change, self.sequence), change.op == "d"
+
+    def _is_sound(self, at: int, seen: set[Any]) -> bool:
+        """Return whether a record's change is a row that is complete without the record's key."""
+        changes = self.sample.changes
+        if not changes:
+            return True
+        from tidelake.silver.envelope import unwrap  # noqa: PLC0415  pyarrow is slow to import
+
+        again = unwrap(self.sample.records[at].payload)
+        if again.refusal or again.unavailable or not self.key:
+            return not (again.refusal or again.unavailable)
+        # Of two changes at one place of the order, either may be the later one.
+        place = self._change(at)[:2]
+        is_new = place not in seen
+        seen.add(place)
+        has_key = all(column.values[at] is not None for column in self.key)
+        return is_new and has_key and place[1] is not None
+
+    @cached_property
+    def _chosen(self) -> list[int]:
         ids = guesses.identities(self.id, len(self.times))
         seen: set[str | None] = {None}
-        found = []
+        found: list[int] = []
+        places: set[Any] = set()
         csv, values = self.sample.csv, self.sample.values
-        if csv is not None and csv.encoding != "utf-8":
-            # The test splits the sample at bytes of ASCII, and payloads are in UTF-8 here.
+        if csv is not None and csv.encoding == "utf-16":
+            # The test splits the sample at bytes of ASCII.
             return []
         for at, (record, instant) in enumerate(zip(self.sample.records, self.times, strict=True)):
+            if len(found) == _SAMPLE_LINES:
+                break
             event_id = str(at) if ids is None else ids[at]
             is_new = event_id not in seen
             seen.add(event_id)
             timed = self.time.column is None or (instant and not guesses.in_future([instant]))
             # Of CSV, all examples have the columns of one header.
             fits = csv is None or tuple(values[at]) == tuple(values[0])
-            if is_new and timed and fits and len(record.payload.splitlines()) == 1:
-                found.append(record.payload)
-        return found[:_SAMPLE_LINES]
+            one_line = len(record.payload.splitlines()) == 1
+            if is_new and timed and fits and one_line and self._is_sound(at, places):
+                found.append(at)
+        return found
 
     @property
     def notes(self) -> Iterator[str]:
         """What the user should know about the sample and the definition."""
-        yield from self.payload.notes
+        yield from (*self.sample.notes, *self.payload.notes)
         for column in self.columns:
             yield from (f"{column.shown}: {note}" for note in column.notes)
         for column in self.columns:
@@ -92,11 +146,17 @@ class Draft:
         broken, sound = self.sample.broken, self.sample.records
         if broken:
             first, why = broken[0]
-            refused = "not CSV of that kind" if self.sample.csv else "not one JSON object"
+            refused = "not one JSON object"
+            if self.sample.csv:
+                refused = "not CSV of that kind"
+            elif self.sample.changes:
+                refused = "without a row"
             yield (
                 f"{len(broken):,} of {len(broken) + len(sound):,} records will "
                 f"be quarantined: {refused}; the first: {first.place}: {why}"
             )
+        if self.sample.skipped:
+            yield f"{self.sample.skipped:,} records have no row, such as tombstones; filtered"
         if ahead := guesses.in_future(self.times):
             yield (
                 f"{ahead:,} of {len(self.times):,} records are in the future by {self.time.sql}; "
@@ -110,6 +170,7 @@ def draft_of(
     sample: Sample,
     payload: Payload,
     *,
+    kind: str | None = None,
     id_: str | None = None,
     time: str | None = None,
     key: str | None = None,
@@ -119,27 +180,87 @@ def draft_of(
     """Draft a pipeline from a sample.
 
     Options override what the sample suggests: ``id_`` and ``time`` are a field or SQL; ``key`` is
-    a column for the first gold table, or ``none``; ``window`` is its window size.
+    a column for the first gold table, or ``none``; ``window`` is its window size. Change events of
+    a table whose primary key is known become a dimension; ``key`` then names that key's columns.
 
     Raises:
-        UsageError: An option names an unknown field, or is not valid SQL.
+        UsageError: An option names an unknown field, is not valid SQL, or does not fit the kind.
     """
+    is_dimension = kind_of(sample, kind) == "dimension"
+    if is_dimension and window is not None:
+        raise UsageError("--window is for events: a dimension has no gold table with a window.")
     chosen_id = _choice(id_, payload, guesses.event_ids(sample, payload), "--id")
-    ranked = guesses.event_times(payload, from_topic=isinstance(source, Address))
+    ranked = guesses.event_times(sample, payload, from_topic=isinstance(source, Address))
     chosen_time = _choice(time, payload, ranked, "--time")
     times = guesses.instants(chosen_time, len(sample.records))
     lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
     if delay not in (None, lateness.delay):
         lateness = replace(lateness, delay=delay or lateness.delay, why="as given")
     columns = _columns(payload, chosen_id, chosen_time)
+    if is_dimension:
+        columns = [_apart_from_history(column) for column in _rows_own(columns)]
+        members, why = _member_key(key, sample, columns)
+        return Draft(
+            *(name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness),
+            table=None,
+            key=members,
+            why=why,
+        )
     best = next(iter(guesses.gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
+    if sample.changes:
+        best = column_named("op", columns)
     chosen_key = best if key is None else _key(key, columns)
-    table = guesses.first_table(name, columns, key=chosen_key, times=times, size=window)
+    # A sum or mean over the changes of a row counts the row more than once.
+    measured = [] if sample.changes else columns
+    table = guesses.first_table(name, measured, key=chosen_key, times=times, size=window)
     if chosen_key is not best:
         table = replace(table, why="as given")
+    elif sample.changes:
+        table = replace(table, why="the operation: create, update, delete, row of a snapshot")
     return Draft(
         name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness, table
     )
+
+
+def kind_of(sample: Sample, kind: str | None) -> str:
+    """Return the kind of the pipeline, dimension or events: as given, or what the sample suggests.
+
+    Raises:
+        UsageError: It is neither, or a dimension of a sample that is not of change events.
+    """
+    if kind not in (None, "dimension", "events"):
+        raise UsageError(f"'{kind}' is not a kind: write dimension or events")
+    if kind == "dimension" and not sample.changes:
+        raise UsageError(
+            "--kind dimension needs change events in Debezium's envelope. For another changelog "
+            "write the pipeline file by hand, with event.sequence and dimension.key."
+        )
+    return kind or ("dimension" if sample.key[0] else "events")
+
+
+def _rows_own(columns: Sequence[Column]) -> list[Column]:
+    """Return the columns that are not of the envelope."""
+    return [column for column in columns if column.shown not in CHANGE_COLUMNS]
+
+
+def _apart_from_history(column: Column) -> Column:
+    """Rename a column that would have the name of a column of the history."""
+    is_taken = column.name.lower() in DIMENSION_RESERVED
+    return replace(column, name=f"payload_{column.name}") if is_taken else column
+
+
+def _member_key(
+    requested: str | None, sample: Sample, columns: Sequence[Column]
+) -> tuple[list[Column], str]:
+    names, why = sample.key
+    if requested is not None:
+        names, why = tuple(name for name in requested.split(",") if name.strip()), "as given"
+    found = [_key(name, columns) for name in names]
+    if not found or None in found:
+        raise UsageError(
+            "the primary key of the rows is needed for a dimension: --key COLUMN[,COLUMN…]"
+        )
+    return [column for column in found if column is not None], why
 
 
 def _choice(
@@ -155,6 +276,7 @@ def _choice(
     if column is not None:
         return DraftChoice(column.field, "as given", column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
+    known += [column.name for column in payload.columns if column.shown in CHANGE_COLUMNS]
     problems = expression_problems(requested, known)
     if problems:
         raise UsageError(f"{option} '{requested}' {'; '.join(problems)}")
@@ -217,10 +339,11 @@ def files_for(folder: Path, name: str) -> dict[str, Path]:
     return files
 
 
-def source_in(folder: Path, source: Path) -> str:
-    """Return a source's path, relative to the folder if it is inside."""
-    path, base = Path(os.path.abspath(source)), Path(os.path.abspath(folder))
-    return str(path.relative_to(base)) if path.is_relative_to(base) else str(path)
+def source_in(folder: Path, source: str) -> str:
+    """Return a source's path, relative to the folder if it is inside; URLs are kept."""
+    path, base = absolute(source), Path(os.path.abspath(folder))
+    inside = Path(path).is_relative_to(base)
+    return str(Path(path).relative_to(base)) if inside else path
 
 
 def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:
@@ -281,15 +404,21 @@ def _content(draft: Draft) -> dict[str, bytes]:
     templates.filters |= {function.__name__.removeprefix("_"): function for function in filters}
     topic = draft.source if isinstance(draft.source, Address) else None
     used = [choice.column.path for choice in (draft.id, draft.time) if choice.column]
-    facts = {
+    sample, key = draft.sample, [column.name for column in draft.key]
+    rows = [column for column in draft.columns if column.path not in used]
+    facts: Mapping[str, Any] = {
         "draft": draft,
         "topic": topic,
         "origin": f"the topic {topic.topic}" if topic else draft.source,
         "copies": draft.id.sql != "record_id",
+        "key": key,
         "csv": _csv_keys(draft.sample.csv) if draft.sample.csv else None,
         "width": len(draft.sample.values[0]),
         "count": len(draft.examples),
-        "rules": guesses.rules_of([c for c in draft.columns if c.path not in used]),
+        # The image of a deleted row may have nothing but its key.
+        "rules": guesses.rules_of(_rows_own(rows), required=key)
+        if sample.changes
+        else guesses.rules_of(rows),
     }
     names = {"pipeline": "pipeline.yml.j2", "suite": "suite.yml.j2"}
     names |= {"test": "test.py.j2"} if draft.examples else {}
@@ -299,6 +428,8 @@ def _content(draft: Draft) -> dict[str, bytes]:
     if draft.examples:
         header = [draft.sample.header] if draft.sample.header is not None else []
         lines = b"".join(payload + b"\n" for payload in (*header, *draft.examples))
+        if draft.sample.csv:
+            lines = lines.decode().encode(draft.sample.csv.encoding)
         content["csv_sample" if draft.sample.csv else "sample"] = lines
     return content
 

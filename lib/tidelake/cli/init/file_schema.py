@@ -1,4 +1,4 @@
-"""Read the field types of Parquet and Avro container files from their schemas.
+"""Read field types from schemas: of Parquet, of Avro, and of Kafka Connect's messages.
 
 Integers become BIGINT and floating-point numbers DOUBLE, so that a later file with a wider type
 fits too. Text is left to :mod:`tidelake.cli.init.payload`, which finds times in it.
@@ -39,6 +39,17 @@ _OF_AVRO: dict[tuple[str, str], FieldType] = {
         for unit in ("millis", "micros")
     },
 }
+
+
+# By the type of Kafka Connect.
+_OF_CONNECT: dict[str, FieldType] = {
+    "boolean": FieldType("boolean"),
+    "bytes": FieldType("binary"),
+    **dict.fromkeys(("int8", "int16", "int32", "int64"), FieldType("bigint")),
+    **dict.fromkeys(("float", "float32", "double", "float64"), FieldType("double")),
+}
+# Their values are converted to text, in which types are found, or stay numbers.
+_CONVERTED = ("io.debezium.time.", "org.apache.kafka.connect.data.", "io.debezium.data.Variable")
 
 
 def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
@@ -129,6 +140,25 @@ def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:
         named[schema["name"]] = found
         named[f"{schema.get('namespace', '')}.{schema['name']}"] = found
     return found
+
+
+def of_connect(schema: Mapping[str, Any]) -> FieldType:
+    """Return the type of a value of Kafka Connect as the envelope's reader converts it."""
+    name, kind = str(schema.get("name")), schema.get("type")
+    if name == "org.apache.kafka.connect.data.Decimal":
+        given = schema.get("parameters") or {}
+        digits = given.get("connect.decimal.precision", _MOST_DIGITS)
+        return _decimal(int(digits), int(given["scale"]))
+    if name.startswith(_CONVERTED):
+        return _STRING
+    if kind == "struct" and schema["fields"]:
+        fields = (Field(field["field"], of_connect(field)) for field in schema["fields"])
+        return FieldType("struct", fields=tuple(fields))
+    if kind == "array":
+        return FieldType("array", element=of_connect(schema["items"]))
+    if kind == "map":
+        return FieldType("map", key=_STRING, value=of_connect(schema["values"]))
+    return _OF_CONNECT.get(str(kind), _STRING)
 
 
 def _decimal(precision: int, scale: int) -> FieldType:

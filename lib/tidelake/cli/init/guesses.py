@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
@@ -141,6 +141,8 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
 
     Identical copies of a record do not count against an id, whose purpose is to detect them.
     """
+    if sample.changes:
+        return [DraftChoice("record_id", "each record of the source is one change")]
     first: dict[bytes, int] = {}
     for at, record in enumerate(sample.records):
         first.setdefault(record.payload.strip(), at)
@@ -172,8 +174,8 @@ def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
     return [candidate for _, candidate in sorted(ranked, key=lambda pair: pair[0], reverse=True)]
 
 
-def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
-    """Rank the candidates for the event time, best first."""
+def event_times(sample: Sample, payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
+    """Rank the candidates for the event time, best first; the last is that of the arrival."""
     ranked = []
     for column in payload.columns:
         clock = column.clock
@@ -182,11 +184,18 @@ def event_times(payload: Payload, *, from_topic: bool) -> list[DraftChoice]:
         missing = sum(value is None for value in column.values)
         words = clock.words if clock.has_time else "a date without a time of day"
         why = words + (f", missing in {missing:,}" if missing else ", never missing")
-        score = (not missing, clock.has_time, _time_rank(column.path[-1]), -len(column.path))
+        if is_change := bool(sample.changes) and column.path == ("source_time",):
+            why = "when the database made the change"
+        rank = _time_rank(column.path[-1])
+        score = (is_change, not missing, clock.has_time, rank, -len(column.path))
         ranked.append((score, DraftChoice(clock.sql.format(column.field), why, column)))
-    what = "the record's Kafka timestamp" if from_topic else "the file's modification time"
+    sql, what = "source_timestamp", "the file's modification time"
+    if from_topic:
+        what = "the record's Kafka timestamp"
+    elif sample.format == "delta":
+        sql, what = "ingested_at", "the time of its arrival"
     why = f"{what} is used" if ranked else f"no field holds a time; {what} is used"
-    return [*_best_first(ranked), DraftChoice("source_timestamp", why)]
+    return [*_best_first(ranked), DraftChoice(sql, why)]
 
 
 def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
@@ -355,12 +364,19 @@ _NOT_NEGATIVE = (
 _PLAIN = frozenset(["string", "boolean", "bigint", "double", "decimal"])
 
 
-def rules_of(columns: Sequence[Column]) -> list[dict[str, Any]]:
-    """Return expectations in suite format; all except those on id and time are warnings."""
+def rules_of(
+    columns: Sequence[Column], *, required: Collection[str] | None = None
+) -> list[dict[str, Any]]:
+    """Return expectations in suite format; all except those on id and time are warnings.
+
+    ``required`` names the columns that are expected to have a value; by default any may be.
+    """
     rules = [_rule("event_id", "not_be_null"), _rule("event_time", "not_be_null")]
     rules.append(_rule("event_id", "be_unique"))
     for column in columns:
         for what, arguments in _expectations_met(column):
+            if what == "not_be_null" and required is not None and column.name not in required:
+                continue
             rules.append(_rule(column.name, what, **arguments) | {"severity": "warning"})
     return rules
 

@@ -13,13 +13,17 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tidelake.config.expressions import columns_in, expression_problems
+from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field, FieldType
 from tidelake.errors import SourceError
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED, from_micros, to_json
 from tidelake.names import SILVER_RESERVED, is_column_name, quoted
+
+if TYPE_CHECKING:
+    from tidelake.silver.envelope import Unwrapped
 
 _WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
 
@@ -140,6 +144,7 @@ _NO_ZONE = "without a zone, read as UTC"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 # Seconds since the epoch: a number outside the years 2000 to 2100 is not taken as a time.
 _FIRST, _END = 946_684_800, 4_102_444_800
+_EPOCH_UNITS = "epoch"
 # Units in a second, Spark's expression, description.
 _EPOCHS = (
     (1, "timestamp_seconds({0})", "epoch seconds"),
@@ -149,18 +154,36 @@ _EPOCHS = (
 )
 # Spark timestamps have microseconds.
 _SECONDS = FieldType("decimal", precision=20, scale=6)
-# Python's pattern, Spark's pattern, description. If a sample fits both day first and month first,
-# day first is chosen, with a note.
-_DAY_FIRST, _MONTH_FIRST = "%d/%m/%Y %H:%M:%S", "%m/%d/%Y %H:%M:%S"
+# If a sample fits both day first and month first, day first is chosen, with a note.
+_DAY_FIRST, _MONTH_FIRST = "%d/%m/%Y", "%m/%d/%Y"
+_DATES = (
+    ("%Y/%m/%d", "yyyy/MM/dd", "slashes"),
+    ("%d.%m.%Y", "dd.MM.yyyy", "day first"),
+    (_DAY_FIRST, "dd/MM/yyyy", "day first"),
+    (_MONTH_FIRST, "MM/dd/yyyy", "month first"),
+)
+# As spreadsheets write them, without seconds or without a time of day.
+_TIMES_OF_DAY = ((" %H:%M:%S", " HH:mm:ss"), (" %H:%M", " HH:mm"), ("", ""))
+# Python's pattern, Spark's pattern, description.
 _PATTERNS = (
     ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
     ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
     ("%Y-%m-%d %H:%M:%S,%f", "yyyy-MM-dd HH:mm:ss,SSS", "a comma before the milliseconds"),
-    ("%Y/%m/%d %H:%M:%S", "yyyy/MM/dd HH:mm:ss", "slashes"),
     ("%Y%m%dT%H%M%SZ", "yyyyMMdd'T'HHmmss'Z'", "digits without separators"),
-    ("%d.%m.%Y %H:%M:%S", "dd.MM.yyyy HH:mm:ss", "day first"),
-    (_DAY_FIRST, "dd/MM/yyyy HH:mm:ss", "day first"),
-    (_MONTH_FIRST, "MM/dd/yyyy HH:mm:ss", "month first"),
+    *(
+        (date + of_day, spark + of_day_in_spark, words)
+        for date, spark, words in _DATES
+        for of_day, of_day_in_spark in _TIMES_OF_DAY
+    ),
+)
+# A decimal comma, and dots between thousands; what Spark reads instead; the type.
+_COMMA = re.compile(r"-?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]{1,6})?")
+_COMMA_DIGITS = 14
+_COMMA_TYPE = FieldType("decimal", precision=20, scale=6)
+# Dots elsewhere become commas, so that the cast fails and the row is quarantined.
+_COMMA_SQL = (
+    "CAST(translate(regexp_replace({0}, '[.](?=[0-9]{{3}}([.,]|$))', ''), ',.', '.,') "
+    "AS DECIMAL(20,6))"
 )
 
 
@@ -199,17 +222,19 @@ def _clocks(values: Sequence[object]) -> Iterator[Clock]:
         yield Clock(timestamp, "{0}", "ISO 8601", _read_iso, note)
         for python, spark, words in _PATTERNS:
             note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
-            if python == _DAY_FIRST and all(map(partial(_read_pattern, _MONTH_FIRST), texts)):
+            month_first = python.replace(_DAY_FIRST, _MONTH_FIRST)
+            if month_first != python and all(map(partial(_read_pattern, month_first), texts)):
                 note += "; ambiguous order of day and month, read as day first"
             sql = "try_to_timestamp({0}, '" + spark.replace("'", "''") + "')"
-            yield Clock(STRING, sql, f"{spark} ({words})", partial(_read_pattern, python), note)
+            read, has_time = partial(_read_pattern, python), "%H" in python
+            yield Clock(STRING, sql, f"{spark} ({words})", read, note, has_time)
         for scale, sql, words in _EPOCHS:
             of_text = sql.format("try_cast({0} AS BIGINT)")
             yield Clock(STRING, of_text, words, partial(_read_number, scale, _whole_text))
     elif isinstance(first, int | Decimal):
         for scale, sql, words in _EPOCHS:
             yield Clock(FieldType("bigint"), sql, words, partial(_read_number, scale, _whole))
-        words = "epoch seconds with a fraction"
+        words = f"{_EPOCH_UNITS} seconds with a fraction"
         yield Clock(_SECONDS, _EPOCHS[0][1], words, partial(_read_number, 1, _to_micros))
 
 
@@ -300,7 +325,10 @@ class Column:
 
 @dataclass(frozen=True)
 class Payload:
-    """The schema of a sample's payloads, silver's columns, and notes on omitted fields."""
+    """The schema of a sample's payloads, silver's columns, and notes on omitted fields.
+
+    ``columns`` end with those of the envelope, if the payloads are change events.
+    """
 
     fields: tuple[Field, ...]
     columns: tuple[Column, ...]
@@ -314,11 +342,13 @@ def column_named(name: str, columns: Iterable[Column]) -> Column | None:
 
 
 def payload_of(
-    values: Sequence[Mapping[str, Any]], types: Mapping[str, FieldType] | None = None
+    values: Sequence[Mapping[str, Any]],
+    types: Mapping[str, FieldType] | None = None,
+    changes: Sequence[Unwrapped] = (),
 ) -> Payload:
     """Infer the schema and columns from JSON objects; each field of a struct becomes a column.
 
-    ``types`` are those that need not be inferred.
+    ``types`` are those that need not be inferred; ``changes`` the change events of rows.
 
     Raises:
         SourceError: No field has a name that is valid in a schema.
@@ -335,6 +365,8 @@ def payload_of(
             why = "its name is blank or not printable"
         elif name.startswith("_"):
             why = "names beginning with _ are reserved"
+        elif changes and name.lower() in CHANGE_COLUMNS:
+            why = "a column of the envelope has this name"
         elif name.lower() in seen:
             why = "another field has the same name in another case"
         if why:
@@ -345,11 +377,28 @@ def payload_of(
         found = list(_columns((name,), shape, [value.get(name) for value in values], is_known))
         columns += found
         # Epoch seconds with a fraction need DECIMAL: DOUBLE would lose digits.
-        is_whole = len(found) == 1 and found[0].path == (name,) and not is_known
+        is_whole = len(found) == 1 and found[0].clock is not None and not is_known
+        is_whole = is_whole and found[0].path == (name,)
         fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
         raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
-    return Payload(tuple(fields), _named(columns), tuple(notes))
+    own = _of_envelope(changes) if changes else []
+    named = _named([*own, *columns])
+    return Payload(tuple(fields), (*named[len(own) :], *named[: len(own)]), tuple(notes))
+
+
+def _of_envelope(changes: Sequence[Unwrapped]) -> list[Column]:
+    values: dict[str, list[Any]] = {
+        "op": [change.op for change in changes],
+        "source_time": [to_json(from_micros(change.source_time)) for change in changes],
+        "source_position": [change.source_position for change in changes],
+    }
+    kinds = {name: STRING for name in CHANGE_COLUMNS} | {"source_time": FieldType("timestamp")}
+    return [
+        column
+        for name, kind in kinds.items()
+        for column in _columns((name,), Shape(kind), values[name], is_known=True)
+    ]
 
 
 def _columns(
@@ -367,10 +416,14 @@ def _columns(
             yield from _columns((*path, field.name), inferred, inner, is_known)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
+    numbers = _with_comma(values) if kind == STRING else None
+    if numbers is not None:
+        sql, notes = _COMMA_SQL.format(column.sql), (*shape.notes, "with a decimal comma")
+        yield replace(column, sql=sql, type=_COMMA_TYPE, values=numbers, notes=notes)
+        return
     clock = clock_of(values) if column.is_scalar else None
     # A number counts as a time only if its name also suggests one.
-    named = has_word(path[-1], TIMES)
-    if clock is None or (clock.sql != "{0}" and clock.has_time and not named):
+    if clock is None or (clock.words.startswith(_EPOCH_UNITS) and not has_word(path[-1], TIMES)):
         yield column
         return
     if is_known and kind.kind not in _TIME_KINDS | {clock.type.kind}:
@@ -389,6 +442,20 @@ def _columns(
     if clock.note and clock.note not in notes:
         notes = (*notes, clock.note)
     yield replace(column, sql=sql.format(column.sql), type=clock.type, clock=clock, notes=notes)
+
+
+def _with_comma(values: Sequence[object]) -> tuple[Decimal | None, ...] | None:
+    """Return numbers from texts that have a decimal comma, or None if they have none for sure."""
+    texts = ["" if value is None else str(value) for value in values]
+    if not all(_COMMA.fullmatch(text) for text in texts if text):
+        return None
+    # Three digits after a comma, without a dot, may be thousands.
+    if not any("," in text and ("." in text or len(text.partition(",")[2]) != 3) for text in texts):
+        return None
+    plain = [text.replace(".", "").replace(",", ".") for text in texts]
+    if any(len(text.partition(".")[0]) > _COMMA_DIGITS for text in plain):
+        return None
+    return tuple(Decimal(text) if text else None for text in plain)
 
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:

@@ -1,24 +1,32 @@
-"""Read a sample of records from files: JSON lines, CSV, or rows of Parquet and Avro files."""
+"""Read a sample of records, from files (JSON lines, CSV, Parquet, Avro) or from a Delta table."""
 
 from __future__ import annotations
 
+import io
 import json
+import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
-from itertools import chain, islice
-from pathlib import Path
-from typing import IO, Any
+from itertools import accumulate, chain, islice
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
 from tidelake.cli.init.csv_sample import CsvFile, looks_like_csv, sample_csv
-from tidelake.cli.init.file_schema import common_types, types_in
+from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
 from tidelake.compression import DAMAGE, OPENERS
-from tidelake.config import CsvFormat, FilesSource
+from tidelake.config import CsvFormat, FilesSource, Registry
 from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
-from tidelake.runtime.landed_files import LandedFile, refuse_unfit
+from tidelake.folders import Folder, folder
+from tidelake.object_store import named
+from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
+
+if TYPE_CHECKING:
+    from tidelake.silver.envelope import Unwrapped
 
 # Maximum files read of a folder, which may hold a million: evenly spread by modification time.
 _FILES = 50
@@ -26,21 +34,33 @@ _FILES = 50
 _MAGIC: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"Obj\x01": "avro"}
 # Compressions of text that only Spark reads.
 _UNREADABLE = frozenset({".lz4", ".snappy", ".deflate"})
-_JSON_SUFFIXES = frozenset({".json", ".jsonl", ".ndjson"})
-_CSV_SUFFIXES = frozenset({".csv", ".tsv", ".psv"})
-# What is read of a file to recognise CSV, and of a CSV file.
-_HEAD_BYTES, _MAX_CSV_BYTES = 1 << 16, 16 << 20
+_SUFFIXES: dict[str, FileFormat] = {
+    **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
+    **dict.fromkeys((".csv", ".tsv", ".psv"), "csv"),
+    ".parquet": "parquet",
+    ".avro": "avro",
+}
+# What is read of a file to recognise CSV, of all CSV files, and at once from an object store.
+_HEAD_BYTES, _MAX_CSV_BYTES, _BLOCK_BYTES = 1 << 16, 16 << 20, 1 << 18
+# Files that must be read whole are left out beyond this, but one.
+_MAX_WHOLE_BYTES = 64 << 20
 # Maximum bytes of a record, to bound memory.
 _MAX_RECORD_BYTES = 16 << 20
+# Lines in which a JSON value of several lines is looked for.
+_OPENING = 200
 
 
 @dataclass(frozen=True)
 class Record:
-    """A record: its location for messages, its source partition (one for all files), its bytes."""
+    """A record: its location for messages, its source partition (one for all files), its bytes.
+
+    ``key`` is that of a topic's record, if it has one.
+    """
 
     place: str
     partition: str
     payload: bytes
+    key: bytes | None = None
 
 
 @dataclass(frozen=True)
@@ -48,31 +68,56 @@ class Sample:
     """Records that parse, in order of arrival, and ``broken`` ones with the reason.
 
     ``values`` are the parsed records; numbers with a decimal point are ``Decimal``. ``types`` are
-    those of the fields that the files' schemas define. Of CSV files, ``csv`` is the layout and
-    ``header`` the header record of the first, None if they have none.
+    those of the fields that the schemas of files or messages define. Of CSV files, ``csv`` is the
+    layout and ``header`` the header record of the first, None if they have none. Of change events,
+    ``values`` are the rows, ``changes`` what else each event says, ``key`` the fields of the
+    primary key with the reason, and ``skipped`` how many records have no row.
     """
 
     records: tuple[Record, ...]
     values: tuple[dict[str, Any], ...]
     broken: tuple[tuple[Record, str], ...]
-    format: FileFormat = "json"
+    format: FileFormat | Literal["delta"] = "json"
     types: Mapping[str, FieldType] = field(default_factory=dict)
     csv: CsvFormat | None = None
     header: bytes | None = None
+    registry: Registry | None = None
+    notes: tuple[str, ...] = ()
+    changes: tuple[Unwrapped, ...] = ()
+    key: tuple[tuple[str, ...], str] = ((), "")
+    skipped: int = 0
 
 
 def sample_of(
     records: Iterable[Record],
-    format_: FileFormat = "json",
+    format_: FileFormat | Literal["delta"] = "json",
     types: Mapping[str, FieldType] | None = None,
 ) -> Sample:
-    """Parse records as JSON.
+    """Parse records as JSON; change events are unwrapped.
 
     Raises:
         SourceError: There are no records, or most are not JSON objects; names the first of those.
     """
-    parsed = ((record, _parse(record.payload)) for record in records)
-    return _sorted_out(parsed, Sample((), (), (), format_, types or {}))
+    parsed = [(record, parse_object(record.payload)) for record in records]
+    objects = [found for _, found in parsed if isinstance(found, dict)]
+    empty = Sample((), (), (), format_, types or {})
+    if format_ in ("json", "avro") and 2 * sum(map(_is_change, objects)) > len(objects):
+        # It imports pyarrow, which is slow.
+        from tidelake.cli.init.changes import unwrap_sample  # noqa: PLC0415
+
+        return unwrap_sample([record for record, _ in parsed], objects, empty)
+    return _sorted_out(parsed, empty)
+
+
+def _is_change(value: dict[str, Any]) -> bool:
+    """Return whether an object is a change event of Debezium, bare or with its schema."""
+    event = value.get("payload") if value.keys() == {"schema", "payload"} else value
+    return (
+        isinstance(event, dict)
+        and isinstance(event.get("op"), str)
+        and isinstance(event.get("source"), dict)
+        and not event.keys().isdisjoint(("before", "after"))
+    )
 
 
 def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sample) -> Sample:
@@ -100,145 +145,246 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
     return replace(empty, records=tuple(sound), values=tuple(values), broken=tuple(broken))
 
 
-def read_files(path: Path, *, lines: int) -> Sample:
-    """Sample the first records of files by modification time, equally many from each file.
+def read_source(place: str, *, lines: int) -> Sample:
+    """Sample the first records of a Delta table, or of files by modification time.
 
-    A folder is read recursively, without hidden files.
+    Of each file, equally many are taken. A folder is read recursively, without hidden files. On an
+    object store, only the beginning of a file is fetched where its format allows.
 
     Raises:
         SourceError: The path does not exist, has no files or files of several formats, or a file
             cannot be read.
+        UsageError: There is no such bucket.
+        MachineError: The object store refuses access or does not answer.
     """
-    if not path.exists():
-        raise SourceError(
-            f"{path} does not exist. Pass a folder or a file of JSON, CSV, Parquet or Avro, or "
-            "kafka://HOST:PORT/TOPIC."
-        )
+    place = os.path.expanduser(place).rstrip("/") or "/"
+    with named(f"the source {place}"):
+        if _is_table(place):
+            return _read_table(folder(place), lines)
+        return _read_files(place, lines=lines)
+
+
+def _is_table(place: str) -> bool:
+    with suppress(OSError):
+        return bool((folder(place) / "_delta_log").exists())
+    return False
+
+
+def _read_table(path: Folder, lines: int) -> Sample:
+    # pyarrow is slow to import.
+    from tidelake.bronze.arrow_json import UnsupportedTypeError, to_json_objects  # noqa: PLC0415
+    from tidelake.ledger.query import first_rows  # noqa: PLC0415
+
+    rows = first_rows(path, lines)
+    names = rows.schema.names
+    types = common_types([{field.name: of_arrow(field.type) for field in rows.schema}])
     try:
-        by_age = sorted((file.stat().st_mtime_ns, str(file), file) for file in _walk(path))
-    except OSError as error:
-        raise SourceError(f"{error.filename} cannot be read: {error.strerror}") from error
-    if not by_age:
-        raise SourceError(
-            f"{path} holds no file. Put files into it (names that begin with . or _ are ignored), "
-            "or pass a file with --sample."
-        )
-    step = max(len(by_age) / _FILES, 1)
-    files = [by_age[int(at * step)][2] for at in range(min(len(by_age), _FILES))]
-    each = max(lines // len(files), 1)
-    formats = {_format_of(file): file for file in reversed(files)}
+        payloads = [to_json_objects(batch.columns, names) for batch in rows.to_batches()]
+    except UnsupportedTypeError as error:
+        raise SourceError(f"the Delta table {path} cannot be sampled: {error}") from error
+    records = (
+        Record(f"{path} row {number}", "table", payload.as_py())
+        for number, payload in enumerate(chain.from_iterable(payloads), start=1)
+    )
+    return sample_of(records, "delta", types)
+
+
+def _read_files(place: str, *, lines: int) -> Sample:
+    # Messages name files as the user named the folder.
+    root = str(folder(place))
+    named_so = (
+        replace(file, path=f"{place}{file.path.removeprefix(root)}")
+        for file in list_files(place).values()
+    )
+    listed = sorted(named_so, key=lambda file: (file.modified, file.path))
+    # An archive has no format of its own.
+    refuse_unreadable([file.path for file in listed if _named_format(file.path) is None], "json")
+    step = max(len(listed) / _FILES, 1)
+    files = [listed[int(at * step)] for at in range(min(len(listed), _FILES))]
+    # A suffix tells the format of all files, the content that of the chosen ones.
+    formats = {
+        format_: file.path
+        for chosen, tell in ((files, _format_of), (listed, _named_format))
+        for file in reversed(chosen)
+        if (format_ := tell(file.path)) is not None
+    }
     if len(formats) > 1:
-        examples = ", ".join(f"{file} ({name})" for name, file in sorted(formats.items()))
+        examples = ", ".join(f"{path} ({name})" for name, path in sorted(formats.items()))
         raise SourceError(
-            f"{path} holds files of several formats: {examples}. A source has one format: pass a "
+            f"{place} holds files of several formats: {examples}. A source has one format: pass a "
             "folder for each, or a file with --sample."
         )
     (format_,) = formats
-    refuse_unfit([LandedFile(str(file), file.stat().st_size, 0) for file in files], format_)
+    refuse_unfit(listed, format_)
+    _refuse_tables(place, files if format_ == "parquet" else ())
+    each = max(lines // len(files), 1)
     if format_ == "csv":
-        return _csv_sample(files, each=each)
-    if format_ != "json":
-        return _of_whole_files(files, format_, each=each, lines=lines)
-    return sample_of(islice((r for file in files for r in islice(_lines(file), each)), lines))
+        sample = _csv_sample(files, each=each)
+    elif format_ != "json":
+        sample = _of_whole_files(files, format_, lines=lines)
+    else:
+        found = (record for file in files for record in islice(_lines(file.path), each))
+        sample = sample_of(islice(found, lines))
+    return replace(sample, notes=_notes_on(files[0].path.removeprefix(place)))
 
 
-def _csv_sample(files: Sequence[Path], *, each: int) -> Sample:
+def _notes_on(path: str) -> tuple[str, ...]:
+    """Return a note on columns that are in a file's path alone, as in partitioned folders."""
+    return tuple(
+        f"{name} is in the names of the folders, not in the records; to keep it, add to "
+        f"event.select: {name}: regexp_extract(source, '/{name}=([^/]*)/', 1)"
+        for name in re.findall(r"(?<=/)([A-Za-z]\w*)=[^/]*(?=/)", path)
+    )
+
+
+def _refuse_tables(place: str, files: Iterable[LandedFile]) -> None:
+    """Refuse a folder of Delta tables, whose files include those of deleted rows."""
+    inner = {str(up) for file in files for up in Path(file.path.removeprefix(place)).parents}
+    for below in sorted(inner, key=len)[:_FILES]:
+        table = f"{place}/{below.strip('/')}"
+        if _is_table(table):
+            raise SourceError(f"{place} holds Delta tables: pass one, such as --source {table}")
+
+
+def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
     heads = []
+    size = max(_MAX_CSV_BYTES // len(files), _HEAD_BYTES)
     for file in files:
-        head = _head(file, _MAX_CSV_BYTES)
-        heads.append(CsvFile(str(file), head, is_cut=len(head) == _MAX_CSV_BYTES))
+        head = _head(file.path, size)
+        heads.append(CsvFile(file.path, head, is_cut=len(head) == size))
     found = sample_csv(heads, each=each)
     parsed = ((Record(one.place, "files", one.payload), one.values) for one in found.records)
     return _sorted_out(parsed, Sample((), (), (), "csv", csv=found.layout, header=found.header))
 
 
-def _head(file: Path, size: int) -> bytes:
-    with _opened(file) as stream:
+def _head(path: str, size: int) -> bytes:
+    with _opened(path) as stream:
         return stream.read(size)
 
 
-def _walk(path: Path) -> Iterator[Path]:
-    if not path.is_dir():
-        yield path
-        return
-    for entry in path.iterdir():
-        if not entry.name.startswith((".", "_")):
-            yield from _walk(entry)
+def _bare(path: str) -> PurePosixPath:
+    """Return a path without the suffix of its compression."""
+    file = PurePosixPath(path)
+    return file.with_suffix("") if file.suffix in OPENERS else file
 
 
-def _format_of(file: Path) -> FileFormat:
-    """Return a file's format by its suffix, or by what it begins with."""
-    named = file.suffix.lower().removeprefix(".")
-    bare = file.with_suffix("") if file.suffix in OPENERS else file
-    if bare.suffix.lower() in _CSV_SUFFIXES:
-        return "csv"
-    for known in _MAGIC.values():
-        if named == known:
-            return known
-    with _reading(file), file.open("rb") as stream:
-        found = _MAGIC.get(stream.read(4))
-    if found is not None or bare.suffix.lower() in _JSON_SUFFIXES or file.suffix in _UNREADABLE:
-        return found or "json"
-    head = _head(file, _HEAD_BYTES)
-    return "csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json"
+def _named_format(path: str) -> FileFormat | None:
+    """Return the format that a file's name tells, if it does."""
+    if PurePosixPath(path).suffix in _UNREADABLE:
+        return "json"
+    return _SUFFIXES.get(_bare(path).suffix.lower())
+
+
+def _format_of(path: str) -> FileFormat:
+    """Return a file's format by its name, or by what it begins with."""
+    if named_format := _named_format(path):
+        return named_format
+    head = _head(path, _HEAD_BYTES)
+    found = _MAGIC.get(head[:4])
+    return found or ("csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json")
 
 
 @contextmanager
-def _reading(file: Path) -> Iterator[None]:
+def _reading(path: str) -> Iterator[None]:
     """Name the file in errors of the block."""
     try:
         yield
     except DAMAGE as error:
-        raise SourceError(f"{file} cannot be read: {error}") from error
+        raise SourceError(f"{path} cannot be read: {error}") from error
 
 
 @contextmanager
-def _opened(file: Path) -> Iterator[IO[bytes]]:
+def _raw(path: str) -> Iterator[IO[bytes]]:
+    """Open a file, on a disk or an object store; errors of the block name it."""
+    with ExitStack() as stack:
+        stack.enter_context(_reading(path))
+        place = folder(path)
+        if not isinstance(place, Path):
+            # By default an object is fetched in blocks of many megabytes.
+            opened = stack.enter_context(place.open("rb", block_size=_BLOCK_BYTES))
+            # Its own lines have no limit.
+            yield stack.enter_context(io.BufferedReader(cast(io.RawIOBase, opened)))
+        else:
+            yield stack.enter_context(place.open("rb"))
+
+
+@contextmanager
+def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed; errors of the block name it."""
-    with _reading(file), file.open("rb") as stream:
-        open_compressed = OPENERS.get(file.suffix)
+    with _raw(path) as stream:
+        open_compressed = OPENERS.get(PurePosixPath(path).suffix)
         yield stream if open_compressed is None else open_compressed(stream)
 
 
-def _of_whole_files(files: Sequence[Path], format_: FileFormat, *, each: int, lines: int) -> Sample:
+def _of_whole_files(files: Sequence[LandedFile], format_: FileFormat, *, lines: int) -> Sample:
     """Sample the first rows of files whose schemas have their fields' types."""
     # pyarrow, which a sample of JSON does not need, is slow to import.
     from tidelake.bronze.whole_files import decompressed, reader_of  # noqa: PLC0415
 
-    read = reader_of(FilesSource(kind="files", path=str(files[0]), format=format_))
+    totals = accumulate(file.size for file in files)
+    chosen = [
+        file.path
+        for number, (file, total) in enumerate(zip(files, totals, strict=True))
+        if number == 0 or total <= _MAX_WHOLE_BYTES
+    ]
+    each = max(lines // len(chosen), 1)
+    read = reader_of(FilesSource(kind="files", path=chosen[0], format=format_))
     assert read is not None
     records: list[Record] = []
     schemas = []
-    for file in files:
-        with _reading(file):
-            content = decompressed(str(file), file.read_bytes())
+    for path in chosen:
+        with _raw(path) as stream:
+            content = decompressed(path, stream.read())
             payloads = chain.from_iterable(chunk for chunk, _ in read(content))
             records += [
-                Record(f"{file} row {number}", "files", payload)
+                Record(f"{path} row {number}", "files", payload)
                 for number, payload in enumerate(islice(payloads, each), start=1)
             ]
             schemas.append(types_in(format_, content))
     return sample_of(records[:lines], format_, common_types(schemas))
 
 
-def _lines(file: Path) -> Iterator[Record]:
-    if file.suffix in _UNREADABLE:
+def _lines(path: str) -> Iterator[Record]:
+    if PurePosixPath(path).suffix in _UNREADABLE:
         raise SourceError(
-            f"{file}: only Spark reads this compression; pass an uncompressed file with --sample."
+            f"{path}: only Spark reads this compression; pass an uncompressed file with --sample."
         )
-    with _opened(file) as stream:
-        for number, line in enumerate(
-            iter(lambda: stream.readline(_MAX_RECORD_BYTES), b""), start=1
-        ):
+    with _opened(path) as stream:
+        lines = iter(lambda: stream.readline(_MAX_RECORD_BYTES), b"")
+        opening = list(islice(lines, _OPENING))
+        if opening:
+            opening[0] = opening[0].removeprefix(b"\xef\xbb\xbf")
+            _refuse_document(path, b"".join(opening).decode(errors="replace").strip())
+        for number, line in enumerate(chain(opening, lines), start=1):
             payload = line.removesuffix(b"\n")
-            if number == 1:
-                payload = payload.removeprefix(b"\xef\xbb\xbf")
             if payload.strip():
-                yield Record(f"{file} line {number}", "files", payload)
+                yield Record(f"{path} line {number}", "files", payload)
 
 
-def _parse(payload: bytes) -> dict[str, Any] | str:
-    """Return the JSON object of a payload, or the reason why it is not one."""
+def _refuse_document(path: str, opening: str) -> None:
+    """Refuse a file whose lines are not its JSON objects."""
+    first = opening.partition("\n")[0].strip()
+    if re.match(r"\[\s*(?:\{|$)", first):
+        raise SourceError(
+            f"{path} is one JSON array, not one JSON object per line. Write one object per line, "
+            f"into another folder: jq -c '.[]' FILE > LINES.jsonl"
+        )
+    if not first.startswith("{") or isinstance(parse_object(first.encode()), dict):
+        return
+    try:
+        _, end = json.JSONDecoder().raw_decode(opening)
+    except (ValueError, RecursionError):
+        # Of a longer object, the line tells more than the message of the parser.
+        end = len(first) + 1 if first == "{" else 0
+    if end > len(first):
+        raise SourceError(
+            f"{path} has JSON objects of several lines. Write each object on one line, into "
+            "another folder: jq -c . FILE > LINES.jsonl"
+        )
+
+
+def parse_object(payload: bytes) -> dict[str, Any] | str:
+    """Return the object that JSON text holds, or the reason why it holds none."""
     try:
         text = payload.decode("utf-8")
         value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
@@ -262,14 +408,12 @@ def _shown(text: str) -> str:
 
 
 def _remedy(payload: bytes) -> str:
-    try:
-        text = payload.decode("utf-8").strip()
-    except UnicodeDecodeError:
-        return "Avro needs a schema: write the pipeline file by hand, with source.format: avro."
-    if text.startswith("[{"):
-        return "Write one object per line: jq -c '.[]' FILE > LINES.jsonl"
-    if text in ("[", "{", "}") or text.startswith('"'):
-        return "Write each object on one line: jq -c . FILE > LINES.jsonl"
+    if payload.startswith(b"\0"):
+        return (
+            "It begins as Avro with the id of its schema: pass --registry URL of the schema "
+            "registry. Without one, write the pipeline file by hand, with source.format: avro."
+        )
+    text = payload.decode("utf-8", errors="replace")
     if "," in text and "{" not in text:
         return "This looks like CSV; give its files names that end in .csv."
     return "A source is JSON, one object per line."
