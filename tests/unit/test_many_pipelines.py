@@ -267,3 +267,40 @@ def test_patterns_choose_among_all_pipelines(folder: Path) -> None:
         chosen_names((), "x*", False)
     with pytest.raises(UsageError, match="either names"):
         chosen_names(("shop",), None, True)
+
+
+def test_a_suite_is_shared_by_the_pipelines_of_a_folder(folder: Path) -> None:
+    rule = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "user_id"}}
+    counted = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "events"}}
+    counted["kwargs"] |= {"min_value": 1}
+    tables = ["orders_de_total", "orders_at_total", "orders_shop_total"]
+    suite = {"name": "orders", "expectations": [rule], "gold": {one: [counted] for one in tables}}
+    write(folder.parent / "shared.yml", suite)
+    write(folder / "_defaults.yml", {"quality": {"suite": "shared.yml"}})
+    write(folder / "orders.yml", ORDERS)
+    write(folder / "shop.yml", single("shop"))
+    write(folder / "items.yml", {**ITEMS, "quality": None})
+    for name, table in zip(("orders_de", "orders_at", "shop"), tables, strict=True):
+        found = load_pipeline(name, LAPTOP)
+        assert [one.text for one in found.rules] == [f"user_id: {rule['type']}()"]
+        assert found.suite is not None
+        # The gate judges the tables of this pipeline alone.
+        assert list(found.suite.gold) == [table]
+    assert load_pipeline("items", LAPTOP).suite is None
+
+    # What fits not every pipeline is refused where it does not, by the suite's file and line.
+    counted["kwargs"]["column"] = "evnts"
+    write(folder.parent / "shared.yml", {**suite, "gold": {tables[0]: [counted], "ordrs": []}})
+    found_errors = errors("orders_de")
+    assert set(found_errors) == {f"gold.{tables[0]}[0].kwargs.column", "gold.ordrs"}
+    assert f"{folder.parent}/shared.yml, line" in found_errors["gold.ordrs"]
+    assert set(errors("shop")) == {"gold.ordrs"}
+
+    counted["kwargs"]["column"] = "events"
+    write(folder.parent / "de.yml", {**suite, "name": "of_de"})
+    write(folder.parent / "at.yml", {**suite, "name": "of_at"})
+    write(folder / "orders.yml", {**ORDERS, "quality": {"suite": "${country}.yml"}})
+    for name in ("de", "at"):
+        own = load_pipeline(f"orders_{name}", LAPTOP).suite
+        assert own is not None
+        assert own.name == f"of_{name}"
