@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -262,10 +263,11 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
-        try:
-            check_landing(source.path, context.backlogs.taken_files())
-        except SourceError:
-            return  # The folder cannot be listed, so no file can be compared.
+        taken = context.backlogs.taken_files()
+        for path in source.paths:
+            # The files of a folder that cannot be listed cannot be compared.
+            with suppress(SourceError):
+                check_landing((path,), taken)
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:

@@ -15,7 +15,8 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
-from tidelake.config import DeltaSource, FilesSource, GoldTable, KafkaSource, Pipeline
+from tidelake.config import GoldTable, Pipeline
+from tidelake.config.source import described
 from tidelake.delta.locks import writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.notes import position
@@ -214,7 +215,7 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
-        source=_source_of(pipeline),
+        source=described(pipeline.source),
         status=status,
         hops=tuple(hops),
         golds=tuple(
@@ -223,13 +224,6 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
         ),
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
     )
-
-
-def _source_of(pipeline: Pipeline) -> str:
-    source = pipeline.source
-    if isinstance(source, KafkaSource):
-        return f"topic {source.topic}" if source.topic else f"topics matching {source.pattern}"
-    return source.path if isinstance(source, FilesSource | DeltaSource) else source.kind
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
