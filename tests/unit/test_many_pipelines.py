@@ -206,19 +206,21 @@ def test_a_parameter_does_not_end_a_text_of_sql_and_must_be_known(folder: Path) 
     assert any("only ${root}, ${country}, ${topic} are" in one for one in found)
 
 
+PAIRS: dict[str, Any] = {
+    "name": "pairs",
+    "left": {"columns": {"at": "event_time"}},
+    "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
+    "on": ["user_id"],
+    "within": "1 day",
+}
+
+
 def some(folder: Path) -> list[Pipeline]:
     """Two readers of a dimension, one of which another pipeline joins."""
     enrich = [{"dimension": "items", "on": {"user_id": "item"}, "columns": ["category"]}]
-    join = {
-        "name": "pairs",
-        "left": {"columns": {"at": "event_time"}},
-        "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
-        "on": ["user_id"],
-        "within": "1 day",
-    }
     write(folder / "items.yml", ITEMS)
     write(folder / "shop.yml", single("shop", enrich=enrich))
-    write(folder / "clicks.yml", single("clicks", joins=[join]))
+    write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
     write(folder / "alone.yml", single("alone"))
     return [load_pipeline(name, LAPTOP) for name in ("clicks", "alone", "shop")]
 
@@ -295,6 +297,10 @@ def test_a_suite_is_shared_by_the_pipelines_of_a_folder(folder: Path) -> None:
     assert set(found_errors) == {f"gold.{tables[0]}[0].kwargs.column", "gold.ordrs"}
     assert f"{folder.parent}/shared.yml, line" in found_errors["gold.ordrs"]
     assert set(errors("shop")) == {"gold.ordrs"}
+    # A table of the pipeline itself that takes no expectations, here of a join, is none of others.
+    write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
+    write(folder.parent / "shared.yml", {**suite, "gold": {"pairs": [counted]}})
+    assert set(errors("clicks")) == {"gold.pairs"}
 
     counted["kwargs"]["column"] = "events"
     write(folder.parent / "de.yml", {**suite, "name": "of_de"})
