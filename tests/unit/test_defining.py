@@ -254,11 +254,12 @@ def test_pipelines_are_listed_with_their_last_runs(
     assert rows["orders_of_0_at"][4] == "landing/o-at"
 
 
-def test_neither_command_starts_java_or_loads_what_it_does_not_need(folder: Path) -> None:
+def test_neither_command_loads_spark(folder: Path) -> None:
     write(folder / "shop.yml", GOOD)
     code = (
         "import sys; sys.modules['pyspark'] = None; from tidelake.cli import app\n"
-        "app(['validate', 'shop'])"
+        "for words in (['validate', 'shop'], ['list']): app(words, standalone_mode=False)"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("shop: ok")
+    assert "landing" in done.stdout

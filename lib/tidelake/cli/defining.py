@@ -20,8 +20,8 @@ from tidelake.config.pipeline import written_out
 from tidelake.config.places import conf_dir, find_file, pipeline_names, usual_pipeline
 from tidelake.config.sharing import names_in
 from tidelake.config.source import described
-from tidelake.delta.log import last_commit
-from tidelake.delta.tables import HOPS
+from tidelake.delta.log import last_commit, slowest_of
+from tidelake.delta.tables import HOPS, hop_tables
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.instants import now, to_json
 from tidelake.visible import visible
@@ -138,8 +138,6 @@ def list_pipelines(where: Place) -> None:
 
 def _listed(name: str, where: Place) -> dict[str, Any]:
     """Describe a pipeline as JSON; of an invalid one only its name, its file and the error."""
-    from tidelake.ops.status import hop_tables, slowest_of  # noqa: PLC0415
-
     runs: dict[str, str | None] = dict.fromkeys(HOPS)
     try:
         pipeline = where.load(name)

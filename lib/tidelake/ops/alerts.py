@@ -17,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table, hop_tables
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import to_json
 from tidelake.ledger.history import (
@@ -33,7 +33,7 @@ from tidelake.ledger.history import (
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import LAG_SECONDS, hop_tables, slowest_of, source_lag
+from tidelake.ops.status import LAG_SECONDS, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by

@@ -18,17 +18,17 @@ from typing import NamedTuple
 from tidelake.config import GoldTable, Pipeline
 from tidelake.config.source import described
 from tidelake.delta.locks import writer
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
-from tidelake.delta.tables import HOPS, Lake
+from tidelake.delta.tables import HOPS, Lake, hop_tables
 from tidelake.errors import TidelakeError
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, hop_tables, read_status, rows_read, slowest_of
+from tidelake.ops.status import HopStatus, Status, read_status, rows_read
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
