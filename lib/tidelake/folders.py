@@ -96,7 +96,7 @@ def problem_of(text: str) -> str:
 
 def absolute(text: str) -> str:
     """Return an absolute path, or a URL without a slash at its end."""
-    return text.rstrip("/") if is_stored(text) else os.path.abspath(text)
+    return text.rstrip("/") if is_stored(text) else os.path.abspath(os.path.expanduser(text))
 
 
 def place_of(uri: str) -> str:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import duckdb
 import pytest
@@ -13,10 +15,17 @@ from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.running import land, read, run
+from tests.stores import Store
 from tidelake.bronze.records import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.delta.tables import Lake
+from tidelake.errors import GenerationError, SourceChangedError
+from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.generations import repair
+from tidelake.runtime.hop import Run
+from tidelake.runtime.landed_files import list_files
+from tidelake.runtime.progress import Progress
 
 _PIPELINE = """
 name: other
@@ -119,3 +128,59 @@ def test_a_batch_takes_so_many_files_or_bytes_and_its_first_file_whole(
     query.awaitTermination()
     rows = [one["numInputRows"] for one in query.recentProgress]
     assert [count for count in rows if count] == taken
+
+
+@pytest.mark.parametrize("on", ["disk", pytest.param("store", marks=pytest.mark.long)])
+def test_the_folders_of_a_pipeline_come_and_go_and_each_line_is_ingested_once(
+    spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path, s3: Store, on: str
+) -> None:
+    top = str(tmp_path / "in") if on == "disk" else s3.prefix()
+    wanted: list[tuple[str, bytes]] = []
+
+    def put(place: str, *lines: bytes) -> None:
+        data = b"".join(line + b"\n" for line in lines)
+        file = Path(f"{top}/{place}")
+        if on == "disk":
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
+        else:
+            s3.put(f"{top}/{place}", data)
+        wanted.extend((f"{place}:{at}", line) for at, line in enumerate(lines))
+
+    def reading(*folders: str) -> Run:
+        paths = [f"{top}/{name}" for name in folders]
+        source = json.dumps({"kind": "files", "path": paths, "max_files_per_trigger": 1})
+        file = _write(tmp_path, source=source, schema="a STRING", id="a", time="source_timestamp")
+        told = load_pipeline(file, environment)
+        return Run(spark, told, lake, environment, Progress(lambda _: None))
+
+    def ingested(context: Run) -> list[tuple[str, bytes]]:
+        run(spark, environment, context.pipeline, hops=["bronze"])
+        rows = read(lake, "bronze.other", "record_id, payload")
+        return sorted((unquote(name).partition(f"{top}/")[2], bytes(row)) for name, row in rows)
+
+    put("de/a.jsonl", b'{"a": "1"}', b"  no json\r")
+    put("a ü/deep/a.jsonl", b'{"a": "2"}')
+    assert ingested(reading("de", "a ü")) == sorted(wanted)
+    # One folder more, one file, and one line in a folder that was there.
+    put("fr/x.jsonl", b'{"a": "3"}')
+    put("one.jsonl", b'{"a": "4"}')
+    put("a ü/b.jsonl", b'{"a": "5"}')
+    many = reading("de", "a ü", "fr", "one.jsonl")
+    assert ingested(many) == sorted(wanted)
+    assert isinstance(many.pipeline.source, FilesSource)
+    assert offered_files(many.pipeline) == list_files(*many.pipeline.source.paths)
+    # A folder that is left out is not read, and its files are no loss.
+    few = reading("fr", "de")
+    assert ingested(few) == sorted(wanted)
+    shutil.rmtree(lake.checkpoints("other", "bronze"))
+    with pytest.raises(GenerationError, match="repair other --hop bronze"):
+        run(spark, environment, few.pipeline, hops=["bronze"])
+    repair(few, "bronze")
+    put("fr/y.jsonl", b'{"a": "6"}')
+    assert ingested(many) == sorted(wanted)
+    counts = read_ledger(lake, many.pipeline).source
+    assert (counts.offered, counts.taken) == (6, 6)
+    put("fr/x.jsonl", b'{"a": "3"}', b'{"a": "7"}')
+    with pytest.raises(SourceChangedError, match=r"fr/x\.jsonl: 11 bytes when read, 22 bytes now"):
+        run(spark, environment, many.pipeline, hops=["bronze"])

@@ -15,6 +15,7 @@ from tidelake.bronze.records import (
     RECORD,
     identify,
     only_records,
+    pattern_of,
     to_bronze,
 )
 from tidelake.config import DeltaSource, FilesSource, RateSource
@@ -92,3 +93,19 @@ def test_a_file_that_changed_between_two_reads_fails_the_second(
     rows = spark.createDataFrame([("s", "0", 3, None, None), file_row], _WHOLE_DDL)
     with pytest.raises(PySparkException, match="a file changed between two reads"):
         only_records(rows).collect()
+
+
+@pytest.mark.parametrize(
+    ("paths", "pattern"),
+    [
+        (("/l/de/",), "/l/de"),
+        (("/l/de", "/l/at"), "/l/{de/,at/}"),
+        (("/l/de", "/l/de-2/x.json"), "/l/{de/,de-2/x.json/}"),
+        (("/a", "/l/../b c"), "/{a/,b c/}"),
+        (("s3://bucket/in/de/", "s3://bucket/out"), "s3://bucket/{in/de/,out/}"),
+    ],
+)
+def test_several_paths_are_opened_as_alternatives_that_hadoop_expands(
+    paths: tuple[str, ...], pattern: str
+) -> None:
+    assert pattern_of(paths) == pattern

@@ -46,6 +46,7 @@ BUILT = [
     "generate",
     "init",
     "ledger",
+    "list",
     "maintain",
     "repair",
     "run",
@@ -53,6 +54,7 @@ BUILT = [
     "sql",
     "status",
     "ui",
+    "validate",
     "verify",
 ]
 GROUPS = {

@@ -208,6 +208,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"gold": None}, "gold", "at least one gold table or join"),
         ({"file": "x"}, "file", "unknown key"),
         ({"watermrak": {}}, "watermrak", "did you mean watermark?"),
+        ({"foreach": []}, "foreach", "did you mean for_each?"),
         ({"kind": "event"}, "kind", "did you mean events?"),
         ({"source__kind": "file"}, "source.kind", "did you mean files?"),
         ({"source__kind": None}, "source.kind", "required"),
@@ -215,6 +216,20 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"source__path": None}, "source.path", "required"),
         ({"source__path": " "}, "source.path", "empty"),
         ({"source__path": "${home}/x"}, "source.path", "only ${root}"),
+        ({"source__path": 5}, "source.path", "a path in quotes, or a list of paths"),
+        ({"source__path": []}, "source.path", "a path in quotes, or a list of paths"),
+        ({"source__path": ["/a", 5]}, "source.path", "a path in quotes, or a list of paths"),
+        ({"source__path": ["/a", " "]}, "source.path", "empty"),
+        ({"source__path": ["/a", "/b,c"]}, "source.path", "contains ,"),
+        ({"source__path": ["/a", "/b/*"]}, "source.path", "contains *"),
+        ({"source__path": ["/b/c", "/b/../b"]}, "source.path", "/b/../b and /b/c overlap"),
+        ({"source__path": ["/b", "/"]}, "source.path", "/ and /b overlap"),
+        ({"source__path": ["/b", "/b/c/d"]}, "source.path", "/b/c/d and /b overlap"),
+        ({"source__path": ["s3://one/a/", "s3://one/a"]}, "source.path", "overlap"),
+        ({"source__path": ["/a", "s3://one/a"]}, "source.path", "or in one bucket"),
+        ({"source__path": ["s3://one/a", "s3://two/a"]}, "source.path", "or in one bucket"),
+        ({"source__path": ["/a", "gs://one/a"]}, "source.path", "gs is not supported"),
+        ({"source": {"kind": "delta", "path": ["/a", "/b"]}}, "source.path", "must be text"),
         ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
         ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
         (
@@ -713,12 +728,27 @@ def test_in_a_catalog_the_volume_stands_for_the_root(tmp_path: Path) -> None:
     cloud = CLOUD.model_copy(update={"volume": Path("/Volumes/a/b/c")})
     source = load_pipeline(write(tmp_path, GOOD), cloud).source
     assert isinstance(source, FilesSource)
-    assert source.path.startswith("/Volumes/a/b/c/")
+    assert source.paths[0].startswith("/Volumes/a/b/c/")
     with pytest.raises(ConfigError, match="catalog tidelake"):
         load_pipeline(write(tmp_path, GOOD), CLOUD)
     pipeline = load_pipeline(write(tmp_path, GOOD), CLOUD, source="/Volumes/landing")
     assert isinstance(pipeline.source, FilesSource)
     assert pipeline.source.path == "/Volumes/landing"
+
+
+def test_a_source_may_be_a_list_of_paths(tmp_path: Path) -> None:
+    for given, paths in (
+        (["${root}/de", "/l/at", "/l/at-2"], ("/lake/de", "/l/at", "/l/at-2")),
+        (["s3://one/a", "s3://one/ab/"], ("s3://one/a", "s3://one/ab/")),
+        (["/l/de"], ("/l/de",)),
+    ):
+        source = load_pipeline(write(tmp_path, changed(source__path=given)), LAPTOP).source
+        assert isinstance(source, FilesSource)
+        assert source.paths == paths
+    file = write(tmp_path, changed(source__path=["/a", "/b"]))
+    source = load_pipeline(file, LAPTOP, source="/c").source
+    assert isinstance(source, FilesSource)
+    assert source.path == "/c"
 
 
 def test_a_folder_may_stand_in_for_a_topic(tmp_path: Path) -> None:

@@ -282,7 +282,7 @@ def test_a_run_that_goes_on_lists_its_source_now_and_then(
     file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
     taken = list_files(str(tmp_path / "in"))[file]
     note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
-    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {})
+    guard = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {})
     guard.check()
     write_commit(bronze, 0, note=note)
     put(Path(file), EVENT * 2)
@@ -313,17 +313,17 @@ def test_what_a_name_says_cannot_be_read_is_refused(
 ) -> None:
     file = put(tmp_path / name)
     with pytest.raises(SourceError, match=rf"{name}: .*{problem}"):
-        check_landing(str(tmp_path), {}, format_)
+        check_landing((str(tmp_path),), {}, format_)
     with pytest.raises(SourceError, match=rf"{name}: .*{problem}"):
         refuse_unreadable([file], format_)
     # What bronze holds already is not asked again.
-    check_landing(str(tmp_path), list_files(str(tmp_path)), format_)
+    check_landing((str(tmp_path),), list_files(str(tmp_path)), format_)
 
 
 @pytest.mark.parametrize("name", ["a", "a.json", "a.gz", "a.bz2", "a.zst", "a.snappy", "a.csv"])
 def test_text_of_any_other_name_is_read(tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
-    check_landing(str(tmp_path), {}, "json")
+    check_landing((str(tmp_path),), {}, "json")
 
 
 def test_a_file_too_large_for_memory_is_refused_where_it_must_be_whole(
@@ -331,10 +331,10 @@ def test_a_file_too_large_for_memory_is_refused_where_it_must_be_whole(
 ) -> None:
     put(tmp_path / "a.parquet", "x" * 11)
     monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 11)
-    check_landing(str(tmp_path), {}, "parquet")
+    check_landing((str(tmp_path),), {}, "parquet")
     monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 10)
     with pytest.raises(SourceError, match=r"a\.parquet: 11 bytes, at most 10: split it"):
-        check_landing(str(tmp_path), {}, "parquet")
+        check_landing((str(tmp_path),), {}, "parquet")
 
 
 @pytest.mark.parametrize("read", [99, 101])
@@ -347,3 +347,21 @@ def test_the_bytes_of_a_whole_file_are_compared_exactly(read: int) -> None:
 def test_at_most_ten_files_are_listed() -> None:
     with pytest.raises(SourceError, match=r"(?s)09: it is.*… and 2 more.*Replace each"):
         refuse_broken({f"{at:02}": "it is" for at in range(12)})
+
+
+def test_the_files_of_several_folders_are_listed_together(tmp_path: Path) -> None:
+    first, second = put(tmp_path / "de" / "a.json"), put(tmp_path / "at" / "a.json")
+    (tmp_path / "fr").mkdir()
+    folders = tuple(str(tmp_path / name) for name in ("de", "at", "fr"))
+
+    # A folder without files is a folder that waits for them, but none may be missing.
+    assert set(list_files(*folders)) == {first, second}
+    with pytest.raises(SourceError, match="nowhere does not exist"):
+        list_files(*folders, str(tmp_path / "nowhere"))
+    with pytest.raises(SourceError, match=r"/fr, .*/fr holds no file\. Put"):
+        list_files(folders[2], folders[2])
+
+    taken = list_files(*folders)
+    put(Path(second), EVENT * 2)
+    with pytest.raises(SourceChangedError, match=r"at/a\.json: 9 bytes when read, 18 bytes now"):
+        check_landing(folders, taken)

@@ -206,19 +206,21 @@ def test_a_parameter_does_not_end_a_text_of_sql_and_must_be_known(folder: Path) 
     assert any("only ${root}, ${country}, ${topic} are" in one for one in found)
 
 
+PAIRS: dict[str, Any] = {
+    "name": "pairs",
+    "left": {"columns": {"at": "event_time"}},
+    "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
+    "on": ["user_id"],
+    "within": "1 day",
+}
+
+
 def some(folder: Path) -> list[Pipeline]:
     """Two readers of a dimension, one of which another pipeline joins."""
     enrich = [{"dimension": "items", "on": {"user_id": "item"}, "columns": ["category"]}]
-    join = {
-        "name": "pairs",
-        "left": {"columns": {"at": "event_time"}},
-        "right": {"pipeline": "shop", "columns": {"then_at": "event_time"}},
-        "on": ["user_id"],
-        "within": "1 day",
-    }
     write(folder / "items.yml", ITEMS)
     write(folder / "shop.yml", single("shop", enrich=enrich))
-    write(folder / "clicks.yml", single("clicks", joins=[join]))
+    write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
     write(folder / "alone.yml", single("alone"))
     return [load_pipeline(name, LAPTOP) for name in ("clicks", "alone", "shop")]
 
@@ -267,3 +269,44 @@ def test_patterns_choose_among_all_pipelines(folder: Path) -> None:
         chosen_names((), "x*", False)
     with pytest.raises(UsageError, match="either names"):
         chosen_names(("shop",), None, True)
+
+
+def test_a_suite_is_shared_by_the_pipelines_of_a_folder(folder: Path) -> None:
+    rule = {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": "user_id"}}
+    counted = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "events"}}
+    counted["kwargs"] |= {"min_value": 1}
+    tables = ["orders_de_total", "orders_at_total", "orders_shop_total"]
+    suite = {"name": "orders", "expectations": [rule], "gold": {one: [counted] for one in tables}}
+    write(folder.parent / "shared.yml", suite)
+    write(folder / "_defaults.yml", {"quality": {"suite": "shared.yml"}})
+    write(folder / "orders.yml", ORDERS)
+    write(folder / "shop.yml", single("shop"))
+    write(folder / "items.yml", {**ITEMS, "quality": None})
+    for name, table in zip(("orders_de", "orders_at", "shop"), tables, strict=True):
+        found = load_pipeline(name, LAPTOP)
+        assert [one.text for one in found.rules] == [f"user_id: {rule['type']}()"]
+        assert found.suite is not None
+        # The gate judges the tables of this pipeline alone.
+        assert list(found.suite.gold) == [table]
+    assert load_pipeline("items", LAPTOP).suite is None
+
+    # What fits not every pipeline is refused where it does not, by the suite's file and line.
+    counted["kwargs"]["column"] = "evnts"
+    write(folder.parent / "shared.yml", {**suite, "gold": {tables[0]: [counted], "ordrs": []}})
+    found_errors = errors("orders_de")
+    assert set(found_errors) == {f"gold.{tables[0]}[0].kwargs.column", "gold.ordrs"}
+    assert f"{folder.parent}/shared.yml, line" in found_errors["gold.ordrs"]
+    assert set(errors("shop")) == {"gold.ordrs"}
+    # A table of the pipeline itself that takes no expectations, here of a join, is none of others.
+    write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
+    write(folder.parent / "shared.yml", {**suite, "gold": {"pairs": [counted]}})
+    assert set(errors("clicks")) == {"gold.pairs"}
+
+    counted["kwargs"]["column"] = "events"
+    write(folder.parent / "de.yml", {**suite, "name": "of_de"})
+    write(folder.parent / "at.yml", {**suite, "name": "of_at"})
+    write(folder / "orders.yml", {**ORDERS, "quality": {"suite": "${country}.yml"}})
+    for name in ("de", "at"):
+        own = load_pipeline(f"orders_{name}", LAPTOP).suite
+        assert own is not None
+        assert own.name == f"of_{name}"

@@ -198,9 +198,9 @@ def test_an_object_with_other_bytes_than_were_taken_is_refused(s3: Store) -> Non
     note = {"generation": "g1", "batch": 0, "files": [[place, was.size, was.modified, 1]]}
     info = {"timestamp": 1, "userMetadata": json.dumps({"tidelake": note})}
     put(bronze.path / "_delta_log" / f"{0:020}.json", json.dumps({"commitInfo": info}))
-    check_landing(f"{root}/landing", taken_files(commits(bronze)))
+    check_landing((f"{root}/landing",), taken_files(commits(bronze)))
 
     s3.put(place, b"{}\n{}\n")
 
     with pytest.raises(SourceChangedError, match="3 bytes when read, 6 bytes now"):
-        check_landing(f"{root}/landing", taken_files(commits(bronze)))
+        check_landing((f"{root}/landing",), taken_files(commits(bronze)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
+from itertools import takewhile
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -184,7 +185,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         .option("maxFileAge", "36500d")
         .options(**_limits(source))
     )
-    path, size = absolute(source.path), F.col("_metadata.file_size").alias(SIZE)
+    path, size = pattern_of(source.paths), F.col("_metadata.file_size").alias(SIZE)
     columns = {
         "source": F.col("_metadata.file_path"),
         "source_timestamp": F.col("_metadata.file_modification_time"),
@@ -202,6 +203,22 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     kinds = {**_READ, SIZE: "bigint", BYTES: "bigint", ERROR: "string"}
     ddl = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
     return whole.mapInArrow(to_rows(reader), ddl)
+
+
+def pattern_of(paths: Sequence[str]) -> str:
+    """Return the path that a file stream opens: a pattern of alternatives for several.
+
+    One stream has one source log, with the files of all paths. Hadoop expands alternatives that
+    contain a slash into paths, without listing the folders above them; so each ends with one.
+    """
+    places = [absolute(path).split("/") for path in paths]
+    if len(places) == 1:
+        return "/".join(places[0])
+    above = [
+        same[0] for same in takewhile(lambda one: len(set(one)) == 1, zip(*places, strict=False))
+    ]
+    below = ("/".join([*place[len(above) :], ""]) for place in places)
+    return "/".join([*above, f"{{{','.join(below)}}}"])
 
 
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:

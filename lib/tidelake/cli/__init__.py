@@ -10,6 +10,7 @@ import sys
 import click
 
 from tidelake import __version__
+from tidelake.cli.defining import list_pipelines, validate
 from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
@@ -27,7 +28,7 @@ def app() -> None:
 
 
 for _command in (
-    *(demo, generate, kafka, init_command, run, fast),
+    *(demo, generate, kafka, init_command, run, fast, list_pipelines, validate),
     *(status, ledger, verify, check, doctor, alerts, fate, sql, ui, serve, dictionary),
     *(late, quarantine, repair, backfill, maintain, erase),
 ):

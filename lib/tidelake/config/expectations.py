@@ -8,8 +8,9 @@ quantiles, whose result GX cannot store.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -130,11 +131,12 @@ def _suite_findings(
     raw: Mapping[str, Any],
     columns: Collection[str] | None,
     gold: Mapping[str, Collection[str]] | None,
+    of_others: Callable[[], Collection[str]],
 ) -> Iterator[Finding]:
     yield from _list_findings(raw.get("expectations"), ("expectations",), columns, of_rows=True)
     tables = raw.get("gold")
     for name, items in (tables if isinstance(tables, dict) else {}).items():
-        if gold is not None and name not in gold:
+        if gold is not None and name not in gold and name not in of_others():
             yield Finding(("gold", name), unknown("gold table", name, gold))
         of_table = gold.get(name) if gold is not None else None
         yield from _list_findings(items, ("gold", name), of_table, of_rows=False)
@@ -299,14 +301,20 @@ class Suite(Model):
 
 
 def load_suite(
-    path: Path, *, columns: Collection[str] | None, gold: Mapping[str, Collection[str]] | None
+    path: Path,
+    *,
+    columns: Collection[str] | None,
+    gold: Mapping[str, Collection[str]] | None,
+    of_others: Callable[[], Collection[str]] = tuple,
 ) -> Suite:
-    """Load and validate a suite.
+    """Load and validate a suite, which several pipelines may share.
 
     Args:
         path: The file.
         columns: Silver's columns; None skips the check of names.
         gold: The columns of each gold table by name; None skips the check of names.
+        of_others: Called for the gold tables of other pipelines; expectations on these are valid,
+            and left out.
 
     Raises:
         UsageError: The file cannot be read.
@@ -314,7 +322,10 @@ def load_suite(
     """
     document = read_document(path)
     suite = document.validated(Suite, document.content)
-    document.findings += _suite_findings(document.content, columns, gold)
+    document.findings += _suite_findings(document.content, columns, gold, cache(of_others))
     if document.findings or suite is None:
         raise document.error(document.findings)
-    return suite
+    if gold is None:
+        return suite
+    own = {name: items for name, items in suite.gold.items() if name in gold}
+    return suite.model_copy(update={"gold": own})

@@ -9,16 +9,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tidelake import names
-from tidelake.config.document import Finding, KeyPath, findings_of
+from tidelake.config.document import Finding, KeyPath, dotted, findings_of
 from tidelake.config.environment import Environment
-from tidelake.config.expectations import load_suite
-from tidelake.config.expressions import columns_in, expression_problems, type_of
+from tidelake.config.expectations import Suite, load_suite
+from tidelake.config.expressions import expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
     GoldTable,
@@ -33,24 +34,28 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
     PipelineFile,
+    Quality,
     Transform,
     completed_changes,
     payload_types,
+    prefilter_findings,
     selected_columns,
 )
 from tidelake.config.places import conf_dir, find_file
 from tidelake.config.sharing import (
     REFERENCE,
     SUFFIXES,
-    TABLES,
     Parameters,
     find_definition,
     read_definition,
+    refuse_second,
     replaced,
+    table_names,
+    tables_in,
 )
 from tidelake.config.source import CHANGE_COLUMNS, override_source, source_findings
 from tidelake.config.standard import STANDARD
-from tidelake.errors import UsageError
+from tidelake.errors import ConfigError, UsageError, Violation
 
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
@@ -96,28 +101,27 @@ def load_pipeline(
     )
     if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
+    if isinstance(raw.get("name"), str):
+        refuse_second(raw["name"], Path(document.file))
     pipeline = document.validated(PipelineFile, raw)
     findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     dimensions: dict[str, Pipeline] = {}
-    suite_file = suite = avro = None
+    suite = avro = None
+    of_suite: list[Violation] = []
     if pipeline is not None:
         findings += _comment_findings(pipeline)
         if not findings:
-            findings += _prefilter_findings(pipeline)
+            findings += prefilter_findings(pipeline)
         if not findings:
             dimensions = _dimensions(pipeline, file, environment, findings)
-        if pipeline.quality is not None:
-            suite_file = _named_file(pipeline.quality.suite, ("quality", "suite"), file, findings)
         avro = _avro_schema(pipeline, file, findings)
-    if findings or pipeline is None:
-        raise document.error(findings)
-    if suite_file is not None:
-        gold = {table.name: table.columns for table in pipeline.aggregates}
-        gold |= {detection.name: detection.shown for detection in pipeline.detections}
-        # Rules are evaluated before dimensions are joined.
-        columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)
-        suite = load_suite(suite_file, columns=columns, gold=gold)
+    try:
+        suite = _suite(raw, None if findings else pipeline, file, findings)
+    except ConfigError as error:
+        of_suite = [replace(one, file=one.file or error.file) for one in error.violations]
+    if findings or of_suite or pipeline is None:
+        raise document.error(findings, of_suite)
     links = {"file": document.file, "dimensions": dimensions, "suite": suite, "avro_schema": avro}
     return Pipeline.model_validate({**dict(pipeline), **links})
 
@@ -139,6 +143,30 @@ def _dimensions(
         findings += _lookup_findings(enrich, definition, index)
         read[name] = definition
     return read
+
+
+def _suite(
+    raw: Mapping[str, Any], pipeline: PipelineFile | None, file: Path, findings: list[Finding]
+) -> Suite | None:
+    """Load a pipeline's suite; of an invalid pipeline, names in it are not checked."""
+    quality = _validated(Quality, raw.get("quality"))
+    place = ("quality", "suite")
+    found = None if quality is None else _named_file(quality.suite, place, file, findings)
+    if found is None:
+        return None
+    if pipeline is None:
+        return load_suite(found, columns=None, gold=None)
+    gold = {table.name: table.columns for table in pipeline.aggregates}
+    gold |= {detection.name: detection.shown for detection in pipeline.detections}
+
+    def of_others() -> set[str]:
+        folders = {file.parent, conf_dir() / "pipelines"}
+        own = {name.partition(".")[2] for name in pipeline.gold_names}
+        return set().union(*map(tables_in, folders)) - own
+
+    # Rules are evaluated before dimensions are joined.
+    columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)
+    return load_suite(found, columns=columns, gold=gold, of_others=of_others)
 
 
 def _avro_schema(pipeline: PipelineFile, file: Path, findings: list[Finding]) -> str | None:
@@ -232,15 +260,10 @@ def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
 
 def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
-    for part, key in TABLES:
-        items = raw.get(part)
-        for index, item in enumerate(items if isinstance(items, list) else []):
-            name = item.get(key) if isinstance(item, dict) else None
-            if not isinstance(name, str):
-                continue
-            if name in first:
-                yield Finding((part, index, key), f"{name} is already the name of {first[name]}")
-            first.setdefault(name, f"{part}[{index}]")
+    for place, name in table_names(raw):
+        if name in first:
+            yield Finding(place, f"{name} is already the name of {first[name]}")
+        first.setdefault(name, dotted(place[:2]))
 
 
 def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
@@ -463,24 +486,6 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
             yield Finding((*path, "columns", name), message)
     for place, sql in detection.expressions.items():
         yield from _sql_findings((*path, *place), sql, columns)
-
-
-def _prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
-    """Find expressions that use bronze columns: the prefilter compares payloads only."""
-    if pipeline.dedup.prefilter == "none":
-        return
-    if pipeline.envelope:
-        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
-        return
-    event = pipeline.event
-    payload = {field.name.lower() for field in event.fields}
-    expressions = {"id": event.id, "time": event.time, "where": event.where}
-    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(names.BRONZE_COLUMNS) - payload
-        if used:
-            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
-            yield Finding(("dedup", "prefilter"), message)
 
 
 def _comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:

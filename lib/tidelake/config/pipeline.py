@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
-from typing import Annotated, Any, Literal
+from decimal import Decimal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
+from tidelake.config.document import Finding
 from tidelake.config.expectations import Expectation, Suite
-from tidelake.config.expressions import DIALECT, Types, type_of
+from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
-from tidelake.config.model import Documented, Duration, Model, PositiveDuration, Text, matching
+from tidelake.config.model import (
+    Documented,
+    Duration,
+    Model,
+    PositiveDuration,
+    Text,
+    matching,
+    written,
+)
 from tidelake.config.source import (
     CHANGE_COLUMNS,
     CsvFormat,
@@ -206,7 +217,7 @@ class PipelineFile(Documented):
     """A pipeline file.
 
     Attributes:
-        name: The file's name; also used in the names of the tables.
+        name: The pipeline's name, also used in the names of its tables; unique in a folder.
         kind: ``events``, or ``dimension`` for a changelog that other pipelines join.
         source: Where records come from.
         event: The payload's schema, and silver's columns.
@@ -221,6 +232,9 @@ class PipelineFile(Documented):
         transform: A function of the user's that adds or replaces columns.
         dimension: Dimensions only: the key.
     """
+
+    # Keys of a file that are resolved before validation.
+    keys_of_loader: ClassVar[tuple[str, ...]] = ("for_each",)
 
     name: TableName
     kind: Literal["events", "dimension"] = "events"
@@ -337,6 +351,46 @@ def selected_columns(event: Event) -> dict[str, str]:
     return {f.name: quoted(f.name) for f in event.fields if f.name.lower() not in SILVER_RESERVED}
 
 
+def written_out(section: Model) -> dict[str, Any]:
+    """Return a pipeline, or a section of it, as the mapping of a pipeline file.
+
+    It has all values, the defaults included, and loads as an equal model. A key without a value is
+    left out where that is the default, because some keys may not stand beside others.
+    """
+    found: dict[str, Any] = {}
+    model = PipelineFile if isinstance(section, PipelineFile) else type(section)
+    for name, field in sorted(model.model_fields.items(), key=lambda one: one[0] != "name"):
+        value = getattr(section, name)
+        is_empty = value is None or value in ((), {})
+        if not is_empty or value != field.get_default(call_default_factory=True):
+            found[field.alias or name] = _in_file(value)
+    if isinstance(section, FilesSource) and section.format != "csv":
+        del found["csv"]
+    if isinstance(section, CsvFormat) and section.columns and section.header:
+        del found["header"]
+    return found
+
+
+def _in_file(value: object) -> object:
+    match value:
+        case Model():
+            value = written_out(value)
+        case timedelta():
+            value = written(value)
+        case Decimal():
+            value = int(value) if value == int(value) else float(value)
+        case dict():
+            value = {key: _in_file(one) for key, one in value.items()}
+        case tuple():
+            measures = {one.name: one for one in value if isinstance(one, Measure)}
+            bodies = {
+                name: {one.aggregate: one.expression} | ({} if one.p is None else {"p": one.p})
+                for name, one in measures.items()
+            }
+            value = bodies or [_in_file(one) for one in value]
+    return value
+
+
 def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str, Any]:
     """Add the expressions that the ``event`` of an envelope leaves out.
 
@@ -351,6 +405,24 @@ def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str,
         if all(map(is_column_name, fields)):
             defaults["select"] = fields | {name: name for name in CHANGE_COLUMNS}
     return defaults | event
+
+
+def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
+    """Find expressions that use bronze columns: the prefilter compares payloads only."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    if pipeline.envelope:
+        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)
 
 
 def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:

@@ -6,7 +6,7 @@ Both are resolved here, on the parsed YAML, so that the models know neither of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from tidelake.names import table_name
 
 SUFFIXES = (".yml", ".yaml")
 # The keys under which a pipeline file names its tables.
-TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
+_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DEFAULTS, _FOR_EACH = "_defaults", "for_each"
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
@@ -60,11 +60,51 @@ def find_definition(name: str, folder: Path) -> Path | None:
         if name in members and file not in found:
             found.append(file)
     if len(found) > 1:
-        files = " and ".join(map(str, found))
-        raise UsageError(f"pipeline '{name}' is defined by both {files}; rename one of them")
+        raise _defined_twice(name, found)
     if broken is not None and not found:
         raise broken
     return found[0] if found else None
+
+
+def refuse_second(name: str, file: Path) -> None:
+    """Raise a UsageError if another file in a pipeline's folder defines its name too."""
+    named = re.compile(rb"\bname[\"']?\s*:\s*[\"']?" + re.escape(name.encode()) + rb"\b")
+    for other in sorted(file.parent.iterdir()) if file.parent.is_dir() else ():
+        if other == file or not is_pipeline_file(other) or not other.is_file():
+            continue
+        try:
+            # Files are parsed only if they may define it: parsing takes milliseconds a file.
+            text = other.read_bytes()
+            if not named.search(text) and _FOR_EACH.encode() not in text:
+                continue
+            document = read_document(other)
+            defined = list(_members(document)) or [str(document.content.get("name"))]
+        except (OSError, UsageError):
+            # Reading that file by its own name reports why.
+            continue
+        if name in defined:
+            raise _defined_twice(name, [file, other])
+
+
+def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
+    found = " and ".join(map(str, files))
+    return UsageError(f"pipeline '{name}' is defined by both {found}; rename one of them")
+
+
+def tables_in(folder: Path) -> set[str]:
+    """List the tables that the files of a folder define in ``gold``, ``joins``, ``detections``."""
+    found: set[str] = set()
+    for file in folder.iterdir() if folder.is_dir() else ():
+        if not is_pipeline_file(file):
+            continue
+        try:
+            document = read_document(file)
+            members = _members(document) or {"": {}}
+        except UsageError:
+            continue
+        names = (name for _, name in table_names(document.content))
+        found |= {replaced(name, (), one, []) for name in names for one in members.values()}
+    return found
 
 
 def names_in(folder: Path) -> list[str]:
@@ -131,7 +171,7 @@ def lay_below(document: Document, defaults: Document) -> None:
     a value of the defaults name that file and its line.
     """
     # Two pipelines must not write one table.
-    for key in ("name", _FOR_EACH, *dict(TABLES)):
+    for key in ("name", _FOR_EACH, *dict(_TABLES)):
         if key in defaults.content:
             message = "belongs to one pipeline file, not to the defaults of a folder; remove it"
             defaults.findings.append(Finding((key,), message))
@@ -256,16 +296,21 @@ def _parameter_findings(items: object) -> Iterator[Finding]:
 
 def _shared_tables(content: Mapping[str, Any], items: list[Parameters]) -> Iterator[Finding]:
     """Find tables that two pipelines of a file would both write."""
-    for part, key in TABLES:
+    for place, name in table_names(content):
+        resolved = [replaced(name, place, item, []) for item in items]
+        if len(set(resolved)) < len(resolved):
+            message = (
+                f"{name} is the same table for several pipelines of {_FOR_EACH}; write a "
+                "parameter that differs into the name"
+            )
+            yield Finding(place, message)
+
+
+def table_names(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
+    """List the names of tables in a pipeline file, each with its place."""
+    for part, key in _TABLES:
         tables = content.get(part)
         for index, table in enumerate(tables if isinstance(tables, list) else []):
             name = table.get(key) if isinstance(table, dict) else None
-            if not isinstance(name, str):
-                continue
-            resolved = [replaced(name, (part, index, key), item, []) for item in items]
-            if len(set(resolved)) < len(resolved):
-                message = (
-                    f"{name} is the same table for several pipelines of {_FOR_EACH}; write a "
-                    "parameter that differs into the name"
-                )
-                yield Finding((part, index, key), message)
+            if isinstance(name, str):
+                yield (part, index, key), name

@@ -16,6 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tidelake.config.document import Document, Finding
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.errors import UsageError
+from tidelake.folders import absolute, namespace_of, problem_of
 
 Format = Literal["json", "avro"]
 FileFormat = Literal["json", "csv", "parquet", "avro"]
@@ -121,8 +122,42 @@ class CsvFormat(Model):
     nulls: tuple[str, ...] = ()
 
 
+# What Spark would read as a pattern or as the end of a path in a list of alternatives.
+_PATTERN = re.compile(r"[{}\[\],*?\\]")
+
+
+def _paths(value: object) -> object:
+    """Check the path of a source, or the paths of a list; a list of one is that path."""
+    written = value if isinstance(value, list | tuple) else [value]
+    paths = [path for path in written if isinstance(path, str)]
+    if not paths or len(paths) < len(written):
+        raise ValueError("must be a path in quotes, or a list of paths")
+    if not all(path.strip() for path in paths):
+        raise ValueError("must not be empty")
+    if len(paths) == 1:
+        return paths[0]
+    problems = []
+    places = [f"{absolute(path).rstrip('/')}/" for path in paths]
+    for at, (path, place) in enumerate(zip(paths, places, strict=True)):
+        if problem := problem_of(path):
+            problems.append(f"{path} {problem}")
+        elif found := _PATTERN.search(place):
+            problems.append(f"{path} contains {found[0]}, which cannot be in a list of paths")
+        for other, above in zip(paths[:at], places, strict=False):
+            if place.startswith(above) or above.startswith(place):
+                problems.append(f"{path} and {other} overlap: a file would be in both; keep one")
+    # Spark lists them in one file system, and a bucket is one.
+    if len({namespace_of(place)[0] for place in places}) > 1:
+        problems.append(
+            "must all be on this machine's file system or in one bucket; write a pipeline for each"
+        )
+    if problems:
+        raise Problems(problems)
+    return tuple(paths)
+
+
 class FilesSource(Model):
-    """A folder of files of one format, read recursively; JSON files have one record per line.
+    """Folders of files of one format, read recursively; JSON files have one record per line.
 
     Spark accepts only one of the limits; without either, a batch reads at most 1000 files.
 
@@ -132,7 +167,7 @@ class FilesSource(Model):
             (container files): each row becomes a JSON payload.
         csv: How CSV files are written.
         envelope: ``debezium``: each record is a change event of a database.
-        path: The folder, or one file; ``${root}`` is the environment's root.
+        path: The folder, or one file, or a list of them; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
     """
@@ -141,9 +176,14 @@ class FilesSource(Model):
     format: FileFormat = "json"
     csv: CsvFormat = CsvFormat()
     envelope: Envelope | None = None
-    path: Text
+    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths)]
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
+
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path, or those of the list."""
+        return (self.path,) if isinstance(self.path, str) else self.path
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
@@ -235,6 +275,11 @@ class DeltaSource(Model):
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The path."""
+        return (self.path,)
+
 
 class RateSource(Model):
     """Spark's generator of rows, for trials.
@@ -251,6 +296,14 @@ class RateSource(Model):
 Source = Annotated[
     FilesSource | KafkaSource | DeltaSource | RateSource, Field(discriminator="kind")
 ]
+
+
+def described(source: Source) -> str:
+    """Name what a source reads: its paths or its topics, or else its kind."""
+    if isinstance(source, KafkaSource):
+        topics = (source.topic or "").replace(",", ", ")
+        return f"topic {topics}" if topics else f"topics matching {source.pattern}"
+    return source.kind if isinstance(source, RateSource) else ", ".join(source.paths)
 
 
 _PROTOCOL = "kafka.security.protocol"

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -295,6 +295,17 @@ def repeated(commits: Iterable[Commit]) -> dict[tuple[str, int], list[int]]:
 def last_commit(table: Table, *, up_to: int | None = None) -> Commit | None:
     """Return Tidelake's newest commit of a table up to a version."""
     return next(commits(table, up_to=up_to), None)
+
+
+def batch_reached(table: Table) -> int:
+    """Read the number of a table's last committed batch; -1 for none."""
+    last = last_commit(table)
+    return -1 if last is None else last.batch
+
+
+def slowest_of(tables: Sequence[Table]) -> Table | None:
+    """Return the table whose last batch is the oldest: it determines the progress of its hop."""
+    return min(tables, key=batch_reached, default=None)
 
 
 def oldest_version(table: Table) -> int:

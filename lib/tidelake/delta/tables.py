@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tidelake.config import Environment
+from tidelake.config import Environment, Pipeline
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
@@ -169,3 +169,10 @@ def lake_of(environment: Environment) -> Lake:
     session = functools.cache(lambda: build_session(environment))
     catalog = Catalog(environment.catalog, session)
     return Lake(environment.files, catalog=catalog, needs_locks=False)
+
+
+def hop_tables(lake: Lake, pipeline: Pipeline) -> dict[Hop, list[Table]]:
+    """Return the tables that each hop commits to, in the order of the flow."""
+    golds = [lake.table(name) for name in pipeline.gold_names]
+    name = pipeline.name
+    return {"bronze": [lake.bronze(name)], "silver": [lake.silver(name)], "gold": golds}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
@@ -69,14 +70,13 @@ def newest_batches(table: Table) -> list[Commit]:
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
-    """List the landing folder; None if it cannot be listed, or for other sources."""
-    if not isinstance(pipeline.source, FilesSource):
-        return None
-    try:
-        return list_files(pipeline.source.path)
-    except SourceError:
-        # Reports on the tables are useful even if the landing folder is gone.
-        return None
+    """List the landing folders that can be listed; None if none can, or for other sources."""
+    found: dict[str, LandedFile] = {}
+    for path in pipeline.source.paths if isinstance(pipeline.source, FilesSource) else ():
+        # Reports on the tables are useful even if a landing folder is gone.
+        with suppress(SourceError):
+            found |= list_files(path)
+    return found or None
 
 
 @dataclass(frozen=True)

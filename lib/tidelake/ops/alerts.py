@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -16,9 +17,9 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table, hop_tables
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import to_json
 from tidelake.ledger.history import (
@@ -32,7 +33,7 @@ from tidelake.ledger.history import (
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import LAG_SECONDS, hop_tables, slowest_of, source_lag
+from tidelake.ops.status import LAG_SECONDS, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by
@@ -262,10 +263,11 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
-        try:
-            check_landing(source.path, context.backlogs.taken_files())
-        except SourceError:
-            return  # The folder cannot be listed, so no file can be compared.
+        taken = context.backlogs.taken_files()
+        for path in source.paths:
+            # The files of a folder that cannot be listed cannot be compared.
+            with suppress(SourceError):
+                check_landing((path,), taken)
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:

@@ -89,7 +89,7 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
             broker, topic = source.bootstrap.split(",")[0], source.topic or source.pattern or ""
             sources = [LineagePlace(f"kafka://{broker}", topic)]
         elif isinstance(source, FilesSource | DeltaSource):
-            sources = [LineagePlace(*namespace_of(absolute(source.path)))]
+            sources = [LineagePlace(*namespace_of(absolute(path))) for path in source.paths]
     elif hop == "silver":
         # With `as_of` the dimension's history table is read.
         dimensions = [

@@ -25,7 +25,7 @@ from pyspark.sql.streaming import listener
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table, hop_tables
 from tidelake.instants import now
 from tidelake.kafka.topic_offsets import total
 from tidelake.ledger.history import BacklogReader
@@ -33,7 +33,6 @@ from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
-from tidelake.ops.status import hop_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger

@@ -14,10 +14,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
-from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.log import Commit, batch_reached, last_commit, slowest_of
 from tidelake.delta.notes import DimensionUse, FateCount, SilverNote, position
 from tidelake.delta.positions import bytes_between, rows_between
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, hop_tables
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
@@ -224,24 +224,6 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         failed={name: rows for name, rows in failed.items() if rows},
         hops=tuple(hops),
     )
-
-
-def batch_reached(table: Table) -> int:
-    """Read the number of a table's last committed batch; -1 for none."""
-    last = last_commit(table)
-    return -1 if last is None else last.batch
-
-
-def hop_tables(lake: Lake, pipeline: Pipeline) -> dict[Hop, list[Table]]:
-    """Return the tables that each hop commits to, in the order of the flow."""
-    golds = [lake.table(name) for name in pipeline.gold_names]
-    name = pipeline.name
-    return {"bronze": [lake.bronze(name)], "silver": [lake.silver(name)], "gold": golds}
-
-
-def slowest_of(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose last batch is the oldest: it determines the progress of its hop."""
-    return min(tables, key=batch_reached, default=None)
 
 
 def rows_read(hop: str, commit: Commit) -> int:

@@ -209,7 +209,7 @@ def _drain(run: Run) -> None:
     if isinstance(source, FilesSource):
         try:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
-            check_landing(source.path, taken)
+            check_landing(source.paths, taken)
         except SourceError as error:
             run.progress.say(f"bronze was not drained: {error}")
             hops.remove("bronze")

@@ -74,7 +74,7 @@ class BronzeHop(HopQuery):
         if isinstance(source, FilesSource):
             table = run.lake.bronze(run.pipeline.name)
             self._landing = landed_files.LandingGuard(
-                source.path, table, self._taken_before, source.format
+                source.paths, table, self._taken_before, source.format
             )
         super().__init__(run, creates=creates, fence=fence)
 

@@ -53,18 +53,31 @@ class LandedFile:
     modified: int
 
 
-def list_files(source: str) -> dict[str, LandedFile]:
-    """List a source's files by path, without hidden ones; a SourceError if there are none."""
-    # Links are not resolved: Spark names files by the path that it was given.
-    root = folder(source)
-    found = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+def list_files(*sources: str) -> dict[str, LandedFile]:
+    """List the files of a source's paths by path, without hidden ones.
+
+    Raises:
+        SourceError: A path does not exist, which for a store means that it holds no file; or none
+            of the paths holds one.
+    """
+    found: dict[str, LandedFile] = {}
+    for source in sources:
+        # Links are not resolved: Spark names files by the path that it was given.
+        root = folder(source)
+        files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+        found |= files
+        if not files and not isinstance(root, Path):
+            raise _empty(source, ", or does not exist")
     if not found:
-        missing = "" if isinstance(root, Path) else ", or does not exist"
-        raise SourceError(
-            f"the source {source} holds no file{missing}. Put files into it "
-            "(names that begin with . or _ are ignored), then run again."
-        )
+        raise _empty(", ".join(sources))
     return found
+
+
+def _empty(source: str, missing: str = "") -> SourceError:
+    return SourceError(
+        f"the source {source} holds no file{missing}. Put files into it "
+        "(names that begin with . or _ are ignored), then run again."
+    )
 
 
 def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
@@ -208,13 +221,13 @@ def _listed(what: str, problems: Sequence[str]) -> str:
 
 
 def check_landing(
-    source: str, taken: Mapping[str, LandedFile], format_: FileFormat | None = None
+    sources: tuple[str, ...], taken: Mapping[str, LandedFile], format_: FileFormat | None = None
 ) -> None:
-    """Compare a source's files with those that bronze ingested; see :func:`refuse_changed`.
+    """Compare the files of paths with those that bronze ingested; see :func:`refuse_changed`.
 
     With a format, files that are not ingested yet must also be readable in it.
     """
-    offered = list_files(source)
+    offered = list_files(*sources)
     refuse_changed(offered, taken)
     if format_ is not None:
         refuse_unfit([file for path, file in offered.items() if path not in taken], format_)
@@ -228,7 +241,7 @@ class LandingGuard:
 
     def __init__(
         self,
-        source: str,
+        sources: tuple[str, ...],
         bronze: Table,
         taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
         format_: FileFormat | None = None,
@@ -239,7 +252,7 @@ class LandingGuard:
         no longer in its log. With a format, the first check also refuses new files that cannot be
         read in it; a batch checks those that land later.
         """
-        self._source, self._bronze, self._taken_before = source, bronze, taken_before
+        self._sources, self._bronze, self._taken_before = sources, bronze, taken_before
         self._format = format_
         self._taken: dict[str, LandedFile] = {}
         self._version = -1
@@ -250,7 +263,7 @@ class LandingGuard:
         began, is_first = time.monotonic(), self._version < 0
         new = list(takewhile(lambda commit: commit.version > self._version, commits(self._bronze)))
         taken = self._taken | taken_files(new)
-        offered = list_files(self._source)
+        offered = list_files(*self._sources)
         if is_first:
             taken.update(self._taken_before(offered.keys() - taken.keys()))
         refuse_changed(offered, taken)

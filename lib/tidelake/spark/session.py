@@ -59,7 +59,8 @@ _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointF
 def reads_of(pipeline: Pipeline) -> list[str]:
     """Return the paths that a pipeline and its dimensions read files from."""
     sources = [item.source for item in (pipeline, *pipeline.dimensions.values())]
-    return [source.path for source in sources if isinstance(source, FilesSource | DeltaSource)]
+    found = (one.paths for one in sources if isinstance(one, FilesSource | DeltaSource))
+    return [path for paths in found for path in paths]
 
 
 def build_session(

@@ -15,19 +15,20 @@ from datetime import UTC, datetime, timedelta
 from itertools import islice
 from typing import NamedTuple
 
-from tidelake.config import DeltaSource, FilesSource, GoldTable, KafkaSource, Pipeline
+from tidelake.config import GoldTable, Pipeline
+from tidelake.config.source import described
 from tidelake.delta.locks import writer
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
-from tidelake.delta.tables import HOPS, Lake
+from tidelake.delta.tables import HOPS, Lake, hop_tables
 from tidelake.errors import TidelakeError
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, hop_tables, read_status, rows_read, slowest_of
+from tidelake.ops.status import HopStatus, Status, read_status, rows_read
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
@@ -214,7 +215,7 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
-        source=_source_of(pipeline),
+        source=described(pipeline.source),
         status=status,
         hops=tuple(hops),
         golds=tuple(
@@ -223,13 +224,6 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
         ),
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
     )
-
-
-def _source_of(pipeline: Pipeline) -> str:
-    source = pipeline.source
-    if isinstance(source, KafkaSource):
-        return f"topic {source.topic}" if source.topic else f"topics matching {source.pattern}"
-    return source.path if isinstance(source, FilesSource | DeltaSource) else source.kind
 
 
 def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:

@@ -1,0 +1,170 @@
+"""The commands ``validate`` and ``list``: what the files define, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+import yaml
+
+from tidelake.cli.exits import say
+from tidelake.cli.options import Place, as_json, located, placed
+from tidelake.cli.render import print_json, print_line, print_table
+from tidelake.cli.selecting import chosen_names
+from tidelake.config import Pipeline, load_environment
+from tidelake.config.pipeline import written_out
+from tidelake.config.places import conf_dir, find_file, pipeline_names, usual_pipeline
+from tidelake.config.sharing import names_in
+from tidelake.config.source import described
+from tidelake.delta.log import last_commit, slowest_of
+from tidelake.delta.tables import HOPS, hop_tables
+from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.instants import now, to_json
+from tidelake.visible import visible
+
+_INVALID = 2
+# The largest unit that fits at least once is printed.
+_UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
+
+
+@click.command()
+@click.argument("pipelines", metavar="[PIPELINE]...", nargs=-1)
+@click.option("--all", "all_", is_flag=True, help="All pipelines and all environments.")
+@click.option("--resolved", is_flag=True, help="Print definitions with all their values.")
+@as_json
+@placed
+def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
+    """Check files of pipelines, offline; exit 2 if one is invalid."""
+    names = chosen_names(pipelines, None, all_) if pipelines or all_ else [usual_pipeline()]
+    first: dict[str, str] = {}
+    definitions: dict[str, Pipeline] = {}
+
+    def load(name: str) -> str:
+        found = where.load(name)
+        if first.setdefault(found.name, found.file) != found.file:
+            raise UsageError(f"{first[found.name]} and {found.file} both name {found.name}")
+        definitions[name] = found
+        return found.file
+
+    def load_place(name: str) -> str:
+        load_environment(name, root=where.typed.root)
+        return str(find_file(name, "environment"))
+
+    judged = [_judged("pipeline", name, load) for name in names]
+    if all_:
+        environments = names_in(conf_dir() / "environments")
+        judged += [_judged("environment", name, load_place) for name in environments]
+    is_valid = not any(one["errors"] for one in judged)
+    if where.json:
+        for one in judged if resolved else ():
+            if one["name"] in definitions and one["kind"] == "pipeline":
+                one["definition"] = written_out(definitions[one["name"]])
+        print_json({"valid": is_valid, "files": judged})
+    else:
+        # With --resolved stdout has the definitions alone.
+        for line in (line for one in judged for line in _lines(one)):
+            (say if resolved else print_line)(line)
+        if resolved:
+            texts = (_as_yaml(one) for one in definitions.values())
+            click.echo("---\n".join(texts), nl=False)
+    return 0 if is_valid else _INVALID
+
+
+def _judged(kind: str, name: str, load: Callable[[str], str]) -> dict[str, Any]:
+    """Load a file; return its name, path and errors as JSON, the path None if it is unknown."""
+    violations: list[Violation] = []
+    file = None
+    try:
+        file = load(name)
+    except ConfigError as error:
+        file = error.file
+        violations = [replace(one, file=one.file or file) for one in error.violations]
+    except UsageError as error:
+        violations = [Violation("", str(error))]
+    errors = [{**vars(one), "path": one.path or None} for one in violations]
+    return {"kind": kind, "name": name, "file": file, "errors": errors}
+
+
+def _lines(one: dict[str, Any]) -> Iterator[str]:
+    name = one["name"] if one["kind"] == "pipeline" else f"environment {one['name']}"
+    found = one["errors"]
+    if not found:
+        yield f"{name}: ok ({one['file']})"
+        return
+    yield f"{name}: {len(found)} {'error' if len(found) == 1 else 'errors'}"
+    for error in found:
+        message = error["message"]
+        yield f"  - {Violation(**error) if error['path'] else message}"
+
+
+def _as_yaml(pipeline: Pipeline) -> str:
+    content = written_out(pipeline)
+    text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
+    # YAML prints bidirectional overrides as they are.
+    return text if visible(text, lines=True) == text else yaml.safe_dump(content, sort_keys=False)
+
+
+@click.command("list")
+@as_json
+@located
+def list_pipelines(where: Place) -> None:
+    """List pipelines with their sources, tables and last runs."""
+    found = [_listed(name, where) for name in pipeline_names()]
+    if where.printed({"pipelines": found}):
+        return
+    at, above = now(), f"{where.environment.files}/"
+    rows = []
+    for one in found:
+        ages = [_age(at, one["runs"][hop]) for hop in HOPS]
+        source = (one["source"] or "invalid").replace(above, "")
+        # The file of for_each, which has no pipeline's name.
+        file = Path(one["file"] or one["pipeline"])
+        shared = "" if file.stem == one["pipeline"] else f" in {file.name}"
+        shown = one["pipeline"] + shared
+        rows.append([shown, one["kind"], source, len(one["tables"]), *ages])
+    title = f"Pipelines in {conf_dir() / 'pipelines'}; time since the last commit of each hop"
+    columns = ["pipeline", "kind", "source", "tables", *HOPS]
+    print_table(columns, rows, title=title)
+    if where.lake.catalog is not None:
+        say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
+    for one in found:
+        if one["error"]:
+            say(f"{one['pipeline']} is invalid; see tidelake validate {one['pipeline']}")
+
+
+def _listed(name: str, where: Place) -> dict[str, Any]:
+    """Describe a pipeline as JSON; of an invalid one only its name, its file and the error."""
+    runs: dict[str, str | None] = dict.fromkeys(HOPS)
+    try:
+        pipeline = where.load(name)
+    except UsageError as error:
+        known = {"pipeline": name, "file": getattr(error, "file", None), "error": str(error)}
+        return known | {"kind": None, "source": None, "tables": [], "runs": runs}
+    tables = hop_tables(where.lake, pipeline)
+    # The log of a table in a catalog is read through Spark.
+    for hop, own in tables.items() if where.lake.catalog is None else ():
+        table = slowest_of(own)
+        last = None if table is None else last_commit(table)
+        runs[hop] = None if last is None else to_json(last.written_at)
+    return {
+        "pipeline": name,
+        "file": pipeline.file,
+        "kind": pipeline.kind,
+        "source": described(pipeline.source),
+        "tables": [table.name for own in tables.values() for table in own],
+        "runs": runs,
+        "error": None,
+    }
+
+
+def _age(at: datetime, instant: str | None) -> str | None:
+    """Return how long ago an instant was, in one unit: ``12 min``."""
+    if instant is None:
+        return None
+    age = at - datetime.fromisoformat(instant)
+    unit, size = next((one for one in _UNITS if age >= one[1]), ("s", timedelta(seconds=1)))
+    return f"{max(age // size, 0)} {unit}"
