@@ -212,7 +212,7 @@ def _of_whole_files(files: Sequence[Path], format_: FileFormat, *, each: int, li
     for file in files:
         with _reading(file):
             content = decompressed(str(file), file.read_bytes())
-            payloads = chain.from_iterable(chunk for chunk, _ in read(content))
+            payloads = chain.from_iterable(chunk.to_pylist() for chunk, _ in read(content))
             records += [
                 Record(f"{file} row {number}", "files", payload)
                 for number, payload in enumerate(islice(payloads, each), start=1)
