@@ -123,7 +123,8 @@ def split_records(content: bytes, dialect: Dialect, start: int = 0) -> Iterator[
 
     Without their line ends, otherwise byte for byte. The content is split in pieces: at line ends
     where there is neither a quote nor an escape character, by counting quotes where each is where
-    it belongs, else record by record with a pattern, which takes ten times as long.
+    it belongs, by following the quotes where one is not. Pieces with an escape character, and
+    records longer than a piece, are split with a pattern, which takes several times as long.
     """
     position, size = start, len(content)
     while position < size:
@@ -156,16 +157,42 @@ def _split_piece(piece: bytes, dialect: Dialect, *, is_last: bool) -> tuple[list
     if b"\r" in piece:
         breaks = np.flatnonzero((letters == _LF) | (letters == _CR))
     if len(misplaced_quotes(letters, quotes, dialect)):
-        return [], 0
-    breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
-    if is_last and len(quotes) % 2 == 0:
+        inside = _inside_after(letters, quotes, dialect)
+        breaks = breaks[~inside[np.searchsorted(quotes, breaks)]]
+    else:
+        breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
+    if is_last:
         breaks = np.append(breaks, len(piece))
-    elif is_last or not len(breaks):
+    elif not len(breaks):
         return [], 0
     ends = breaks.tolist()
     starts = [0, *(end + 1 for end in ends)]
     records = [piece[at:end] for at, end in zip(starts, ends, strict=False) if at != end]
     return records, min(ends[-1] + 1, len(piece))
+
+
+# Outside of quotes, inside of them, and after a quote that closes unless the next one follows it.
+_OUTSIDE, _INSIDE, _CLOSED = range(3)
+# The state after a quote, by the state before it, for each kind of quote.
+_AFTER_OPENING = (_INSIDE, _CLOSED, _INSIDE)
+_AFTER_ADJACENT = (_OUTSIDE, _CLOSED, _INSIDE)
+_AFTER_OTHER = (_OUTSIDE, _CLOSED, _OUTSIDE)
+
+
+def _inside_after(letters: Any, quotes: Any, dialect: Dialect) -> Any:
+    """Return whether the text after each quote is inside quotes; before them, that it is not.
+
+    Unlike counting, this finds quotes that are ordinary characters. Arguments are as for
+    :func:`misplaced_quotes`.
+    """
+    before = letters[quotes - 1]
+    opens = (before == ord(dialect.delimiter)) | (before == _LF) | (before == _CR) | (quotes == 0)
+    adjacent = np.diff(quotes, prepend=-2) == 1
+    kinds = np.where(opens, 0, np.where(adjacent, 1, 2)).tolist()
+    after = (_AFTER_OPENING, _AFTER_ADJACENT, _AFTER_OTHER)
+    state = _OUTSIDE
+    states = [state, *(state := after[kind][state] for kind in kinds)]
+    return np.array(states) == _INSIDE
 
 
 def misplaced_quotes(letters: Any, quotes: Any, dialect: Dialect) -> Any:

@@ -12,11 +12,13 @@ from typing import Any
 from uuid import UUID
 
 import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tidelake.bronze import avro_files
 from tidelake.bronze.avro_files import avro_schema_of, read_avro_container
 from tidelake.bronze.file_format import BrokenFileError
 
@@ -44,6 +46,9 @@ _SCALARS: list[tuple[Any, st.SearchStrategy[Any], Any]] = [
     (_logical("int", "date"), st.dates(), lambda one: one.isoformat()),
     (_logical("long", "timestamp-micros"), _STAMP.map(lambda at: at.replace(tzinfo=UTC)),
      lambda one: one.isoformat(timespec="microseconds").replace("+00:00", "Z")),
+    (_logical("long", "timestamp-millis"),
+     _STAMP.map(lambda at: at.replace(microsecond=at.microsecond // 1000 * 1000, tzinfo=UTC)),
+     lambda one: one.isoformat(timespec="microseconds").replace("+00:00", "Z")),
     (_logical("long", "local-timestamp-micros"), _STAMP,
      lambda one: one.isoformat(timespec="microseconds")),
     (_logical("long", "time-micros"), st.times(),
@@ -62,7 +67,7 @@ def _rows(content: bytes) -> list[Any]:
     return [
         json.loads(payload, parse_float=Decimal)
         for payloads, headers in read_avro_container(content)
-        for payload in payloads
+        for payload in payloads.to_pylist()
         if headers == {}
     ]
 
@@ -219,8 +224,12 @@ def test_a_block_that_its_codec_or_its_records_do_not_fill_is_found() -> None:
     assert _rows(_encoded("deflate", deflate)) == _RECORDS
     with pytest.raises(BrokenFileError, match="block 1: truncated"):
         _rows(_encoded("deflate", lambda data: deflate(data)[:-1]))
-    with pytest.raises(BrokenFileError, match="more bytes than its records"):
-        _rows(_encoded("null", lambda data: data + b"x"))
+    another = BytesIO()
+    fastavro.schemaless_writer(another, _SCHEMA, _RECORDS[0])
+    # Read as an array, the second would be one more record, and the third the array's end.
+    for behind in (b"x", b"\x02" + another.getvalue(), b"\x00"):
+        with pytest.raises(BrokenFileError, match="more bytes than its records"):
+            _rows(_encoded("null", lambda data, behind=behind: data + behind))
 
 
 @pytest.mark.parametrize("codec", ["null", "deflate", "xz"])
@@ -240,7 +249,43 @@ def test_a_file_cut_anywhere_but_between_blocks_is_broken(codec: str) -> None:
 def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
     content = _written(_SCHEMA, [{"n": 1, "t": "a?b"}, {"n": 2, "t": "ok"}])
     ((payloads, _),) = read_avro_container(content.replace(b"a?b", b"a\xffb"))
-    assert payloads == [b'{"n":1,"t":"a\\udcffb"}', b'{"n":2,"t":"ok"}']
+    assert payloads.to_pylist() == [b'{"n":1,"t":"a\\udcffb"}', b'{"n":2,"t":"ok"}']
+
+
+@given(st.integers(-(2**63) + 1, 2**63 - 1))
+def test_nanoseconds_are_those_of_numpy(nanos: int) -> None:
+    (row,) = _rows(_written(_record({"c": _logical("long", "timestamp-nanos")}), [{"c": nanos}]))
+    assert row == {"c": str(np.datetime64(nanos, "ns")).removesuffix("000") + "Z"}
+
+
+def test_small_blocks_become_few_chunks_and_a_large_one_several(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    small, large = _written(_SCHEMA, _RECORDS, sync_interval=1), _written(_SCHEMA, _RECORDS)
+    for content in (small, large):
+        ((payloads, _),) = read_avro_container(content)
+        assert [json.loads(one) for one in payloads.to_pylist()] == _RECORDS
+    monkeypatch.setattr(avro_files, "_CHUNK_RECORDS", 20)
+    for content in (small, large):
+        assert [len(payloads) for payloads, _ in read_avro_container(content)] == [20, 20, 10]
+        assert _rows(content) == _RECORDS
+    monkeypatch.setattr(avro_files, "_CHUNK_BYTES", 100)
+    lengths = [len(payloads) for payloads, _ in read_avro_container(small)]
+    assert sum(lengths) == 50
+    assert max(lengths) < 20
+
+
+def test_records_without_bytes_are_read_and_bytes_behind_them_found() -> None:
+    nothing = _record({})
+    assert _rows(_written(nothing, [{}] * 3)) == [{}] * 3
+    content = _written(nothing, [{}] * 3)
+    # The number of records, then the bytes of the block, as zigzag numbers.
+    block = b"\x06\x00"
+    assert content.count(block) == 1
+    for behind in (b"\x02", b"\x00", b"\xfe\xff\xff\xff\xff\xff\xff\xff\x7f"):
+        broken = content.replace(block, b"\x06" + bytes([2 * len(behind)]) + behind)
+        with pytest.raises(BrokenFileError, match="more bytes than its records"):
+            _rows(broken)
 
 
 def test_what_is_no_container_is_an_error() -> None:

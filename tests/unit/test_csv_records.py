@@ -6,7 +6,7 @@ import csv
 import os
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
@@ -15,9 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tidelake import csv_records
-from tidelake.bronze.csv_files import read_csv
-from tidelake.bronze.file_format import BrokenFileError
-from tidelake.config import CsvFormat
+from tidelake.bronze.file_format import BrokenFileError, Chunk
+from tidelake.bronze.whole_files import reader_of
+from tidelake.config import CsvFormat, FilesSource
 from tidelake.csv_records import (
     LAYOUT_HEADER,
     Dialect,
@@ -97,6 +97,14 @@ def test_pieces_of_any_size_give_the_same_records(case: tuple[Dialect, str]) -> 
         for size in (1, 2, 5):
             patch.setattr(csv_records, "_PIECE_BYTES", size)
             assert records_of(text, dialect) == whole
+
+
+@given(texts(Dialect()))
+def test_quotes_inside_of_fields_need_no_pattern(text: str) -> None:
+    whole = records_of(text, Dialect())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delattr(csv_records, "_split_by_pattern")
+        assert records_of(text, Dialect()) == whole
 
 
 def read_fields(record: str, dialect: Dialect, nulls: str = "") -> list[str | None] | str:
@@ -211,12 +219,19 @@ def layout(**keys: object) -> CsvFormat:
     return CsvFormat.model_validate(keys)
 
 
+def read_file(content: bytes, csv_format: CsvFormat) -> Iterator[Chunk]:
+    read = reader_of(FilesSource(kind="files", path="x", format="csv", csv=csv_format))
+    assert read is not None
+    return read(content)
+
+
 def payloads_of(content: bytes, csv_format: CsvFormat) -> tuple[list[bytes], list[str]]:
     """Return a file's payloads, and the names of its columns."""
     payloads: list[bytes] = []
     names: list[str] = []
-    for records, headers in read_csv(content, csv_format):
+    for chunk, headers in read_file(content, csv_format):
         assert headers.keys() == {LAYOUT_HEADER}
+        records = chunk.to_pylist()
         payloads += records
         dialect, columns = parse_layout(headers[LAYOUT_HEADER])
         names = list(columns)
@@ -231,7 +246,7 @@ def test_the_header_is_no_record_and_kept_with_each_record() -> None:
     assert payloads_of(b"1,x\n", layout(columns=["id", "a"])) == ([b"1,x"], ["id", "a"])
     marked = b"\xef\xbb\xbf1,x\n"
     assert payloads_of(marked, layout(columns=["id", "a"])) == ([b"1,x"], ["id", "a"])
-    assert list(read_csv(b"", layout())) == []
+    assert list(read_file(b"", layout())) == []
     assert payloads_of(b"\n\nid,a\n\n", layout()) == ([], ["id", "a"])
 
 
@@ -246,7 +261,7 @@ def test_the_header_is_no_record_and_kept_with_each_record() -> None:
 )
 def test_a_header_without_names_to_rely_on_breaks_the_file(header: bytes, reason: str) -> None:
     with pytest.raises(BrokenFileError, match=f"^{re.escape(reason)}$"):
-        list(read_csv(header, layout()))
+        list(read_file(header, layout()))
 
 
 def test_bytes_are_kept_in_any_encoding_that_allows_it() -> None:
@@ -263,7 +278,7 @@ def test_bytes_are_kept_in_any_encoding_that_allows_it() -> None:
         found = payloads_of(content, layout(encoding=encoding))
         assert found == (["1,é".encode()], ["id", "a"])
     with pytest.raises(BrokenFileError, match="it is not utf-16-le text: byte 2"):
-        list(read_csv(b"a\x00b", layout(encoding="utf-16-le")))
+        list(read_file(b"a\x00b", layout(encoding="utf-16-le")))
 
 
 def test_encodings_are_told_apart_by_what_their_bytes_mean() -> None:
@@ -311,13 +326,19 @@ def test_no_fuzzed_file_crashes_and_each_byte_of_it_is_accounted_for() -> None:
     for _ in range(FUZZED):
         content = b"".join(chance.choices(pieces, k=chance.randint(0, 25)))
         csv_format = chance.choice(formats)
-        records = [r for chunk, _ in read_csv(content, csv_format) for r in chunk]
+        records = [r for chunk, _ in read_file(content, csv_format) for r in chunk.to_pylist()]
         is_marked = content.startswith(b"\xef\xbb\xbf") and csv_format.encoding == "utf-8"
         assert accounted(content, records, start=3 if is_marked else 0), content
         try:
-            with_header = [r for chunk, _ in read_csv(content, layout()) for r in chunk]
+            with_header = [
+                r for chunk, _ in read_file(content, layout()) for r in chunk.to_pylist()
+            ]
         except BrokenFileError as error:
             assert str(error)
         else:
-            whole = [r for chunk, _ in read_csv(content, layout(columns=["a"])) for r in chunk]
+            whole = [
+                r
+                for chunk, _ in read_file(content, layout(columns=["a"]))
+                for r in chunk.to_pylist()
+            ]
             assert with_header == whole[1:], content

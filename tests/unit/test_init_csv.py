@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tidelake.bronze.csv_files import read_csv
+from tidelake.bronze.whole_files import decompressed, reader_of
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import CsvFormat, FilesSource, Pipeline, load_environment, load_pipeline
@@ -98,14 +98,11 @@ def test_the_dialect_is_recognised(
 ) -> None:
     raw = content.encode() if isinstance(content, str) else content
     (Path("landing") / name).write_bytes(raw)
-    layout = _source(_init()).csv
-    assert layout == CsvFormat.model_validate({"nulls": ["NA"], **expected})
-    records = [
-        r
-        for chunk, _ in read_csv(gzip.decompress(raw) if "gz" in name else raw, layout)
-        for r in chunk
-    ]
-    assert len(records) == 30
+    source = _source(_init())
+    assert source.csv == CsvFormat.model_validate({"nulls": ["NA"], **expected})
+    read = reader_of(source)
+    assert read is not None
+    assert sum(len(chunk) for chunk, _ in read(decompressed(name, raw))) == 30
 
 
 def test_quoted_fields_and_a_column_that_some_files_have_are_read() -> None:

@@ -47,7 +47,7 @@ def _rows(content: bytes) -> list[Any]:
     return [
         json.loads(payload, parse_float=Decimal)
         for payloads, headers in read_parquet(content)
-        for payload in payloads
+        for payload in payloads.to_pylist()
         if headers == {}
     ]
 
@@ -200,8 +200,8 @@ def test_what_the_contract_cannot_hold_is_quarantined_not_rounded() -> None:
             "b": [b"\xff", b""],
         }
     )
-    payloads = [one for chunk, _ in read_parquet(_written(table)) for one in chunk]
-    decoded = Decoder(fields, "strict").decode(pa.array(payloads)).to_pylist()
+    payloads = pa.concat_arrays([chunk for chunk, _ in read_parquet(_written(table))])
+    decoded = Decoder(fields, "strict").decode(payloads).to_pylist()
     epoch = datetime(1970, 1, 1, microsecond=1, tzinfo=UTC)
     assert decoded[0]["values"] == {"d": Decimal("1.25"), "n": epoch, "f": 1.5, "b": b"\xff"}
     assert decoded[0]["broken"] == []
@@ -211,13 +211,13 @@ def test_what_the_contract_cannot_hold_is_quarantined_not_rounded() -> None:
 def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
     bad = pa.array([b'\xff"'], pa.binary()).view(pa.string())
     ((payloads, _),) = read_parquet(_written(pa.table({"c": bad}), store_schema=False))
-    assert payloads == [b'{"c":"\xff\\""}']
+    assert payloads.to_pylist() == [b'{"c":"\xff\\""}']
 
 
 def test_numbers_are_written_plainly_and_doubles_are_told_from_integers() -> None:
     table = pa.table({"d": [1.0], "n": pa.array([Decimal("1e-10")], pa.decimal128(38, 10))})
     ((payloads, _),) = read_parquet(_written(table))
-    assert payloads == [b'{"d":1.0,"n":0.0000000001}']
+    assert payloads.to_pylist() == [b'{"d":1.0,"n":0.0000000001}']
 
 
 def test_a_file_without_columns_has_no_rows() -> None:

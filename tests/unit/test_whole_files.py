@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import bz2
 import gzip
+import pickle
+import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from io import BytesIO
@@ -46,7 +49,7 @@ def _words(content: bytes) -> Iterator[Chunk]:
     for at in range(0, len(words), 2):
         if b"!" in words[at : at + 2]:
             raise BrokenFileError("it has a !")
-        yield words[at : at + 2], {"at": b"%d" % at}
+        yield pa.array(words[at : at + 2], pa.binary()), {"at": b"%d" % at}
 
 
 def _read(files: dict[str, bytes]) -> list[dict[str, Any]]:
@@ -125,6 +128,18 @@ def test_the_end_of_bzip2_is_found_and_missed_when_cut(data: bytes) -> None:
     assert ends_as_bzip2(content[-BZIP2_TAIL:])
     assert not any(ends_as_bzip2(content[:-cut][-BZIP2_TAIL:]) for cut in range(1, 11))
     assert not ends_as_bzip2((content + b"BZh9")[-BZIP2_TAIL:])
+
+
+def test_a_worker_that_reads_files_imports_no_configuration() -> None:
+    readers = [
+        reader_of(FilesSource(kind="files", path="x", format=format_))
+        for format_ in ("avro", "csv", "parquet")
+    ]
+    program = "import pickle, sys; pickle.load(sys.stdin.buffer); print('pydantic' in sys.modules)"
+    command = [sys.executable, "-c", program]
+    sent = pickle.dumps((to_rows, readers))
+    done = subprocess.run(command, input=sent, capture_output=True, check=True)
+    assert done.stdout == b"False\n"
 
 
 def test_lines_of_text_need_no_reader() -> None:

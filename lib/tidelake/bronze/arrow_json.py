@@ -1,6 +1,9 @@
 """Convert Arrow arrays to JSON text with exact values, a column at a time.
 
-Rows are not converted to Python objects, except values that need escapes, base64 or plain digits.
+A column becomes parts: texts of each row, and texts that are the same for all rows. The parts of
+all columns are concatenated once. Rows are not converted to Python objects, except values with
+control characters, and those that need base64 or plain digits.
+
 Binary becomes base64, and what JSON numbers cannot express, NaN and infinities, becomes text: the
 decoder of payloads expects both so. Times are ISO 8601 with microseconds, or with nanoseconds where
 a value has some; those with a zone are written in UTC, with ``Z``.
@@ -17,14 +20,21 @@ from itertools import repeat
 from typing import Any
 from uuid import UUID
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 _BINARY = pa.binary()
 _NULL = pa.scalar(b"null", _BINARY)
-_ODD_TEXT = r'["\\\x00-\x1f]'
-_ODD_BYTES = re.compile(_ODD_TEXT.encode())
-_SHORT = {b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_CONTROL_TEXT = r"[\x00-\x1f]"
+_CONTROL = re.compile(_CONTROL_TEXT.encode())
+_ODD = re.compile(rb'["\\\x00-\x1f]')
+_COMMON = bytes(letter for letter in range(256) if not _ODD.match(bytes([letter])))
+# The backslash first: the others are replaced by texts with one.
+_SHORT = {b"\\": b"\\\\", b'"': b'\\"', b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_BLANK_TO_T = bytes.maketrans(b" ", b"T")
+# What is concatenated: arrays with a text of each row, and bytes, which are the same for all rows.
+_Parts = list[Any]
 
 
 class UnsupportedTypeError(ValueError):
@@ -45,18 +55,24 @@ def to_json_objects(
     Raises:
         UnsupportedTypeError: A column has a type without JSON equivalent.
     """
-    parts: list[Any] = []
+    return _joined(*_object(columns, names, finer))
+
+
+def _object(
+    columns: Sequence[pa.Array], names: Sequence[str], finer: Sequence[pa.Array | None]
+) -> _Parts:
+    parts: _Parts = []
     for number, (name, column, fine) in enumerate(
         zip(names, columns, finer or repeat(None), strict=False)
     ):
         opening = b"," if number else b"{"
-        parts += [pa.scalar(opening + text_to_json(name.encode()) + b":"), _json(column, fine)]
-    return _joined(*parts, pa.scalar(b"}"))
+        parts += [opening + text_to_json(name.encode()) + b":", *_json(column, fine)]
+    return [*parts, b"}"]
 
 
 def text_to_json(text: bytes) -> bytes:
     """Return UTF-8 text as a JSON string; invalid bytes are kept."""
-    return b'"' + _ODD_BYTES.sub(_escape, text) + b'"'
+    return b'"' + _ODD.sub(_escape, text) + b'"'
 
 
 def _escape(found: re.Match[bytes]) -> bytes:
@@ -64,35 +80,50 @@ def _escape(found: re.Match[bytes]) -> bytes:
     return _SHORT.get(char) or b"\\u%04x" % ord(char)
 
 
-def _json(column: pa.Array, finer: pa.Array | None = None) -> pa.Array:
-    """Return the JSON text of each value; null values are the text ``null``."""
+def _json(column: pa.Array, finer: pa.Array | None = None) -> _Parts:
+    """Return the JSON text of each value, in parts; null values are the text ``null``."""
     kind = column.type
     if pa.types.is_dictionary(kind):
         return _json(column.dictionary_decode())
     if isinstance(kind, pa.BaseExtensionType):
-        if kind.extension_name == "arrow.uuid":
-            return pc.fill_null(_by_value(column.storage, _uuid), _NULL)
-        return _json(column.storage, finer)
+        if kind.extension_name != "arrow.uuid":
+            return _json(column.storage, finer)
+        return [pc.fill_null(_by_value(column.storage, _uuid), _NULL)]
     if pa.types.is_null(kind):
-        return pa.repeat(_NULL, len(column))
+        return [pa.repeat(_NULL, len(column))]
     convert = next((convert for fits, convert in _CONVERTERS if fits(kind)), None)
     if convert is None:
         raise UnsupportedTypeError(f"values of type {kind} cannot be converted to JSON")
-    return pc.fill_null(convert(column, finer), _NULL)
+    parts = convert(column, finer)
+    return [pc.fill_null(_joined(*parts), _NULL)] if column.null_count else parts
 
 
 def _joined(*parts: Any) -> pa.Array:
     """Concatenate texts row by row; null if one of them is null."""
-    return pc.binary_join_element_wise(*parts, pa.scalar(b""))
-
-
-def _quoted(texts: pa.Array) -> pa.Array:
-    return _joined(pa.scalar(b'"'), texts, pa.scalar(b'"'))
+    merged: _Parts = []
+    for part in parts:
+        if isinstance(part, bytes) and merged and isinstance(merged[-1], bytes):
+            merged[-1] += part
+        else:
+            merged.append(part)
+    if len(merged) == 1:
+        return merged[0]
+    texts = [pa.scalar(part, _BINARY) if isinstance(part, bytes) else part for part in merged]
+    return pc.binary_join_element_wise(*texts, pa.scalar(b"", _BINARY))
 
 
 def _bytes_of(column: pa.Array) -> pa.Array:
     """Return a column's values in Arrow's text format."""
     return column.cast(pa.string()).cast(_BINARY)
+
+
+def _letters(texts: pa.Array) -> bytes:
+    """Return all texts of a binary array, one after another; null ones may have any bytes."""
+    if not len(texts):
+        return b""
+    offsets = np.frombuffer(texts.buffers()[1], np.int32)
+    begin, end = offsets[texts.offset].item(), offsets[texts.offset + len(texts)].item()
+    return texts.buffers()[2].slice(begin, end - begin).to_pybytes() if end > begin else b""
 
 
 def _by_value(column: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
@@ -101,60 +132,68 @@ def _by_value(column: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
 
 
 def _replaced(texts: pa.Array, chosen: pa.Array, convert: Callable[[Any], bytes]) -> pa.Array:
-    """Convert the chosen values in Python; ``texts`` are JSON, or are replaced."""
+    """Convert the chosen values in Python."""
+    if not pc.any(chosen).as_py():
+        return texts
     chosen = pc.fill_null(chosen, False)
     return pc.replace_with_mask(texts, chosen, _by_value(texts.filter(chosen), convert))
 
 
-def _plain(column: pa.Array, _: object) -> pa.Array:
-    return _bytes_of(column)
+def _plain(column: pa.Array, _: object) -> _Parts:
+    return [_bytes_of(column)]
 
 
-def _text(column: pa.Array, _: object) -> pa.Array:
+def _text(column: pa.Array, _: object) -> _Parts:
     values = column.cast(_BINARY)
-    is_odd = pc.match_substring_regex(values, _ODD_TEXT)
-    quoted = _quoted(values)
-    if not pc.any(is_odd).as_py():
-        return quoted
-    return _replaced(quoted, is_odd, lambda text: text_to_json(text[1:-1]))
+    odd = set(_letters(values).translate(None, _COMMON))
+    for letter, escaped in _SHORT.items():
+        if letter[0] in odd:
+            values = pc.replace_substring(values, letter, escaped)
+    if odd - set(b"".join(_SHORT)):
+        has_others = pc.match_substring_regex(values, _CONTROL_TEXT)
+        values = _replaced(values, has_others, lambda text: _CONTROL.sub(_escape, text))
+    return [b'"', values, b'"']
 
 
-def _base64(column: pa.Array, _: object) -> pa.Array:
-    return _quoted(_by_value(column, lambda value: binascii.b2a_base64(value, newline=False)))
+def _base64(column: pa.Array, _: object) -> _Parts:
+    texts = _by_value(column, lambda value: binascii.b2a_base64(value, newline=False))
+    return [b'"', texts, b'"']
 
 
 def _uuid(value: bytes) -> bytes:
     return b'"%s"' % str(UUID(bytes=value)).encode()
 
 
-def _floating(column: pa.Array, _: object) -> pa.Array:
+def _floating(column: pa.Array, _: object) -> _Parts:
     # Widened, because the shortest digits of a 32-bit number are not its exact value.
     wide = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
-    texts = _bytes_of(wide.cast(pa.float64()))
-    texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)$", r"\1.0")
-    return _replaced(texts, pc.invert(pc.is_finite(wide)), _not_finite)
+    wide = wide.cast(pa.float64())
+    texts = _bytes_of(wide)
+    if pc.any(pc.equal(wide, pc.floor(wide))).as_py():
+        texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)$", r"\1.0")
+    return [_replaced(texts, pc.invert(pc.is_finite(wide)), _not_finite)]
 
 
 def _not_finite(text: bytes) -> bytes:
     return {b"inf": b'"Infinity"', b"-inf": b'"-Infinity"'}.get(text, b'"NaN"')
 
 
-def _decimal(column: pa.Array, _: object) -> pa.Array:
+def _decimal(column: pa.Array, _: object) -> _Parts:
     texts = _bytes_of(column)
     # Small and large ones have an exponent, which the decoder would take for a double.
     has_exponent = pc.match_substring(texts, "E")
-    return _replaced(texts, has_exponent, lambda text: f"{Decimal(text.decode()):f}".encode())
+    return [_replaced(texts, has_exponent, lambda text: f"{Decimal(text.decode()):f}".encode())]
 
 
-def _quoted_plain(column: pa.Array, _: object) -> pa.Array:
-    return _quoted(_bytes_of(column))
+def _quoted_plain(column: pa.Array, _: object) -> _Parts:
+    return [b'"', _bytes_of(column), b'"']
 
 
-def _duration(column: pa.Array, _: object) -> pa.Array:
-    return _bytes_of(column.view(pa.int64()))
+def _duration(column: pa.Array, _: object) -> _Parts:
+    return [_bytes_of(column.view(pa.int64()))]
 
 
-def _timestamp(column: pa.Array, finer: pa.Array | None) -> pa.Array:
+def _timestamp(column: pa.Array, finer: pa.Array | None) -> _Parts:
     unit, is_instant = column.type.unit, column.type.tz is not None or finer is not None
     times = column.view(pa.timestamp(unit))
     nanos = None if finer is None else finer.view(pa.int64())
@@ -165,40 +204,50 @@ def _timestamp(column: pa.Array, finer: pa.Array | None) -> pa.Array:
         # Further from 1970 than microseconds reach, the text has fewer digits.
         with suppress(pa.ArrowInvalid):
             times = times.cast(pa.timestamp("us"))
-    texts = pc.replace_substring(_bytes_of(times), " ", "T", max_replacements=1)
+    texts = _with_t(_bytes_of(times))
     if nanos is not None:
         # Unchecked: both wrap around alike where nanoseconds overflow.
         rest = pc.subtract(nanos, pc.multiply(times.view(pa.int64()), 1000))
         digits = pc.utf8_lpad(rest.cast(pa.string()), 3, "0").cast(_BINARY)
         texts = pc.if_else(pc.equal(rest, 0), texts, _joined(texts, digits))
-    return _quoted(_joined(texts, pa.scalar(b"Z")) if is_instant else texts)
+    return [b'"', texts, b'Z"' if is_instant else b'"']
 
 
-def _struct(column: pa.StructArray, finer: pa.StructArray | None) -> pa.Array:
+def _with_t(texts: pa.Array) -> pa.Array:
+    """Replace the blank between date and time, the only one in each text."""
+    valid, offsets, letters = texts.buffers()
+    if letters is None:
+        return texts
+    changed = pa.py_buffer(letters.to_pybytes().translate(_BLANK_TO_T))
+    return pa.Array.from_buffers(_BINARY, len(texts), [valid, offsets, changed], -1, texts.offset)
+
+
+def _struct(column: pa.StructArray, finer: pa.StructArray | None) -> _Parts:
     if not column.type.num_fields:
-        objects = pa.repeat(pa.scalar(b"{}"), len(column))
-    else:
-        names = [field.name for field in column.type]
-        fine = () if finer is None else finer.flatten()
-        objects = to_json_objects(column.flatten(), names, fine)
-    return pc.if_else(column.is_valid(), objects, pa.scalar(None, _BINARY))
+        return [pc.if_else(column.is_valid(), pa.scalar(b"{}"), pa.scalar(None, _BINARY))]
+    names = [field.name for field in column.type]
+    fine = () if finer is None else finer.flatten()
+    parts = _object(column.flatten(), names, fine)
+    if not column.null_count:
+        return parts
+    return [pc.if_else(column.is_valid(), _joined(*parts), pa.scalar(None, _BINARY))]
 
 
-def _list(column: Any, finer: Any) -> pa.Array:
-    items = _json(column.flatten(), None if finer is None else finer.flatten())
-    return _between(b"[", _regrouped(column, items), b"]")
+def _list(column: Any, finer: Any) -> _Parts:
+    items = _joined(*_json(column.flatten(), None if finer is None else finer.flatten()))
+    return [b"[", _regrouped(column, items), b"]"]
 
 
-def _map(column: pa.MapArray, finer: pa.MapArray | None) -> pa.Array:
+def _map(column: pa.MapArray, finer: pa.MapArray | None) -> _Parts:
     entries = _entries(column)
     keys, values = entries.flatten().flatten()
     fine = None if finer is None else _entries(finer).flatten().flatten()[1]
     if pa.types.is_nested(keys.type):
         raise UnsupportedTypeError(f"a map with keys of type {keys.type} cannot be JSON")
-    names = _json(keys)
-    names = pc.if_else(pc.starts_with(names, '"'), names, _quoted(names))
-    members = _joined(names, pa.scalar(b":"), _json(values, fine))
-    return _between(b"{", _regrouped(entries, members), b"}")
+    names = _joined(*_json(keys))
+    names = pc.if_else(pc.starts_with(names, '"'), names, _joined(b'"', names, b'"'))
+    members = _joined(names, b":", *_json(values, fine))
+    return [b"{", _regrouped(entries, members), b"}"]
 
 
 def _entries(column: pa.MapArray) -> pa.ListArray:
@@ -215,17 +264,13 @@ def _regrouped(lists: Any, items: pa.Array) -> pa.Array:
     return pc.if_else(lists.is_valid(), joined, pa.scalar(None, _BINARY))
 
 
-def _between(opening: bytes, texts: pa.Array, closing: bytes) -> pa.Array:
-    return _joined(pa.scalar(opening), texts, pa.scalar(closing))
-
-
 def _any_of(*tests: Callable[[Any], bool]) -> Callable[[Any], bool]:
     return lambda kind: any(test(kind) for test in tests)
 
 
 _T = pa.types
 # The first test that fits decides.
-_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], pa.Array]], ...] = (
+_CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], _Parts]], ...] = (
     (_any_of(_T.is_string, _T.is_large_string, _T.is_string_view), _text),
     (_any_of(_T.is_integer, _T.is_boolean), _plain),
     (_T.is_floating, _floating),

@@ -14,6 +14,7 @@ import math
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from datetime import date, datetime, timedelta
+from functools import lru_cache
 from io import BytesIO
 from typing import Any
 
@@ -27,8 +28,9 @@ from tidelake.bronze.file_format import BrokenFileError, Chunk
 _MAGIC = b"Obj\x01"
 _MARKER_BYTES = 16
 _MOST_BYTES_OF_A_NUMBER = 10
-# Records of a chunk; a block may hold more.
-_CHUNK_RECORDS = 8192
+# When a chunk is handed on: records, and uncompressed bytes. A block may hold more.
+_CHUNK_RECORDS, _CHUNK_BYTES = 8192, 8 << 20
+_ENCODER = msgspec.json.Encoder(decimal_format="number")
 # The prefix of the logical types whose readers are registered here.
 _OWN = "tidelake-"
 _EPOCH = datetime(1970, 1, 1)
@@ -47,24 +49,85 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
     """
     stream = BytesIO(content)
     schema, codec, marker = _header(stream)
-    decompress, read = _CODECS[codec], datum_reader(schema)
-    block = 0
+    decompress = _CODECS[codec]
+    wanted = fastavro.parse_schema(_with_own_types(schema))
+    several = fastavro.parse_schema({"type": "array", "items": wanted})
+    chunk: list[bytes] = []
+    size = block = 0
     while stream.tell() < len(content):
         block += 1
         try:
             count, data = _number(stream), stream.read(_number(stream))
             if stream.read(_MARKER_BYTES) != marker or count < 0:
                 raise BrokenFileError("truncated or damaged")
-            datum = BytesIO(decompress(data))
-            for begin in range(0, count, _CHUNK_RECORDS):
-                yield [read(datum) for _ in range(min(_CHUNK_RECORDS, count - begin))], {}
-            if datum.read(1):
-                raise BrokenFileError("it has more bytes than its records")
+            data = decompress(data)
+            size += len(data)
+            records = _read_at_once(data, count, wanted, several)
+            for part in [records] if records else _read_singly(data, count, wanted):
+                chunk += _encoded(part)
+                # Blocks are often small, and rows that are handed on together are faster.
+                if len(chunk) >= _CHUNK_RECORDS or size >= _CHUNK_BYTES:
+                    yield pa.array(chunk, pa.binary()), {}
+                    chunk, size = [], 0
         # Given damaged bytes, fastavro and the codecs raise errors of many kinds. Their texts may
         # contain values.
         except Exception as error:
             why = str(error) if isinstance(error, BrokenFileError) else type(error).__name__
             raise BrokenFileError(f"not a readable Avro file: block {block}: {why}") from error
+    if chunk:
+        yield pa.array(chunk, pa.binary()), {}
+
+
+def _read_at_once(data: bytes, count: int, wanted: Any, several: Any) -> list[Any]:
+    """Read the records of a block as one Avro array, which takes less time than each of them.
+
+    Returns:
+        Nothing if the block is large, damaged or empty.
+    """
+    if not 0 < count <= _CHUNK_RECORDS:
+        return []
+    first = BytesIO(data)
+    # An array is its number of items, the items, and a zero.
+    datum = BytesIO(_zigzag(count) + data + b"\0")
+    try:
+        _read(first, wanted)
+        if not first.tell():
+            # If bytes follow records that take none, they may be read as a number of more items,
+            # which would not end.
+            return []
+        records: list[Any] = _read(datum, several)
+    except Exception:
+        # Read singly, the block's damage is named.
+        return []
+    return [] if len(records) != count or datum.read(1) else records
+
+
+def _read_singly(data: bytes, count: int, wanted: Any) -> Iterator[list[Any]]:
+    datum = BytesIO(data)
+    for begin in range(0, count, _CHUNK_RECORDS):
+        yield [_read(datum, wanted) for _ in range(min(_CHUNK_RECORDS, count - begin))]
+    if datum.read(1):
+        raise BrokenFileError("it has more bytes than its records")
+
+
+def _read(datum: BytesIO, schema: Any) -> Any:
+    return fastavro.schemaless_reader(datum, schema, handle_unicode_errors="surrogateescape")
+
+
+def _encoded(records: list[Any]) -> list[bytes]:
+    """Write records as JSON."""
+    try:
+        # JSON has no line feeds but those between the records.
+        return _ENCODER.encode_lines(records).split(b"\n")[:-1]
+    except UnicodeEncodeError:
+        return [_encoded_singly(record) for record in records]
+
+
+def _encoded_singly(record: Any) -> bytes:
+    try:
+        return _ENCODER.encode(record)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_escaped(record))
 
 
 def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
@@ -73,16 +136,7 @@ def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
     Given other bytes, it raises errors of many kinds.
     """
     wanted = fastavro.parse_schema(_with_own_types(schema))
-    encode = msgspec.json.Encoder(decimal_format="number").encode
-
-    def read(stream: BytesIO) -> bytes:
-        record = fastavro.schemaless_reader(stream, wanted, handle_unicode_errors="surrogateescape")
-        try:
-            return encode(record)
-        except UnicodeEncodeError:
-            return encode(_escaped(record))
-
-    return read
+    return lambda stream: _encoded_singly(_read(stream, wanted))
 
 
 def avro_schema_of(content: bytes) -> Any:
@@ -136,6 +190,17 @@ def _number(stream: BytesIO) -> int:
         if byte < 0x80:
             return (found >> 1) ^ -(found & 1)
     raise BrokenFileError("a length is damaged")
+
+
+def _zigzag(number: int) -> bytes:
+    """Write a number of at least 0 as :func:`_number` reads it."""
+    number <<= 1
+    written = bytearray()
+    while number >= 0x80:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
 
 
 def _snappy(data: bytes) -> bytes:
@@ -241,23 +306,31 @@ def _clock(units_a_second: int) -> Callable[..., str]:
 
 
 def _instant(units_a_second: int, zone: str) -> Callable[..., str]:
-    micros_a_unit = 1_000_000 // units_a_second
+    units_a_minute = 60 * units_a_second
+    digits = len(str(units_a_minute))
+    # Milliseconds are written as microseconds.
+    ending = "000" + zone if units_a_second == 1000 else zone
+    is_nanos = units_a_second == 1_000_000_000
 
     def read(units: int, *_: Any) -> str:
-        nanos = ""
-        if micros_a_unit:
-            micros = units * micros_a_unit
-        else:
-            micros, rest = divmod(units, 1000)
-            nanos = f"{rest:03}" if rest else ""
+        minute, rest = divmod(units, units_a_minute)
         try:
-            text = (_EPOCH + timedelta(microseconds=micros)).isoformat(timespec="microseconds")
+            begin = _minute(minute)
         except OverflowError:
             # Python's years are 1 to 9999.
-            return f"{micros} microseconds"
-        return f"{text}{nanos}{zone}"
+            return f"{units * 1_000_000 // units_a_second} microseconds"
+        text = f"{rest:0{digits}}"
+        if is_nanos and text.endswith("000"):
+            text = text[:-3]
+        return f"{begin}{text[:2]}.{text[2:]}{ending}"
 
     return read
+
+
+@lru_cache(maxsize=4096)
+def _minute(minutes: int) -> str:
+    """Write a time up to the seconds; times of one file are often close to each other."""
+    return (_EPOCH + timedelta(minutes=minutes)).isoformat(timespec="minutes") + ":"
 
 
 def _duration(data: bytes, *_: Any) -> dict[str, int]:

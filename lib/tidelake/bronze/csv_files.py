@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterator
+from dataclasses import replace
+
+import pyarrow as pa
 
 from tidelake.bronze.file_format import BrokenFileError, Chunk
-from tidelake.config import CsvFormat
 from tidelake.csv_records import (
     LAYOUT_HEADER,
     Dialect,
@@ -24,8 +26,12 @@ from tidelake.csv_records import (
 _MARK = "\ufeff"
 
 
-def read_csv(content: bytes, layout: CsvFormat) -> Iterator[Chunk]:
+def read_csv(
+    content: bytes, dialect: Dialect, columns: tuple[str, ...] | None = None
+) -> Iterator[Chunk]:
     """Yield a CSV file's records, without line ends and without the header record.
+
+    ``columns`` are the names in files without a header.
 
     The bytes are the file's, or of UTF-8 if records cannot be cut out of its encoding, such as
     UTF-16. A byte-order mark is dropped.
@@ -34,19 +40,20 @@ def read_csv(content: bytes, layout: CsvFormat) -> Iterator[Chunk]:
         BrokenFileError: The header is not well-formed, or has an empty name or one twice; or the
             content is not in an encoding that must be converted.
     """
-    encoding = codecs.lookup(layout.encoding).name
+    encoding = codecs.lookup(dialect.encoding).name
     if encoding == "utf-8-sig":
         encoding = "utf-8"
     if not keeps_bytes(encoding):
         content, encoding = _converted(content, encoding), "utf-8"
-    dialect = Dialect(layout.delimiter, layout.quote, layout.escape, encoding)
+    dialect = replace(dialect, encoding=encoding)
     start = len(codecs.BOM_UTF8) if _is_marked(content, encoding) else 0
-    names = layout.columns
+    names = columns
     for records in split_records(content, dialect, start):
         has_header = names is None
         if names is None:
             names = _names(records[0], dialect)
-        yield records[has_header:], {LAYOUT_HEADER: layout_of(dialect, names)}
+        payloads = pa.array(records[has_header:], pa.binary())
+        yield payloads, {LAYOUT_HEADER: layout_of(dialect, names)}
 
 
 def _converted(content: bytes, encoding: str) -> bytes:

@@ -5,10 +5,13 @@ A reader is a pure function of the content: it knows neither Spark nor the file'
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 
-# Consecutive records of a file: their payloads, and the bronze headers that all of them get.
-Chunk = tuple[Sequence[bytes], Mapping[str, bytes]]
+import pyarrow as pa
+
+# Consecutive records of a file: their payloads, as an array of bytes without nulls, and the bronze
+# headers that all of them get.
+Chunk = tuple[pa.BinaryArray, Mapping[str, bytes]]
 # Yields all records of a file in order, from its content; raises a BrokenFileError.
 FileReader = Callable[[bytes], Iterator[Chunk]]
 

@@ -85,8 +85,8 @@ def _chunks(file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str])
             for at, name in enumerate(names)
         ]
         # Without columns a row is an empty object.
-        rows = to_json_objects(batch.columns, names, twins).to_pylist() if names else ()
-        yield rows or [b"{}"] * batch.num_rows, {}
+        empty = pa.repeat(pa.scalar(b"{}"), batch.num_rows)
+        yield to_json_objects(batch.columns, names, twins) if names else empty, {}
 
 
 def _batches(file: pq.ParquetFile, size: int) -> Iterator[pa.RecordBatch]:

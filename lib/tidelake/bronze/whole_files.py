@@ -1,13 +1,18 @@
-"""Read files whose format needs the whole content, and decompress files in this process."""
+"""Read files whose format needs the whole content, and decompress files in this process.
+
+Spark's Python workers import this module, and end when they are idle for a minute. So it and the
+readers import no models of the configuration, which take most of a second.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from io import BytesIO
 from pathlib import PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from tidelake.bronze.avro_files import read_avro_container
@@ -15,8 +20,11 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.compression import DAMAGE, OPENERS
-from tidelake.config import FilesSource
+from tidelake.csv_records import Dialect
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
+
+if TYPE_CHECKING:
+    from tidelake.config import FilesSource
 
 _READERS: dict[str, FileReader] = {"avro": read_avro_container, "parquet": read_parquet}
 _HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
@@ -30,7 +38,9 @@ _BZIP2_END, _BZIP2_MASK = 0x177245385090, (1 << 48) - 1
 def reader_of(source: FilesSource) -> FileReader | None:
     """Return the reader of a source's format; None for lines of text, which Spark reads."""
     if source.format == "csv":
-        return partial(read_csv, layout=source.csv)
+        layout = source.csv
+        dialect = Dialect(layout.delimiter, layout.quote, layout.escape, layout.encoding)
+        return partial(read_csv, dialect=dialect, columns=layout.columns)
     return _READERS.get(source.format)
 
 
@@ -52,40 +62,49 @@ def to_rows(reader: FileReader) -> Callable[[Iterable[Any]], Iterator[Any]]:
 
 def _rows_of(file: pa.RecordBatch, reader: FileReader) -> Iterator[pa.RecordBatch]:
     content = file.column("payload")[0].as_py()
-    yield _filled(file, [None], bytes_read=len(content))
+    yield _file_row(file, bytes_read=len(content))
     try:
         begin = 0
         for payloads, headers in reader(decompressed(file.column("source")[0].as_py(), content)):
             yield _filled(file, payloads, headers=headers, begin=begin)
             begin += len(payloads)
     except BrokenFileError as error:
-        yield _filled(file, [None], error=str(error))
+        yield _file_row(file, error=str(error))
+
+
+def _file_row(
+    file: pa.RecordBatch, *, bytes_read: int | None = None, error: str | None = None
+) -> pa.RecordBatch:
+    nothing = pa.nulls(1, pa.binary())
+    return _filled(file, nothing, bytes_read=bytes_read, error=error)
 
 
 def _filled(
     file: pa.RecordBatch,
-    payloads: Any,
+    payloads: pa.Array,
     *,
-    headers: Any = None,
+    headers: Mapping[str, bytes] | None = None,
     begin: int | None = None,
     bytes_read: int | None = None,
     error: str | None = None,
 ) -> pa.RecordBatch:
     """Make rows of a file; without ``begin``, the index of the first, they are no records."""
     length = len(payloads)
-    numbers = [None] * length if begin is None else range(begin, begin + length)
     shown = [{"key": key, "value": value} for key, value in (headers or {}).items()] or None
+    positions = pa.nulls(length, pa.string())
+    if begin is not None:
+        positions = pa.array(np.arange(begin, begin + length)).cast(pa.string())
     columns = {
         "key": pa.nulls(length, pa.binary()),
-        "payload": pa.array(payloads, pa.binary()),
+        "payload": payloads,
         # Arrow cannot repeat a list.
         "headers": pa.array([shown], _HEADERS).take(pa.repeat(0, length)),
         "source": pa.repeat(file.column("source")[0], length),
         "source_timestamp": pa.repeat(file.column("source_timestamp")[0], length),
-        "_position": pa.array(numbers, pa.int64()).cast(pa.string()),
+        "_position": positions,
         "_size": pa.repeat(file.column("_size")[0], length),
-        "_bytes": pa.array([bytes_read] * length, pa.int64()),
-        "_error": pa.array([error] * length, pa.string()),
+        "_bytes": pa.repeat(pa.scalar(bytes_read, pa.int64()), length),
+        "_error": pa.repeat(pa.scalar(error, pa.string()), length),
     }
     return pa.RecordBatch.from_pydict(columns)
 

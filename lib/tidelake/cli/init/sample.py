@@ -335,7 +335,7 @@ def _of_whole_files(files: Sequence[LandedFile], format_: FileFormat, *, lines: 
     for path in chosen:
         with _raw(path) as stream:
             content = decompressed(path, stream.read())
-            payloads = chain.from_iterable(chunk for chunk, _ in read(content))
+            payloads = chain.from_iterable(chunk.to_pylist() for chunk, _ in read(content))
             records += [
                 Record(f"{path} row {number}", "files", payload)
                 for number, payload in enumerate(islice(payloads, each), start=1)
