@@ -215,6 +215,9 @@ def test_two_files_with_one_name_are_refused_by_both_paths(
     elsewhere = folder.parent / "shop.yml"
     write(elsewhere, single("shop"))
     assert "both name shop" in _run(capsys, "validate", "shop", str(elsewhere))[1]
+    # Files that are named by their paths may be versions of one definition.
+    write(folder.parent / "shop.strict.yml", single("shop"))
+    assert _run(capsys, "validate", str(elsewhere))[0] == 0
 
 
 def test_pipelines_are_listed_with_their_last_runs(

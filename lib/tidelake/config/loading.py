@@ -41,7 +41,7 @@ from tidelake.config.pipeline import (
     prefilter_findings,
     selected_columns,
 )
-from tidelake.config.places import conf_dir, find_file
+from tidelake.config.places import conf_dir, find_file, is_found_by_name
 from tidelake.config.sharing import (
     REFERENCE,
     SUFFIXES,
@@ -101,7 +101,7 @@ def load_pipeline(
     )
     if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
-    if isinstance(raw.get("name"), str):
+    if isinstance(raw.get("name"), str) and is_found_by_name(file):
         refuse_second(raw["name"], Path(document.file))
     pipeline = document.validated(PipelineFile, raw)
     findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]

@@ -40,6 +40,14 @@ def pipeline_names() -> list[str]:
     return names_in(conf_dir() / "pipelines")
 
 
+def is_found_by_name(file: Path) -> bool:
+    """Return whether a file is in the folder of pipelines, where a name must be that of one file.
+
+    Elsewhere files are named by their paths, and versions of a definition may stand side by side.
+    """
+    return any(file.resolve().parent == (one / "pipelines").resolve() for one in _conf_folders())
+
+
 def usual_pipeline() -> str:
     """Return the default pipeline of commands: the demo's, else the only one.
 
