@@ -73,7 +73,8 @@ def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
     if not isinstance(pipeline.source, FilesSource):
         return None
     try:
-        return list_files(pipeline.source.path)
+        is_cleaned = pipeline.source.clean_source is not None
+        return list_files(pipeline.source.path, may_be_empty=is_cleaned)
     except SourceError:
         # Reports on the tables are useful even if the landing folder is gone.
         return None
