@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
 import threading
 import unicodedata
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import MachineError, UsageError
-from tidelake.object_store import filesystem_options, refuse_unreachable
+from tidelake.object_store import client, filesystem_options, refuse_unreachable
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -29,12 +30,14 @@ else:
     # UPath is an optional dependency and slow to import.
     Folder = Any
 
+_T = TypeVar("_T")
 SCHEME = "s3://"
 _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Characters with a meaning in URLs or in Spark's path patterns.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
 _CACHE_BYTES = 64 << 20
+_COMPARED_BYTES = 1 << 20
 _CONCURRENT_REQUESTS = 16
 _VOLUMES = "/Volumes/"
 # Punctuation that java.net.URI does not escape in paths.
@@ -92,6 +95,17 @@ def problem_of(text: str) -> str:
     if _MISREAD.search(prefix) or {"", ".", ".."} & set(prefix.split("/")):
         return "has a prefix that would be misread: use letters, digits and . _ - = between slashes"
     return ""
+
+
+def archive_problem(path: str, archive: str) -> str:
+    """Return why files of a folder cannot be moved to another, or ""."""
+    if problem := problem_of(archive):
+        return problem
+    if is_stored(path) != is_stored(archive):
+        return "must be on a disk if path is, and on a store (s3://) if path is"
+    inner, outer = f"{absolute(archive)}/", f"{absolute(path)}/"
+    is_inside = inner.startswith(outer) or outer.startswith(inner)
+    return "must be outside of path, and path outside of it" if is_inside else ""
 
 
 def absolute(text: str) -> str:
@@ -165,6 +179,15 @@ def remove_tree(folder: Folder) -> None:
         folder.fs.rm(found)
 
 
+def ensure_folder(folder: Folder) -> None:
+    """Create a folder; on a store an object that represents it, also when it is empty."""
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True, exist_ok=True)
+        return
+    bucket, _, prefix = str(folder).removeprefix(SCHEME).partition("/")
+    client().put_object(Bucket=bucket, Key=f"{prefix}/", Body=b"")
+
+
 def write_whole(file: Folder, text: str) -> None:
     """Write a file atomically; readers see the old content until then."""
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -175,6 +198,54 @@ def write_whole(file: Folder, text: str) -> None:
     written = file.with_name(f".{file.name}")
     written.write_text(text, encoding="utf-8")
     written.rename(file)
+
+
+def remove_file(path: str) -> None:
+    """Delete a file, which must exist on a disk."""
+    if is_stored(path):
+        place = stored(path)
+        place.fs.rm_file(place.path)
+    else:
+        os.unlink(path)
+
+
+def move_new(path: str, to: str) -> None:
+    """Move a file to another place, both on a disk or both on a store; repeatable if interrupted.
+
+    Raises:
+        FileExistsError: Another file is there.
+    """
+    if is_stored(path):
+        source, stored_target = stored(path), stored(to)
+        if not _is_copied(source, stored_target):
+            source.fs.cp_file(source.path, stored_target.path)
+        remove_file(path)
+        return
+    target = Path(to)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if not _is_copied(Path(path), target):
+        try:
+            # Renaming would replace a file that another process puts there meanwhile.
+            os.link(os.path.realpath(path), target)
+        except FileExistsError:
+            raise
+        except OSError:
+            # Another disk, or one without hard links.
+            copy = target.with_name(f".{target.name}")
+            shutil.copy2(path, copy)
+            copy.rename(target)
+    os.unlink(path)
+
+
+def _is_copied(source: Folder, target: Folder) -> bool:
+    """Return whether a file is at its target already, after an interrupted move."""
+    if not target.exists():
+        return False
+    with source.open("rb") as one, target.open("rb") as other:
+        while (part := one.read(_COMPARED_BYTES)) == other.read(_COMPARED_BYTES):
+            if not part:
+                return True
+    raise FileExistsError(errno.EEXIST, f"another file is at {target}")
 
 
 class _TextCache:
@@ -207,13 +278,17 @@ class _TextCache:
 _cache = _TextCache()
 
 
+def for_each(work: Callable[[str], _T], paths: Sequence[str]) -> list[_T]:
+    """Return the results of work on each path, on a store concurrently."""
+    if not any(map(is_stored, paths)):
+        return [work(path) for path in paths]
+    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
+        return list(pool.map(work, paths))
+
+
 def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
     """Return the size in bytes and the modification time in milliseconds of each file."""
-    if not any(map(is_stored, paths)):
-        return [_state(path) for path in paths]
-    # One request per file.
-    with ThreadPoolExecutor(_CONCURRENT_REQUESTS) as pool:
-        return list(pool.map(_state, paths))
+    return for_each(file_state, paths)
 
 
 def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
@@ -227,7 +302,8 @@ def has_one_time(path: str) -> bool:
     return not (is_stored(path) or path.startswith(_VOLUMES))
 
 
-def _state(path: str) -> tuple[int, int]:
+def file_state(path: str) -> tuple[int, int]:
+    """Return the size in bytes and the modification time in milliseconds of a file."""
     if is_stored(path):
         place = stored(path)
         return state_of(place.fs.info(place.path))

@@ -181,8 +181,8 @@ _HALF = click(2, minute=2)[:40]
         ("a.jsonl", _LINE + b"\n", _HALF, "append"),
         ("a.jsonl", _LINE + b"\n" + _HALF, click(2, minute=2)[40:60], "append"),
         # One byte, as the line feed would be that the last line lacks.
-        ("a.jsonl", _LINE + b"\n" + click(2, minute=2)[:-1], b"}", "batch_files"),
-        ("a.jsonl.gz", gzip.compress(_LINE + b"\n"), gzip.compress(_HALF), "batch_files"),
+        ("a.jsonl", _LINE + b"\n" + click(2, minute=2)[:-1], b"}", "present_files"),
+        ("a.jsonl.gz", gzip.compress(_LINE + b"\n"), gzip.compress(_HALF), "present_files"),
     ],
     ids=["a line", "its last line", "a byte", "compressed"],
 )

@@ -238,6 +238,18 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
             "unknown key",
         ),
         ({"source__max_bytes_per_trigger": "lots"}, "source.max_bytes_per_trigger", "256m"),
+        ({"source__clean_source": "off"}, "source.clean_source", "'off' is not one of: archive,"),
+        ({"source__clean_source": "archive"}, "source.archive_dir", "required key is missing"),
+        ({"source__archive_dir": "old"}, "source.archive_dir", "clean_source: archive only"),
+        (
+            {
+                "source__path": ["a", "b"],
+                "source__clean_source": "archive",
+                "source__archive_dir": "old",
+            },
+            "source.archive_dir",
+            "needs one path",
+        ),
         ({"source__max_bytes_per_trigger": 5}, "source.max_bytes_per_trigger", "quotes"),
         (
             {"source__max_files_per_trigger": 5, "source__max_bytes_per_trigger": "1m"},
@@ -834,3 +846,40 @@ def test_alerts_are_taken_without_a_word(tmp_path: Path) -> None:
     alerts = {"lag_seconds": 300, "quarantine_rate": 0.02, "watermark_stuck": "10 minutes"}
     found = load_pipeline(write(tmp_path, changed(alerts=alerts)), LAPTOP).alerts
     assert (found.lag_seconds, found.quarantine_rate) == (300, 0.02)
+
+
+@pytest.mark.parametrize(
+    ("path", "archive", "message"),
+    [
+        ("in", "in/old", "outside of path"),
+        ("in/new", "in/", "outside of path"),
+        ("in", "in", "outside of path"),
+        ("in", "s3://bucket/old", "on a disk if path is"),
+        ("s3://bucket/in", "old", "on a store"),
+        ("s3://bucket/in", "s3://bucket/in/old/", "outside of path"),
+        ("s3://bucket/in", "s3://bucket", "write a prefix too"),
+        ("in", "gs://bucket/old", "is not supported"),
+        ("in", "inner", None),
+        ("s3://bucket/in", "s3://bucket/old", None),
+    ],
+)
+def test_an_archive_is_outside_of_the_source_and_on_the_same_kind_of_disk(
+    tmp_path: Path, path: str, archive: str, message: str | None
+) -> None:
+    source = {"kind": "files", "path": path, "clean_source": "archive", "archive_dir": archive}
+    found = violations(tmp_path, changed(source=source)) if message else ()
+    if message:
+        ((place, text),) = [(one.path, one.message) for one in found]
+        assert place == "source.archive_dir"
+        assert message in text
+    else:
+        load_pipeline(write(tmp_path, changed(source=source)), LAPTOP)
+
+
+def test_another_folder_than_the_files_own_is_never_cleaned(tmp_path: Path) -> None:
+    source = {"kind": "files", "path": "in", "clean_source": "archive", "archive_dir": "old"}
+    file = write(tmp_path, changed(source=source))
+
+    overridden = load_pipeline(file, LAPTOP, source="other").source
+
+    assert overridden == FilesSource.model_validate({"kind": "files", "path": "other"})

@@ -6,13 +6,15 @@ import errno
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
-from tidelake.config.source import FileFormat
+from tidelake import folders
+from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError
@@ -22,14 +24,17 @@ from tidelake.runtime.landed_files import (
     LISTING_SECONDS,
     LandedFile,
     LandingGuard,
-    batch_files,
+    batch_paths,
     check_bytes,
     check_landing,
+    clean_landing,
     list_files,
+    present_files,
     refuse_broken,
     refuse_changed,
     refuse_unreadable,
     taken_files,
+    uncleaned_text,
 )
 
 EVENT = '{"a": 1}\n'
@@ -95,10 +100,10 @@ def test_a_folder_that_may_not_be_read_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # Root may read everything, so the refusal is played.
-    def refuse(folder: Path) -> None:
-        raise PermissionError(errno.EACCES, "Permission denied", str(folder))
+    def refuse(folder: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", folder)
 
-    monkeypatch.setattr(Path, "iterdir", refuse)
+    monkeypatch.setattr(os, "scandir", refuse)
     with pytest.raises(SourceError, match="cannot be read: Permission denied"):
         list_files(str(tmp_path))
 
@@ -218,7 +223,7 @@ def test_the_first_batch_takes_every_log_entry_up_to_its_offset(tmp_path: Path) 
     write_source_log(tmp_path, 1, [(uris[2], 1)])
     write_offset(tmp_path, 0, {"logOffset": 1})
 
-    assert [file.path for file in batch_files(tmp_path, 0)] == files
+    assert [file.path for file in present_files(batch_paths(tmp_path, 0))] == files
 
 
 def test_a_later_batch_takes_the_entries_behind_the_batch_before(tmp_path: Path) -> None:
@@ -229,11 +234,11 @@ def test_a_later_batch_takes_the_entries_behind_the_batch_before(tmp_path: Path)
     write_offset(tmp_path, 1, {"logOffset": 2})
     write_offset(tmp_path, 2, {"logOffset": 3})
 
-    assert [(file.path, file.size) for file in batch_files(tmp_path, 1)] == [
+    assert [(file.path, file.size) for file in present_files(batch_paths(tmp_path, 1))] == [
         (files[1], 18),
         (files[2], 27),
     ]
-    assert [file.path for file in batch_files(tmp_path, 2)] == [files[3]]
+    assert [file.path for file in present_files(batch_paths(tmp_path, 2))] == [files[3]]
 
 
 def test_a_compacted_entry_gives_only_its_own_files(tmp_path: Path) -> None:
@@ -244,14 +249,14 @@ def test_a_compacted_entry_gives_only_its_own_files(tmp_path: Path) -> None:
     write_offset(tmp_path, 0, {"logOffset": 1})
     write_offset(tmp_path, 1, {"logOffset": 3})
 
-    assert [file.path for file in batch_files(tmp_path, 1)] == files[2:]
+    assert [file.path for file in present_files(batch_paths(tmp_path, 1))] == files[2:]
 
 
 def test_a_batch_without_new_files_takes_none(tmp_path: Path) -> None:
     write_offset(tmp_path, 0, {"logOffset": 4})
     write_offset(tmp_path, 1, {"logOffset": 4})
 
-    assert batch_files(tmp_path, 1) == []
+    assert present_files(batch_paths(tmp_path, 1)) == []
 
 
 def test_awkward_names_survive_the_source_log(tmp_path: Path) -> None:
@@ -259,7 +264,7 @@ def test_awkward_names_survive_the_source_log(tmp_path: Path) -> None:
     write_source_log(tmp_path, 0, [(Path(file).as_uri(), 0)])
     write_offset(tmp_path, 0, {"logOffset": 0})
 
-    (taken,) = batch_files(tmp_path, 0)
+    (taken,) = present_files(batch_paths(tmp_path, 0))
     assert taken == list_files(str(tmp_path / "a b"))[file]
 
 
@@ -269,7 +274,7 @@ def test_a_folder_behind_a_link_offers_the_paths_that_were_taken(tmp_path: Path)
     link.symlink_to(tmp_path / "real")
     write_source_log(tmp_path, 0, [((link / "a.json").as_uri(), 0)])
     write_offset(tmp_path, 0, {"logOffset": 0})
-    taken = {file.path: file for file in batch_files(tmp_path, 0)}
+    taken = {file.path: file for file in present_files(batch_paths(tmp_path, 0))}
     put(tmp_path / "real" / "a.json", EVENT * 2)
 
     with pytest.raises(SourceChangedError):
@@ -294,6 +299,178 @@ def test_a_run_that_goes_on_lists_its_source_now_and_then(
     # All files were moved away, which is no fault of a run that goes on.
     Path(file).unlink()
     guard.check_if_due()
+
+
+def test_a_name_that_is_used_again_stops_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Spark would not read the file, and the guard has let go of the one before."""
+    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
+    put(tmp_path / "in" / "b.json")
+    taken = list_files(str(tmp_path / "in"))[file]
+    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
+    write_commit(bronze, 0, note=note)
+    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {})
+    guard.check()
+    assert guard.taken == {file: taken}
+    Path(file).unlink()
+    guard.check()
+    assert guard.taken == {}
+    put(Path(file), EVENT * 2)
+
+    with pytest.raises(SourceChangedError, match=r"a\.json: 9 bytes when read, 18 bytes now"):
+        guard.check()
+
+
+def test_a_cleaned_folder_may_be_empty_once_files_were_taken(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    bronze = Lake(tmp_path).bronze("shop")
+    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {}, is_cleaned=True)
+    with pytest.raises(SourceError, match="holds no file"):
+        guard.check()
+    write_commit(bronze, 0, note={"generation": "g1", "batch": 0, "files": [["/a", 9, 7, 1]]})
+
+    guard.check()
+    check_landing(str(tmp_path / "in"), taken_files(commits(bronze)), is_cleaned=True)
+    with pytest.raises(SourceError, match="holds no file"):
+        check_landing(str(tmp_path / "in"), taken_files(commits(bronze)))
+
+
+def test_a_source_that_is_one_file_is_not_cleaned(tmp_path: Path) -> None:
+    guard = LandingGuard(
+        put(tmp_path / "a.json"), Lake(tmp_path).bronze("shop"), lambda paths: {}, is_cleaned=True
+    )
+    with pytest.raises(SourceError, match=r"clean_source needs a folder, and .*a\.json is a file"):
+        guard.check()
+
+
+def _source(folder: Path, *, archive: bool = False) -> FilesSource:
+    keys = {"clean_source": "archive", "archive_dir": str(folder / "old")} if archive else {}
+    return FilesSource.model_validate(
+        {"kind": "files", "path": str(folder / "in"), "clean_source": "delete", **keys}
+    )
+
+
+def test_unchanged_files_are_deleted_and_missing_ones_are_no_problem(tmp_path: Path) -> None:
+    for name in ("a.json", "deep/b.json", "new.json"):
+        put(tmp_path / "in" / name)
+    landed = list_files(str(tmp_path / "in"))
+    taken = [file for path, file in landed.items() if not path.endswith("new.json")]
+
+    assert clean_landing(_source(tmp_path), taken) == []
+    assert list(list_files(str(tmp_path / "in"))) == [str(tmp_path / "in" / "new.json")]
+    assert clean_landing(_source(tmp_path), taken) == []
+
+
+def test_a_changed_file_is_left_and_named_and_the_others_are_deleted(tmp_path: Path) -> None:
+    grown, other = put(tmp_path / "in" / "a.json"), put(tmp_path / "in" / "b.json")
+    taken = list_files(str(tmp_path / "in"))
+    put(Path(grown), EVENT * 2)
+
+    for archive in (False, True):
+        with pytest.raises(SourceChangedError, match=r"a\.json: 9 bytes when read, 18 bytes now"):
+            clean_landing(_source(tmp_path, archive=archive), taken.values())
+        assert Path(grown).read_text() == EVENT * 2
+        assert not Path(other).exists()
+
+
+def test_a_file_is_archived_under_its_path_and_never_replaces_another(tmp_path: Path) -> None:
+    put(tmp_path / "in" / "deep" / "a.json")
+    put(tmp_path / "in" / "b.json", EVENT * 2)
+    put(tmp_path / "old" / "b.json", "another")
+    taken = list_files(str(tmp_path / "in")).values()
+
+    (problem,) = clean_landing(_source(tmp_path, archive=True), taken)
+
+    assert problem == f"{tmp_path}/in/b.json: another file is at {tmp_path}/old/b.json"
+    assert (tmp_path / "old" / "deep" / "a.json").read_text() == EVENT
+    assert (tmp_path / "old" / "b.json").read_text() == "another"
+    assert list(list_files(str(tmp_path / "in"))) == [f"{tmp_path}/in/b.json"]
+
+
+@pytest.mark.parametrize("linked", [True, False], ids=["one disk", "another disk"])
+def test_an_interrupted_move_is_finished_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, linked: bool
+) -> None:
+    file = put(tmp_path / "in" / "a.json")
+    taken = list_files(str(tmp_path / "in")).values()
+
+    def refuse(*arguments: object) -> None:
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    def cut_off(path: str) -> None:
+        raise KeyboardInterrupt
+
+    if not linked:
+        monkeypatch.setattr(os, "link", refuse)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(os, "unlink", cut_off)
+        clean_landing(_source(tmp_path, archive=True), taken)
+    assert Path(file).exists()
+
+    assert clean_landing(_source(tmp_path, archive=True), taken) == []
+    assert not Path(file).exists()
+    assert [path.name for path in (tmp_path / "old").iterdir()] == ["a.json"]
+    assert (tmp_path / "old" / "a.json").read_text() == EVENT
+
+
+def test_a_file_behind_a_link_is_archived_with_its_content(tmp_path: Path) -> None:
+    real = put(tmp_path / "elsewhere" / "a.json")
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.json").symlink_to("../elsewhere/a.json")
+
+    clean_landing(_source(tmp_path, archive=True), list_files(str(tmp_path / "in")).values())
+
+    assert (tmp_path / "old" / "a.json").read_text() == EVENT
+    assert not (tmp_path / "old" / "a.json").is_symlink()
+    assert list((tmp_path / "in").iterdir()) == []
+    assert Path(real).exists()
+
+
+def test_a_file_that_another_process_archives_meanwhile_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "in" / "a.json")
+    put(tmp_path / "old" / "a.json", "another")
+    taken = list_files(str(tmp_path / "in")).values()
+
+    monkeypatch.setattr(folders, "_is_copied", lambda *_: False)
+
+    assert len(clean_landing(_source(tmp_path, archive=True), taken)) == 1
+    assert (tmp_path / "old" / "a.json").read_text() == "another"
+
+
+def test_what_may_not_be_deleted_is_a_warning_by_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = put(tmp_path / "in" / "a.json")
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    problems = clean_landing(_source(tmp_path), list_files(str(tmp_path / "in")).values())
+
+    assert problems == [f"{file}: Permission denied"]
+    told = uncleaned_text(_source(tmp_path), problems)
+    assert "could not be deleted" in told
+    assert file in told
+
+
+def test_a_file_that_goes_while_the_folder_is_listed_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put(tmp_path / "in" / "a.json")
+    gone = Path(put(tmp_path / "in" / "b.json"))
+    real = os.scandir
+
+    @contextmanager
+    def scanned(folder: str) -> Iterator[list[os.DirEntry[str]]]:
+        with real(folder) as entries:
+            found = list(entries)
+        gone.unlink(missing_ok=True)
+        yield found
+
+    monkeypatch.setattr(os, "scandir", scanned)
+    assert list(list_files(str(tmp_path / "in"))) == [str(tmp_path / "in" / "a.json")]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,20 @@ import pytest
 
 from tests.stores import Store
 from tidelake import folders
+from tidelake.config import FilesSource
 from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
 from tidelake.runtime.checkpoints import open_generation, prepare, unreadable
-from tidelake.runtime.landed_files import batch_files, check_landing, list_files, taken_files
+from tidelake.runtime.landed_files import (
+    batch_paths,
+    check_landing,
+    clean_landing,
+    list_files,
+    present_files,
+    taken_files,
+)
 
 
 @pytest.fixture(params=["disk", "store"])
@@ -187,7 +195,7 @@ def test_an_object_in_a_batch_is_looked_at_where_it_lies(s3: Store) -> None:
     put(checkpoint / "sources" / "0" / "0", "v1\n" + json.dumps(entry))
     put(checkpoint / "offsets" / "0", 'v1\n{}\n{"logOffset":0}')
 
-    assert batch_files(checkpoint, 0) == [list_files(f"{root}/landing")[place]]
+    assert present_files(batch_paths(checkpoint, 0)) == [list_files(f"{root}/landing")[place]]
 
 
 def test_an_object_with_other_bytes_than_were_taken_is_refused(s3: Store) -> None:
@@ -204,3 +212,32 @@ def test_an_object_with_other_bytes_than_were_taken_is_refused(s3: Store) -> Non
 
     with pytest.raises(SourceChangedError, match="3 bytes when read, 6 bytes now"):
         check_landing((f"{root}/landing",), taken_files(commits(bronze)))
+
+
+@pytest.mark.parametrize("mode", ["delete", "archive"])
+def test_objects_are_deleted_or_archived_and_none_is_replaced(s3: Store, mode: str) -> None:
+    root = s3.prefix()
+    for name in ("a b.jsonl", "deep/b.jsonl", "c.jsonl", "d.jsonl"):
+        s3.put(f"{root}/in/{name}", b"{}\n")
+    # The first was copied before a run ended, the second is another's.
+    s3.put(f"{root}/old/deep/b.jsonl", b"{}\n")
+    s3.put(f"{root}/old/c.jsonl", b"other")
+    taken = list_files(f"{root}/in")
+    s3.put(f"{root}/in/d.jsonl", b"{}\n{}\n")
+    keys = {"archive_dir": f"{root}/old"} if mode == "archive" else {}
+    source = FilesSource.model_validate(
+        {"kind": "files", "path": f"{root}/in", "clean_source": mode, **keys}
+    )
+
+    with pytest.raises(SourceChangedError, match=r"d\.jsonl: 3 bytes when read, 6 bytes now"):
+        clean_landing(source, taken.values())
+    problems = clean_landing(source, [file for path, file in taken.items() if "d." not in path])
+
+    left = {key.split("/in/")[-1] for key in s3.keys(f"{root}/in/")}
+    if mode == "delete":
+        assert (problems, left) == ([], {"d.jsonl"})
+        return
+    assert problems == [f"{root}/in/c.jsonl: another file is at {root}/old/c.jsonl"]
+    assert left == {"c.jsonl", "d.jsonl"}
+    assert s3.get(f"{root}/old/a b.jsonl") == s3.get(f"{root}/old/deep/b.jsonl") == b"{}\n"
+    assert s3.get(f"{root}/old/c.jsonl") == b"other"

@@ -189,7 +189,12 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
     if isinstance(pipeline.source, FilesSource):
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
-        check_landing(pipeline.source.paths, taken, pipeline.source.format)
+        check_landing(
+            pipeline.source.paths,
+            taken,
+            pipeline.source.format,
+            is_cleaned=pipeline.source.clean_source is not None,
+        )
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tidelake.config.document import Document, Finding
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.errors import UsageError
-from tidelake.folders import absolute, namespace_of, problem_of
+from tidelake.folders import absolute, archive_problem, namespace_of, problem_of
 
 Format = Literal["json", "avro"]
 FileFormat = Literal["json", "csv", "parquet", "avro"]
@@ -170,6 +170,9 @@ class FilesSource(Model):
         path: The folder, or one file, or a list of them; ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
+        clean_source: ``delete`` or ``archive`` the files of a batch once it is closed.
+        archive_dir: For ``archive``: the folder to which files are moved, each under its path
+            below ``path``.
     """
 
     kind: Literal["files"]
@@ -179,6 +182,8 @@ class FilesSource(Model):
     path: Annotated[str | tuple[str, ...], BeforeValidator(_paths)]
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
+    clean_source: Literal["archive", "delete"] | None = None
+    archive_dir: Text | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -309,6 +314,7 @@ def described(source: Source) -> str:
 _PROTOCOL = "kafka.security.protocol"
 _ENCRYPTED = ("SSL", "SASL_SSL")
 _FILES, _BYTES = "max_files_per_trigger", "max_bytes_per_trigger"
+_CLEAN, _ARCHIVE = "clean_source", "archive_dir"
 
 
 def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
@@ -327,6 +333,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
         yield Finding(
             ("source", _BYTES), f"cannot be combined with {_FILES}; a folder takes one of them"
         )
+    if source.get("kind") == "files":
+        yield from _cleaning_findings(source)
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):
@@ -373,6 +381,22 @@ def _csv_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
             yield Finding(("source", "csv", key), also + remedy)
         elif isinstance(letter, str):
             letters[letter] = key
+
+
+def _cleaning_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
+    path, archive = source.get("path"), source.get(_ARCHIVE)
+    path = path[0] if isinstance(path, list) and len(path) == 1 else path
+    archives = source.get(_CLEAN) == "archive"
+    if archive is None and archives:
+        yield Finding(("source", _ARCHIVE), f"required key is missing ({_CLEAN}: archive)")
+    if archive is not None and not archives:
+        yield Finding(("source", _ARCHIVE), f"is allowed with {_CLEAN}: archive only")
+    if archives and isinstance(path, list) and len(path) > 1:
+        yield Finding(("source", _ARCHIVE), "needs one path: files of several may share a name")
+    elif archives and isinstance(path, str) and isinstance(archive, str):
+        problem = archive_problem(path, archive)
+        if problem:
+            yield Finding(("source", _ARCHIVE), problem)
 
 
 def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
@@ -428,6 +452,9 @@ def override_source(document: Document, path: str) -> None:
         )
     else:
         source["path"] = path
+        # Files are deleted only where the pipeline file itself says so.
+        for key in (_CLEAN, _ARCHIVE):
+            source.pop(key, None)
 
 
 def is_address(text: str) -> bool:

@@ -71,12 +71,15 @@ def newest_batches(table: Table) -> list[Commit]:
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
     """List the landing folders that can be listed; None if none can, or for other sources."""
-    found: dict[str, LandedFile] = {}
-    for path in pipeline.source.paths if isinstance(pipeline.source, FilesSource) else ():
+    if not isinstance(pipeline.source, FilesSource):
+        return None
+    is_cleaned = pipeline.source.clean_source is not None
+    found: dict[str, LandedFile] | None = None
+    for path in pipeline.source.paths:
         # Reports on the tables are useful even if a landing folder is gone.
         with suppress(SourceError):
-            found |= list_files(path)
-    return found or None
+            found = (found or {}) | list_files(path, may_be_empty=is_cleaned)
+    return found
 
 
 @dataclass(frozen=True)

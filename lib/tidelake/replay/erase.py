@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 
 from tidelake.columns import between
-from tidelake.config import FilesSource
+from tidelake.config import FilesSource, Source
 from tidelake.config.model import parse_duration
 from tidelake.delta.access import detail, load
 from tidelake.delta.locks import hold_hops
@@ -177,13 +177,14 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             locks.step("delete old files")
         broken = purge(run) if now else []
         sources = begun.sources if begun else ()
+        source = run.pipeline.source
         return Report(
             pipeline=pipeline.name,
             column=subject.column,
             rows=begun.rows if begun else {},
             sent_again=requeued,
             rollback_given_up=gave_up,
-            remains=(*_old_files(run), *_landed(sources), *_others(lake, run), *broken),
+            remains=(*_old_files(run), *_landed(sources, source), *_others(lake, run), *broken),
         )
 
 
@@ -209,7 +210,7 @@ def _drain(run: Run) -> None:
     if isinstance(source, FilesSource):
         try:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
-            check_landing(source.paths, taken)
+            check_landing(source.paths, taken, is_cleaned=source.clean_source is not None)
         except SourceError as error:
             run.progress.say(f"bronze was not drained: {error}")
             hops.remove("bronze")
@@ -339,11 +340,13 @@ def _files_left(run: Run, table: Table) -> int | None:
     return sum(file.name not in active for file in files)
 
 
-def _landed(sources: Sequence[str]) -> Iterator[Remains]:
+def _landed(sources: Sequence[str], source: Source) -> Iterator[Remains]:
     what, unmanaged = "the original records", "not managed by Tidelake"
     hint = f"{unmanaged}: delete or archive whole files (a changed file stops bronze)"
-    for source in sources[:_MOST_FILES]:
-        yield Remains(what, source, None, hint)
+    if isinstance(source, FilesSource) and source.archive_dir is not None:
+        hint = f"{unmanaged}; archived files are in {source.archive_dir}"
+    for place in sources[:_MOST_FILES]:
+        yield Remains(what, place, None, hint)
     if len(sources) > _MOST_FILES:
         more = f"{len(sources) - _MOST_FILES:,} more sources"
         yield Remains(what, more, None, f"{unmanaged} either")

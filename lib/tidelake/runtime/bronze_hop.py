@@ -8,7 +8,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, takewhile
 from os import SEEK_END
 from typing import Any, NamedTuple
 
@@ -37,18 +37,18 @@ from tidelake.bronze.records import (
 from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
 from tidelake.errors import LostError, SourceError, TidelakeError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
-from tidelake.folders import folder, place_of
+from tidelake.folders import ensure_folder, folder, place_of
 from tidelake.instants import now
 from tidelake.kafka import topic_offsets
 from tidelake.kafka.client import Contact, refuse_unreachable
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime import landed_files
 from tidelake.runtime.books import taken_before
-from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.checkpoints import Fence, newest_batch
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
@@ -74,8 +74,16 @@ class BronzeHop(HopQuery):
         if isinstance(source, FilesSource):
             table = run.lake.bronze(run.pipeline.name)
             self._landing = landed_files.LandingGuard(
-                source.paths, table, self._taken_before, source.format
+                source.paths,
+                table,
+                self._taken_before,
+                source.format,
+                is_cleaned=source.clean_source is not None,
             )
+        # The version of bronze up to which files of batches are cleaned, None before the first
+        # time, and whether there may be newer ones.
+        self._cleaned: int | None = None
+        self._may_clean = True
         super().__init__(run, creates=creates, fence=fence)
 
     @property
@@ -121,6 +129,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if self._landing is not None:
             self._landing.check()
+            self._clean()
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
@@ -146,6 +155,45 @@ class BronzeHop(HopQuery):
         if self._landing is not None:
             self._landing.check_if_due()
         super().check(query)
+        self._clean()
+
+    def take(self, rows: DataFrame, batch: int) -> None:
+        """Write one micro-batch, whose files may then be cleaned."""
+        super().take(rows, batch)
+        self._may_clean = True
+
+    def _clean(self) -> None:
+        """Delete or archive the files of batches that are closed: in bronze, and by Spark.
+
+        Spark's own ``cleanSource`` would delete a file that changed after it was read, and replace
+        an archived one of the same name. At the start also the files that earlier runs left.
+        """
+        source, landing = self.run.pipeline.source, self._landing
+        if landing is None or not isinstance(source, FilesSource) or source.clean_source is None:
+            return
+        if not self._may_clean:
+            return
+        # Through Spark Connect, batches end in another process.
+        self._may_clean = not runs_in_process()
+        since = -1 if self._cleaned is None else self._cleaned
+        new = list(takewhile(lambda commit: commit.version > since, commits(self.table)))
+        committed, mine = newest_batch(self.checkpoint / "commits"), self.fence.generation
+        is_open = [commit.generation == mine and commit.batch > committed for commit in new]
+        still_open, closed = new[: sum(is_open)], new[sum(is_open) :]
+        files = landed_files.taken_files(closed)
+        if self._cleaned is None:
+            # Most of the files that bronze ever took are gone.
+            left = landed_files.taken_files(still_open)
+            files = {path: file for path, file in landing.taken.items() if path not in left}
+            # An empty prefix of a store would not exist for Spark.
+            for path in source.paths:
+                ensure_folder(folder(path))
+        if still_open:
+            self._may_clean = True
+        self._cleaned = closed[0].version if closed else since
+        problems = landed_files.clean_landing(source, files.values())
+        if problems:
+            self.run.progress.say(f"warning: {landed_files.uncleaned_text(source, problems)}")
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Append a batch, after comparing the bytes read with the files' sizes."""
@@ -154,6 +202,7 @@ class BronzeHop(HopQuery):
         if before is None:
             return
         source = self.run.pipeline.source
+        paths: list[str] = []
         if isinstance(source, FilesSource):
             paths = landed_files.batch_paths(self.checkpoint, batch)
             landed_files.refuse_unreadable(paths, source.format)
@@ -162,10 +211,10 @@ class BronzeHop(HopQuery):
                 with suppress(OSError):
                     refuse_broken_archives([path for path in paths if _is_suspect(path)])
         cut = self._reads_lines and not runs_in_process()
-        with self._naming_broken(batch):
+        with self._naming_broken(paths):
             identified = identify(with_positions(rows) if cut else rows, source, batch)
             offered = self._offered(identified)
-        files = self._files(offered, batch)
+        files = self._files(offered, paths)
         # ``ingested_at`` must not decrease, even if the clock went back.
         stamp, last_stamp = datetime.now(UTC), before.note.get("ingested_at")
         if last_stamp:
@@ -296,14 +345,14 @@ class BronzeHop(HopQuery):
         ]
         return [*counted, *planned, *last_row()] if self._reads_lines else counted
 
-    def _files(self, offered: Sequence[Row], batch: int) -> list[tuple[LandedFile, int]]:
+    def _files(self, offered: Sequence[Row], paths: Sequence[str]) -> list[tuple[LandedFile, int]]:
         """Return the batch's files with their records, after comparing them with what was read."""
         if not isinstance(self.run.pipeline.source, FilesSource):
             return []
         read = {place_of(row["source"]): row for row in offered}
         files = []
         whole, errors = self._reads_whole_files, {}
-        for file in landed_files.batch_files(self.checkpoint, batch):
+        for file in landed_files.present_files(paths):
             row = read.get(file.path)
             if row is None:
                 if whole:
@@ -321,7 +370,7 @@ class BronzeHop(HopQuery):
         return files
 
     @contextmanager
-    def _naming_broken(self, batch: int) -> Iterator[None]:
+    def _naming_broken(self, paths: Sequence[str]) -> Iterator[None]:
         """After a failure, look for broken archives, which Spark's messages may not name."""
         try:
             yield
@@ -329,11 +378,13 @@ class BronzeHop(HopQuery):
             # A requested stop interrupts a read anywhere.
             if self._reads_lines and not self.run.stop.is_set():
                 with suppress(OSError):
-                    refuse_broken_archives(landed_files.batch_paths(self.checkpoint, batch))
+                    refuse_broken_archives(paths)
             raise
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
         """Find ingested files whose commits are no longer in bronze's log."""
+        if not oldest_version(self.table):
+            return {}
         logged = landed_files.logged_files(self.checkpoint)
         return taken_before(self.run, self.table, logged.intersection(paths))
 

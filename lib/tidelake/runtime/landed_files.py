@@ -1,25 +1,40 @@
-"""Detect changes to source files after bronze ingested them.
+"""Detect changes to source files after bronze ingested them; delete or archive the unchanged ones.
 
 Spark's file source reads each path once: lines that are appended later would be lost silently.
-Files are compared at a run's start, at intervals during it, and around each read of a batch.
+Files are compared at a run's start, at intervals during it, around each read of a batch, and before
+they are deleted.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import re
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tidelake.config.source import FileFormat
-from tidelake.delta.log import Commit, commits
+from tidelake.config.source import FileFormat, FilesSource
+from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.folders import SCHEME, Folder, folder, has_one_time, place_of, state_of, states_of
+from tidelake.folders import (
+    SCHEME,
+    Folder,
+    file_state,
+    folder,
+    for_each,
+    has_one_time,
+    move_new,
+    place_of,
+    remove_file,
+    state_of,
+    states_of,
+)
 from tidelake.object_store import named
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
@@ -53,12 +68,12 @@ class LandedFile:
     modified: int
 
 
-def list_files(*sources: str) -> dict[str, LandedFile]:
+def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFile]:
     """List the files of a source's paths by path, without hidden ones.
 
     Raises:
         SourceError: A path does not exist, which for a store means that it holds no file; or none
-            of the paths holds one.
+            of the paths holds one, unless they ``may_be_empty``; or they cannot be read.
     """
     found: dict[str, LandedFile] = {}
     for source in sources:
@@ -66,9 +81,9 @@ def list_files(*sources: str) -> dict[str, LandedFile]:
         root = folder(source)
         files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
         found |= files
-        if not files and not isinstance(root, Path):
+        if not (files or may_be_empty or isinstance(root, Path)):
             raise _empty(source, ", or does not exist")
-    if not found:
+    if not (found or may_be_empty):
         raise _empty(", ".join(sources))
     return found
 
@@ -87,14 +102,15 @@ def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
             "or name another with --source."
         )
     try:
-        paths = [root] if root.is_file() else list(_walk(root))
-        found = {file.path: file for file in _stat([str(path) for path in paths])}
+        files = present_files([str(root)]) if root.is_file() else _walk(str(root))
+        found = {file.path: file for file in files}
     except OSError as error:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
         ) from error
+    below = len(str(root))
     for name in found:
-        if ":" in str(Path(name).relative_to(root)):
+        if ":" in name[below:]:
             raise SourceError(
                 f"the source holds {name}, and Spark cannot read a file with a colon in its name. "
                 "Rename it, then run again."
@@ -102,10 +118,23 @@ def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
     return found
 
 
-def _walk(folder: Path) -> Iterable[Path]:
-    for entry in sorted(folder.iterdir()):
-        if not entry.name.startswith((".", "_")):
-            yield from _walk(entry) if entry.is_dir() else (entry,)
+def _walk(folder: str) -> Iterator[LandedFile]:
+    with os.scandir(folder) as entries:
+        found = sorted(entries, key=lambda entry: entry.name)
+    for entry in found:
+        if entry.name.startswith((".", "_")):
+            continue
+        if entry.is_dir():
+            yield from _walk(entry.path)
+            continue
+        try:
+            state = entry.stat()
+        except FileNotFoundError:
+            if entry.is_symlink():
+                raise
+            # A running hop cleans its source meanwhile.
+            continue
+        yield LandedFile(entry.path, state.st_size, state.st_mtime_ns // 1_000_000)
 
 
 def _list_store(root: UPath) -> dict[str, LandedFile]:
@@ -122,7 +151,8 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     return found
 
 
-def _stat(paths: Sequence[str]) -> list[LandedFile]:
+def present_files(paths: Sequence[str]) -> list[LandedFile]:
+    """Return files in their present state."""
     return [LandedFile(path, *state) for path, state in zip(paths, states_of(paths), strict=True)]
 
 
@@ -221,13 +251,18 @@ def _listed(what: str, problems: Sequence[str]) -> str:
 
 
 def check_landing(
-    sources: tuple[str, ...], taken: Mapping[str, LandedFile], format_: FileFormat | None = None
+    sources: tuple[str, ...],
+    taken: Mapping[str, LandedFile],
+    format_: FileFormat | None = None,
+    *,
+    is_cleaned: bool = False,
 ) -> None:
     """Compare the files of paths with those that bronze ingested; see :func:`refuse_changed`.
 
-    With a format, files that are not ingested yet must also be readable in it.
+    With a format, files that are not ingested yet must also be readable in it. A source that
+    ``is_cleaned`` may be empty once bronze has ingested files.
     """
-    offered = list_files(*sources)
+    offered = list_files(*sources, may_be_empty=is_cleaned and bool(taken))
     refuse_changed(offered, taken)
     if format_ is not None:
         refuse_unfit([file for path, file in offered.items() if path not in taken], format_)
@@ -245,16 +280,22 @@ class LandingGuard:
         bronze: Table,
         taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
         format_: FileFormat | None = None,
+        *,
+        is_cleaned: bool = False,
     ) -> None:
         """Prepare a guard; the first check reads the commits.
 
         ``taken_before`` finds, among some paths, the files that bronze ingested in commits that are
         no longer in its log. With a format, the first check also refuses new files that cannot be
-        read in it; a batch checks those that land later.
+        read in it; a batch checks those that land later. A source that ``is_cleaned`` is a folder,
+        and may be empty once bronze has ingested files.
         """
         self._sources, self._bronze, self._taken_before = sources, bronze, taken_before
-        self._format = format_
-        self._taken: dict[str, LandedFile] = {}
+        self._format, self._is_cleaned = format_, is_cleaned
+        # The ingested files that were in the folders at the last check.
+        self.taken: dict[str, LandedFile] = {}
+        # Hashes of the paths of those that were not.
+        self._gone: set[int] = set()
         self._version = -1
         self._due = 0.0
 
@@ -262,8 +303,17 @@ class LandingGuard:
         """Compare all files once; raises as :func:`check_landing` does."""
         began, is_first = time.monotonic(), self._version < 0
         new = list(takewhile(lambda commit: commit.version > self._version, commits(self._bronze)))
-        taken = self._taken | taken_files(new)
-        offered = list_files(*self._sources)
+        taken = self.taken | taken_files(new)
+        is_filled = not is_first or any(commit.batch > CREATION for commit in new)
+        offered = list_files(*self._sources, may_be_empty=self._is_cleaned and is_filled)
+        for source in self._sources if self._is_cleaned else ():
+            if str(folder(source)) in offered:
+                raise SourceError(f"source.clean_source needs a folder, and {source} is a file.")
+        if self._gone.intersection(map(hash, offered.keys() - taken.keys())):
+            # Spark will not read a file whose name was used before: compare with all commits.
+            self._gone, self._version = set(), -1
+            self.check()
+            return
         if is_first:
             taken.update(self._taken_before(offered.keys() - taken.keys()))
         refuse_changed(offered, taken)
@@ -271,7 +321,8 @@ class LandingGuard:
             refuse_unfit(
                 [file for path, file in offered.items() if path not in taken], self._format
             )
-        self._taken = {path: file for path, file in taken.items() if path in offered}
+        self.taken = {path: file for path, file in taken.items() if path in offered}
+        self._gone.update(hash(path) for path in taken if path not in offered)
         self._version = new[0].version if new else self._version
         ended = time.monotonic()
         self._due = ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
@@ -286,11 +337,6 @@ class LandingGuard:
                 self.check()
 
 
-def batch_files(checkpoint: Folder, batch: int) -> list[LandedFile]:
-    """Return the files of a planned micro-batch, in their present state."""
-    return _stat(batch_paths(checkpoint, batch))
-
-
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
     """Return the paths of a planned micro-batch's files from Spark's file source log."""
     last, before = (
@@ -302,15 +348,23 @@ def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
     paths: list[str] = []
     for number in range(before + 1, last + 1):
         file = checkpoint / "sources" / "0" / str(number)
-        found = _entries(file if file.exists() else file.with_name(f"{number}.compact"))
-        paths += [path for path, entry in found if entry == number]
+        log = file if file.exists() else file.with_name(f"{number}.compact")
+        # A compacted log lists all files ever read.
+        its_own = re.compile(rf'"batchId"\s*:\s*{number}\b').search
+        lines = log.read_text(encoding="utf-8").splitlines()[1:]
+        paths += [place_of(json.loads(line)["path"]) for line in lines if its_own(line)]
     return paths
 
 
 def logged_files(checkpoint: Folder) -> set[str]:
     """List the paths in Spark's file source log, which Spark will not read again."""
     log = checkpoint / "sources" / "0"
-    return {path for file in log.glob("[0-9]*") for path, _ in _entries(file)}
+    lines = {
+        line
+        for file in log.glob("[0-9]*")
+        for line in file.read_text(encoding="utf-8").splitlines()[1:]
+    }
+    return {place_of(json.loads(line)["path"]) for line in lines}
 
 
 def check_bytes(
@@ -338,11 +392,47 @@ def check_bytes(
 def check_unchanged(files: Collection[LandedFile]) -> None:
     """Raise a SourceChangedError that lists the files that changed before they were ingested."""
     counted = {file.path: file for file in files}
-    now = {file.path: file for file in _stat(list(counted))}
+    now = {file.path: file for file in present_files(list(counted))}
     refuse_changed(now, counted, when="bytes when counted", ingested=False)
 
 
-def _entries(file: Folder) -> list[tuple[str, int]]:
-    """Read a file of the source log: paths, each with the number of its log entry."""
-    entries = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[1:]]
-    return [(place_of(entry["path"]), int(entry["batchId"])) for entry in entries]
+def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]:
+    """Delete or archive ingested files that are still as they were; return what failed, and why.
+
+    A file is archived under its path below the source, and never replaces another one. If
+    interrupted, the same files can be given again.
+
+    Raises:
+        SourceChangedError: Files changed after they were ingested; they are left where they are.
+    """
+    # With an archive there is one path.
+    root, changed = str(folder(source.paths[0])), dict[str, LandedFile]()
+    archive = None if source.archive_dir is None else str(folder(source.archive_dir))
+    taken = {file.path: file for file in files}
+
+    def clean(path: str) -> str:
+        try:
+            now = LandedFile(path, *file_state(path))
+        except FileNotFoundError:
+            return ""
+        try:
+            if now != taken[path]:
+                changed[path] = now
+            elif archive is None:
+                remove_file(path)
+            else:
+                move_new(path, archive + path.removeprefix(root))
+        except OSError as error:
+            return f"{path}: {error.strerror or error}"
+        return ""
+
+    with named(f"the source {root}"):
+        problems = for_each(clean, list(taken))
+    refuse_changed(changed, taken)
+    return [problem for problem in problems if problem]
+
+
+def uncleaned_text(source: FilesSource, problems: Sequence[str]) -> str:
+    """Return a warning that lists the files that could not be deleted or archived."""
+    done = "deleted" if source.archive_dir is None else "archived"
+    return _listed(f"ingested files could not be {done}; the next run tries again", problems)

@@ -54,6 +54,9 @@ _UTC = ("UTC", "Etc/UTC")
 # A checkpoint file on a store becomes visible when it is closed, and never if the write is aborted.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
 _ABORTABLE = "org.apache.spark.internal.io.cloud.AbortableStreamBasedCheckpointFileManager"
+# A folder of a store is listed in one request per thousand objects, not in one or more per
+# subfolder. Spark does so by itself for the scheme s3a only.
+_FLAT_LISTING = {"spark.sql.sources.useListFilesFileSystemList": "s3,s3a"}
 
 
 def reads_of(pipeline: Pipeline) -> list[str]:
@@ -311,7 +314,7 @@ def _settings(
 
 def _store_settings(environment: Environment) -> dict[str, str]:
     """Return the settings for reading a store, and for checkpoints if the root is on one."""
-    settings = spark_settings()
+    settings = spark_settings() | _FLAT_LISTING
     if environment.root is not None and is_stored(environment.root):
         # The default manager writes objects in place, and readers would see partial files.
         settings[_CHECKPOINT_FILES] = _ABORTABLE
