@@ -60,7 +60,7 @@ def _events(numbers: Sequence[int], **more: Any) -> list[Event]:
     """Make events; a comma, quotes and a line feed are in the field of each third action."""
     found = typed_events(numbers, **more)
     for number, one in zip(numbers, found, strict=True):
-        minute = _MINUTES.get(number, number)
+        minute = _MINUTES.get(number, number % 60)
         one["event_time"] = START + timedelta(minutes=minute)
         if number % 3 == 0:
             one["action"] = 'buy, or\n"look"'
