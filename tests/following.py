@@ -72,12 +72,16 @@ JOINS: list[dict[str, Any]] = [
 ]
 
 
-def assert_gold_follows(played: World, tables: Sequence[dict[str, Any]] = (*GOLD, *JOINS)) -> None:
-    """Hold gold tables against DuckDB on the silver that gold has consumed."""
+def assert_gold_follows(
+    played: World,
+    tables: Sequence[dict[str, Any]] = (*GOLD, *JOINS),
+    events: Recomputation | None = None,
+) -> None:
+    """Hold gold tables against DuckDB on given events, or on the silver that gold has consumed."""
     root, name = played.lake.root, played.pipeline.name
     for table in tables:
         place = root / "gold" / table["name"]
-        silver = Recomputation(root, name, consumed(place))
+        silver = events or Recomputation(root, name, consumed(place))
         expected = silver.join(name, table) if "left" in table else silver.aggregate(name, table)
         found, wanted = _in_order(stored(place, columns_of(table))), _in_order(expected)
         differing = (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -26,6 +26,13 @@ TO_SILVER: tuple[Hop, ...] = ("bronze", "silver")
 _AGE = 1_700_000_000
 # Of the reference pipeline's gold, what merges rows and what merges partial sums.
 _KEPT = ("user_sessions", "product_totals")
+
+_STATE_STORE = "spark.sql.streaming.stateStore"
+_OF_THE_PREFILTER = (
+    f"{_STATE_STORE}.providerClass",
+    f"{_STATE_STORE}.rocksdb.changelogCheckpointing.enabled",
+    "spark.sql.streaming.noDataMicroBatches.enabled",
+)
 
 
 @dataclass(frozen=True)
@@ -64,6 +71,14 @@ class World:
         os.utime(file, (age, age))
         return file
 
+    def land_bytes(self, name: str, *parts: bytes) -> Path:
+        """Land a file of any content, younger than those before it."""
+        file = self.land(name, [])
+        found = file.stat()
+        file.write_bytes(b"".join(parts))
+        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+        return file
+
     def run(self, *arrivals: datetime, hops: Sequence[Hop] = HOPS) -> list[str]:
         """Run hops; bronze's batches arrive at these instants, by default now."""
         with ExitStack() as clock:
@@ -83,6 +98,16 @@ class World:
         shutil.copytree(self.folder, folder, ignore=shutil.ignore_patterns("landing"))
         environment = self.environment.model_copy(update={"root": folder / "lake"})
         return replace(self, environment=environment, folder=folder)
+
+
+@contextmanager
+def without_prefilter(spark: SparkSession) -> Iterator[None]:
+    """Take back, at the end, what a run with the prefilter sets in the session."""
+    try:
+        yield
+    finally:
+        for name in _OF_THE_PREFILTER:
+            spark.conf.unset(name)
 
 
 def define(

@@ -77,6 +77,15 @@ class Recomputation:
                 [files] if files else [],
             )
 
+    def take(self, pipeline: str, sql: str, given: Any) -> None:
+        """Make the events of a query over a table of Arrow, named ``given``, a pipeline's."""
+        self._connection.register("given", given)
+        self._connection.execute(f"CREATE TABLE {pipeline} AS {sql}")
+
+    def rows(self, pipeline: str, columns: list[str]) -> list[Row]:
+        """Give columns of the events."""
+        return self._ask(f"SELECT {', '.join(columns)} FROM {pipeline}")
+
     def aggregate(self, pipeline: str, table: Mapping[str, Any]) -> list[Row]:
         """Give bounds, keys and measures of each row of a gold table."""
         window, keys = table["window"], table.get("keys", [])

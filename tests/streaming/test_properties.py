@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from datetime import datetime
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,7 +18,7 @@ from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import LATE, Rules, Silver
 from tests.running import read
 from tests.streams import Stream, streams
-from tests.worlds import TO_SILVER, World, world
+from tests.worlds import TO_SILVER, World, without_prefilter, world
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
 
@@ -117,12 +116,6 @@ def test_once_late_rows_are_applied_gold_knows_every_accepted_event(
 @settings(_SETTINGS, max_examples=_FEW)
 @given(stream=streams())
 def test_the_prefilter_changes_no_row_s_fate(spark: SparkSession, stream: Stream) -> None:
-    with TemporaryDirectory() as folder, ExitStack() as settled:
-        for name in (
-            "spark.sql.streaming.stateStore.providerClass",
-            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled",
-            "spark.sql.streaming.noDataMicroBatches.enabled",
-        ):
-            settled.callback(spark.conf.unset, name)
+    with TemporaryDirectory() as folder, without_prefilter(spark):
         played = _play(spark, Path(folder), stream, prefilter="operator")
         _assert_decided_as_by_the_oracle(played, stream)

@@ -60,23 +60,31 @@ NOT_WALKED = {
 }
 
 
+def typed_on(page: str) -> list[tuple[str, list[str]]]:
+    """Give what is typed after a prompt, in order, and the lines shown below it."""
+    typed: list[tuple[str, list[str]]] = []
+    for block in blocks_of((PROJECT / page).read_text(encoding="utf-8")):
+        if not any(line.startswith(PROMPT) for line in block.lines):
+            continue
+        for line in block.lines:
+            if line.startswith(PROMPT):
+                typed.append((line.removeprefix(PROMPT).split("  #")[0].rstrip(), []))
+            elif line:
+                typed[-1][1].append(line)
+    return typed
+
+
 def commands_of(page: str) -> list[str]:
-    """Give what is typed after a prompt, in order, comments left out."""
-    text = (PROJECT / page).read_text(encoding="utf-8")
-    return [
-        line.removeprefix(PROMPT).split("  #")[0].rstrip()
-        for block in blocks_of(text)
-        for line in block.lines
-        if line.startswith(PROMPT)
-    ]
+    """Give the commands alone."""
+    return [command for command, _ in typed_on(page)]
 
 
 def is_run(command: str) -> bool:
     return not any(re.match(pattern, command) for pattern in NOT_RUN)
 
 
-def type_in(folder: Path, command: str) -> None:
-    """Run a command as typed, in a shell."""
+def type_in(folder: Path, command: str) -> str:
+    """Run a command as typed, in a shell, and give what it prints."""
     for pattern, smaller in SMALLER:
         command = re.sub(pattern, smaller, command)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
@@ -91,6 +99,23 @@ def type_in(folder: Path, command: str) -> None:
         check=False,
     )
     assert done.returncode == 0, f"$ {command}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def unlike(shown: list[str], printed: str) -> list[str]:
+    """List the shown lines that were not printed, in this order.
+
+    A page may leave out lines, and replace the end of one by ``…``; blanks do not count.
+    """
+    left = iter([" ".join(line.split()) for line in printed.splitlines()])
+    return [line for line in shown if not any(_is_shown(line, one) for one in left)]
+
+
+def _is_shown(line: str, printed: str) -> bool:
+    whole = " ".join(line.split())
+    if whole.endswith("…"):
+        return printed.startswith(whole.removesuffix("…").rstrip())
+    return printed == whole
 
 
 @pytest.mark.long
@@ -99,10 +124,23 @@ def test_the_commands_of_a_page_run_in_order(page: str, tmp_path: Path) -> None:
     # The reader's own data, where a page has none of its own.
     if page != "docs/how-to/own-data.md":
         land(tmp_path / "events" / "a.jsonl", [order(n) for n in range(60)])
-    commands = [*PAGES[page], *filter(is_run, commands_of(page))]
-    assert commands
-    for command in commands:
+    for command in PAGES[page]:
         type_in(tmp_path, command)
+    commands = [(command, shown) for command, shown in typed_on(page) if is_run(command)]
+    assert commands
+    for command, shown in commands:
+        printed = type_in(tmp_path, command)
+        assert unlike(shown, printed) == [], f"$ {command}\n{printed}"
+
+
+def test_what_a_page_shows_is_held_against_what_is_printed() -> None:
+    printed = "  a   b \n ─── \n  1  2\n"
+    assert unlike(["a b", "1 2"], printed) == []
+    assert unlike(["a …", "1 2"], printed) == []
+    assert unlike(["1 2", "a  b"], printed) == ["a  b"]
+    assert unlike(["b …", "1"], printed) == ["b …", "1"]
+    with_results = [shown for _, shown in typed_on("docs/how-to/own-data.md") if shown]
+    assert len(with_results) > 5
 
 
 def test_each_page_with_commands_is_walked_or_has_a_reason() -> None:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import csv
-import os
 import random
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import duckdb
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -18,6 +18,7 @@ from tidelake import csv_records
 from tidelake.bronze.file_format import BrokenFileError, Chunk
 from tidelake.bronze.whole_files import reader_of
 from tidelake.config import CsvFormat, FilesSource
+from tidelake.config.types import parse_schema
 from tidelake.csv_records import (
     LAYOUT_HEADER,
     Dialect,
@@ -28,6 +29,9 @@ from tidelake.csv_records import (
     split_fields,
     split_records,
 )
+from tidelake.silver.csv_decode import CsvDecoder
+from tidelake.silver.decode import DecodedField
+from tidelake.silver.payloads import arrow_type
 
 DIALECTS = [
     Dialect(),
@@ -296,10 +300,11 @@ def test_a_layout_is_read_as_it_was_written() -> None:
             parse_layout(broken)
 
 
-FUZZED = int(os.environ.get("FUZZED_FILES", "10000"))
+FUZZED = pytest.param(10_000, marks=pytest.mark.long)
 
 
-def test_no_fuzzed_file_crashes_and_each_byte_of_it_is_accounted_for() -> None:
+@pytest.mark.parametrize("count", [300, FUZZED])
+def test_each_byte_of_a_fuzzed_file_is_in_a_record_that_is_decoded_or_refused(count: int) -> None:
     chance = random.Random(7)
     pieces = [
         b"a",
@@ -323,12 +328,27 @@ def test_no_fuzzed_file_crashes_and_each_byte_of_it_is_accounted_for() -> None:
         layout(columns=["a", "b"], quote=None, delimiter=";"),
         layout(columns=["a", "b"], encoding="latin-1"),
     ]
-    for _ in range(FUZZED):
+    fields = [
+        DecodedField(one.name, arrow_type(one.type), one.type.sql)
+        for one in parse_schema("a STRING, b DOUBLE")
+    ]
+    decoder, parsed = CsvDecoder(fields, "additive", ["NA"]), 0
+    for _ in range(count):
         content = b"".join(chance.choices(pieces, k=chance.randint(0, 25)))
         csv_format = chance.choice(formats)
-        records = [r for chunk, _ in read_file(content, csv_format) for r in chunk.to_pylist()]
+        chunks = list(read_file(content, csv_format))
+        records = [record for chunk, _ in chunks for record in chunk.to_pylist()]
         is_marked = content.startswith(b"\xef\xbb\xbf") and csv_format.encoding == "utf-8"
         assert accounted(content, records, start=3 if is_marked else 0), content
+        for chunk, headers in chunks:
+            layouts = pa.array([headers[LAYOUT_HEADER]] * len(chunk), pa.binary())
+            rows = decoder.decode(chunk, layouts).to_pylist()
+            assert len(rows) == len(chunk), content
+            # What is not of its file has its reason, and no values.
+            assert all(
+                row["parsed"] or (row["broken"] and not any(row["values"].values())) for row in rows
+            ), content
+            parsed += sum(row["parsed"] for row in rows)
         try:
             with_header = [
                 r for chunk, _ in read_file(content, layout()) for r in chunk.to_pylist()
@@ -342,3 +362,4 @@ def test_no_fuzzed_file_crashes_and_each_byte_of_it_is_accounted_for() -> None:
                 for r in chunk.to_pylist()
             ]
             assert with_header == whole[1:], content
+    assert parsed > count // 10

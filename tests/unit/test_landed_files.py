@@ -308,7 +308,7 @@ def test_a_name_that_is_used_again_stops_a_run_that_goes_on(tmp_path: Path) -> N
     taken = list_files(str(tmp_path / "in"))[file]
     note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
     write_commit(bronze, 0, note=note)
-    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {})
+    guard = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {})
     guard.check()
     assert guard.taken == {file: taken}
     Path(file).unlink()
@@ -323,15 +323,15 @@ def test_a_name_that_is_used_again_stops_a_run_that_goes_on(tmp_path: Path) -> N
 def test_a_cleaned_folder_may_be_empty_once_files_were_taken(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     bronze = Lake(tmp_path).bronze("shop")
-    guard = LandingGuard(str(tmp_path / "in"), bronze, lambda paths: {}, is_cleaned=True)
+    guard = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {}, is_cleaned=True)
     with pytest.raises(SourceError, match="holds no file"):
         guard.check()
     write_commit(bronze, 0, note={"generation": "g1", "batch": 0, "files": [["/a", 9, 7, 1]]})
 
     guard.check()
-    check_landing(str(tmp_path / "in"), taken_files(commits(bronze)), is_cleaned=True)
+    check_landing((str(tmp_path / "in"),), taken_files(commits(bronze)), is_cleaned=True)
     with pytest.raises(SourceError, match="holds no file"):
-        check_landing(str(tmp_path / "in"), taken_files(commits(bronze)))
+        check_landing((str(tmp_path / "in"),), taken_files(commits(bronze)))
 
 
 def test_a_source_that_is_one_file_is_not_cleaned(tmp_path: Path) -> None:
