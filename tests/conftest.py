@@ -23,9 +23,13 @@ from tidelake.spark.session import build_session
 os.environ.update(variables(a_free_port()))
 for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
     os.environ.pop(_name, None)
-# A test's JVM lives minutes and its rows are few: what the second compiler makes never pays.
+# A test's JVM lives minutes and its rows are few: what the second compiler makes never pays. The
+# collector does not begin with a small heap and little room for classes, which it would fill every
+# second; and Spark's classes are not verified again each time that they are loaded.
 os.environ["JAVA_TOOL_OPTIONS"] = (
-    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC"
+    "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
+    "-XX:MetaspaceSize=400m -XX:InitialRAMPercentage=7 -XX:NewRatio=1 "
+    "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
 # PySpark takes a main module without a file for its own doctests, and exits; a worker of
 # pytest-xdist has such a one.

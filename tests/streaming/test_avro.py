@@ -93,10 +93,15 @@ def reasons(clicks: Followed) -> list[tuple[str, list[str]]]:
     return read(clicks.lake, "silver.clicks__quarantine", "stage, reasons")
 
 
-def assert_sound(clicks: Followed) -> None:
-    """Want balanced books and a recomputation that comes out the same."""
+def assert_balanced(clicks: Followed) -> None:
+    """Want balanced books."""
     books = read_ledger(clicks.lake, clicks.pipeline)
     assert books.balanced, books.problems
+
+
+def assert_sound(clicks: Followed) -> None:
+    """Want balanced books and a recomputation that comes out the same."""
+    assert_balanced(clicks)
     judged = verify(clicks.context)
     assert judged.equal, judged.to_json()
 
@@ -169,7 +174,7 @@ def test_every_writer_is_read_and_what_cannot_be_comes_back_when_it_can(
         f"payload: schema 15 is not backward compatible with schema {ids[1]}: type mismatch: "
         "reader type: long not compatible with writer type: string",
     }
-    assert_sound(clicks)
+    assert_balanced(clicks)
 
     # Now the registry knows both, and the rule lets them in.
     standin.register(subject, 99, SECOND)

@@ -101,16 +101,33 @@ def epochs(lake: Lake) -> list[tuple[int, dict[str, int]]]:
     return read(lake, "ops.epochs", "epoch, versions")  # type: ignore[return-value]
 
 
-def test_each_run_that_changes_something_closes_an_epoch(played: World) -> None:
+def test_statements_see_the_last_boundary_until_a_run_closes_an_epoch(played: World) -> None:
     lake = played.lake
     assert [number for number, _ in epochs(lake)] == [1]
     before = newest_version(lake.epochs())
-
     played.run()
     assert newest_version(lake.epochs()) == before
 
+    # Between the hops.
     played.land("1.jsonl", [*clicks(1), b"nope"])
-    played.run()
+    played.run(hops=TO_SILVER)
+    assert plainly(lake) == (15, 30, 20, 40)
+    assert consistently(lake) == FIRST
+    assert plainly(lake, FATES) == (41, 40, 1)
+    assert consistently(lake, FATES) == (20, 20, 0)
+    assert [number for number, _ in epochs(lake)] == [1]
+
+    # Between two tables of gold.
+    with after_merges(1):
+        played.run()
+    close_epoch(played.context)
+    assert plainly(lake) == (30, 30, 20, 40)
+    assert consistently(lake) == FIRST
+    assert [number for number, _ in epochs(lake)] == [1]
+
+    played.run(hops=["gold"])
+    assert plainly(lake) == consistently(lake) == (30, 30, 40, 40)
+    assert consistently(lake, FATES) == (41, 40, 1)
     (_, first), (number, second) = epochs(lake)
     assert number == 2
     names = {t.name for t in lake.existing() if not t.name.startswith("ops.")}
@@ -120,36 +137,6 @@ def test_each_run_that_changes_something_closes_an_epoch(played: World) -> None:
     assert {name for name in names if first[name] == second[name]} == rested
     row = "pipeline, generation, batch, watermark = max(watermark) OVER ()"
     assert read(lake, "ops.epochs", row)[-1] == ("clickstream", "g1", 1, True)
-
-
-def test_between_the_hops_a_statement_sees_the_last_boundary(played: World) -> None:
-    lake = played.lake
-    played.land("1.jsonl", [*clicks(1), b"nope"])
-    played.run(hops=TO_SILVER)
-
-    assert plainly(lake) == (15, 30, 20, 40)
-    assert consistently(lake) == FIRST
-    assert plainly(lake, FATES) == (41, 40, 1)
-    assert consistently(lake, FATES) == (20, 20, 0)
-    assert [number for number, _ in epochs(lake)] == [1]
-
-    played.run(hops=["gold"])
-    assert plainly(lake) == consistently(lake) == (30, 30, 40, 40)
-    assert consistently(lake, FATES) == (41, 40, 1)
-
-
-def test_between_two_gold_tables_a_statement_sees_the_last_boundary(played: World) -> None:
-    played.land("1.jsonl", clicks(1))
-    with after_merges(1):
-        played.run()
-    close_epoch(played.context)
-
-    assert plainly(played.lake) == (30, 30, 20, 40)
-    assert consistently(played.lake) == FIRST
-    assert [number for number, _ in epochs(played.lake)] == [1]
-
-    played.run()
-    assert plainly(played.lake) == consistently(played.lake) == (30, 30, 40, 40)
 
 
 @pytest.mark.long
@@ -236,7 +223,7 @@ class Reader:
             for ask in (plainly, consistently):
                 assert ask(lake, SEEN_TWICE) == (0,)
             # Leaves the processor to the run.
-            time.sleep(0.5)
+            time.sleep(1.5)
 
 
 def test_a_reader_of_a_run_that_goes_on_sees_boundaries_only(

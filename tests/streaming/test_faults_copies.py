@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 from collections import Counter
 from collections.abc import Iterator
 from datetime import timedelta
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.batches import closed
 from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import Rules
-from tests.running import START, click, place_of, read
+from tests.running import START, click, land, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.delta.append import append, ensure_table
@@ -41,13 +42,10 @@ def _copies(chance: random.Random) -> Iterator[tuple[bytes, int]]:
             yield click(number, minute=day * _DAY, product_id=f"other {chance.random()}"), 2
 
 
-@pytest.fixture(scope="module", params=["merge", "ignore"])
-def copied(
-    request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> World:
+@pytest.fixture(scope="module")
+def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Let copies arrive in one batch, after a restart, and after the TTL."""
-    folder = tmp_path_factory.mktemp("copied")
-    played = world(spark, folder, dedup={"beyond_ttl": request.param})
+    played = world(spark, tmp_path_factory.mktemp("copied"), dedup={"beyond_ttl": "merge"})
     chance = random.Random(22)
     lines = [line for line, times in _copies(chance) for _ in range(times)]
     nothing = [click(n, minute=10 * _DAY, event_id=None) for n in range(10)]
@@ -55,11 +53,28 @@ def copied(
     lines += nothing * 2
     chance.shuffle(lines)
     most = len(lines) * 2 // 3
-    played.land("a.jsonl", lines[:most])
+    # Lines 9 and 10 of the file: as texts, 10 comes first.
+    pair = [click(_IDS, minute=10 * _DAY, product_id=name) for name in ("ninth", "tenth")]
+    played.land("a.jsonl", [*lines[:9], *pair, *lines[9:most]])
     played.land("b.jsonl", lines[most : most + most // 4])
     played.run(_NOON, _NOON + timedelta(minutes=59), hops=TO_SILVER)
     played.land("c.jsonl", [*lines[most + most // 4 :], *lines[: len(lines) // 4]])
     played.run(_NOON + timedelta(minutes=61), hops=TO_SILVER)
+    return played
+
+
+@pytest.fixture(scope="module", params=["merge", "ignore"])
+def copied(
+    request: pytest.FixtureRequest, merged: World, tmp_path_factory: pytest.TempPathFactory
+) -> World:
+    """Decide the same bronze under either rule."""
+    if request.param == "merge":
+        return merged
+    played = merged.copied(tmp_path_factory.mktemp("ignored") / "copy")
+    for name in ("silver", "ops", "checkpoints/clickstream/silver"):
+        shutil.rmtree(played.lake.root / name)
+    played = played.redefined(dedup={"beyond_ttl": request.param})
+    played.run(hops=["silver"])
     return played
 
 
@@ -68,11 +83,23 @@ def test_of_any_number_of_copies_the_first_arrival_counts(copied: World) -> None
     judge = assert_fates(copied.lake, Rules(merges=merges))
     assert_books(copied.lake, copied.pipeline, judge)
     ids = Counter(row[0] for row in read(copied.lake, "silver.clickstream", "event_id"))
-    assert len(ids) == _IDS
+    assert len(ids) == _IDS + 1
     # Past the TTL an id is another event where `ignore` says so, or on another date.
     assert sum(ids.values()) > _IDS
     alike = Counter(read(copied.lake, "silver.clickstream", "event_id, event_date"))
     assert (max(alike.values()) == 1) is merges
+
+
+def test_a_first_arrival_is_first_by_number_and_not_by_text(copied: World) -> None:
+    columns = "product_id, record_id"
+    ((product, record),) = read(
+        copied.lake, f"silver.clickstream WHERE event_id = 'e{_IDS}'", columns
+    )
+    assert (product, place_of(record)) == ("ninth", ("a.jsonl", 9))
+    conflicts = f"silver.clickstream__quarantine WHERE event_id = 'e{_IDS}'"
+    assert [place_of(row[0]) for row in read(copied.lake, conflicts, "record_id")] == [
+        ("a.jsonl", 10)
+    ]
 
 
 def test_rows_without_id_or_time_and_conflicts_all_lie_in_quarantine(copied: World) -> None:
@@ -161,38 +188,29 @@ def test_arrivals_out_of_order_in_bronze_are_decided_by_their_instants(
 def test_an_id_past_the_ttl_on_another_date_is_another_event_even_within_one_batch(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    played = world(spark, tmp_path_factory.mktemp("one-batch"), small=False)
+    each = {"max_files_per_trigger": 1}
+    played = world(spark, tmp_path_factory.mktemp("one-batch"), small=False, source=each)
     hours = (0, 2, 4)
     for hour in hours:
         day = [click(n, minute=(10 - hour / 2) * _DAY, product_id=f"p{hour}") for n in range(3)]
         copies = [*day, click(0, minute=(10 - hour / 2) * _DAY, product_id="other")]
         played.land(f"{hour}.jsonl", copies)
-        played.run(_NOON + timedelta(hours=hour), hops=["bronze"])
-    played.run(hops=["silver"])
+    played.run(*[_NOON + timedelta(hours=hour) for hour in hours], hops=TO_SILVER)
     assert len(closed(played.lake.silver("clickstream"))) == 1
     judge = assert_fates(played.lake)
     verdicts = Counter(fate.verdict for fate in judge.fates.values())
     assert verdicts == {"silver": 9, "conflicting_duplicate": 3}
-    # The first event of the id bears this date, a later one lies within the TTL.
-    played.land("6.jsonl", [click(1, minute=10 * _DAY, product_id="p0")])
+    # The first event of the id bears this date, a later one lies within the TTL. Its file is older
+    # than all that were read before, and lies deeper.
+    deep = played.landing / "deep" / "er"
+    land(deep, "old one.jsonl", [click(1, minute=10 * _DAY, product_id="p0")])
+    os.utime(deep / "old one.jsonl", (86_400, 86_400))
+    land(deep, "empty.jsonl", [])
     played.run(_NOON + timedelta(hours=4.5), hops=TO_SILVER)
+    records = [row[0] for row in read(played.lake, "bronze.clickstream", "record_id")]
+    assert ("old one.jsonl", 0) in map(place_of, records)
     judge = assert_fates(played.lake)
     assert judge.batches[-1] == {"duplicate": 1}
-
-
-def test_a_first_arrival_is_first_by_number_and_not_by_text(
-    spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    played = world(spark, tmp_path_factory.mktemp("tenth"))
-    lines = [click(number, minute=10 * _DAY) for number in range(9)]
-    # Lines 9 and 10 of the file: as texts, 10 comes first.
-    lines += [click(50, minute=10 * _DAY, product_id=name) for name in ("ninth", "tenth")]
-    played.land("a.jsonl", lines)
-    played.run(_NOON, hops=TO_SILVER)
-    found = dict(read(played.lake, "silver.clickstream", "event_id, product_id"))
-    assert found["e50"] == "ninth"
-    records = read(played.lake, "silver.clickstream__quarantine", "record_id")
-    assert [place_of(row[0])[1] for row in records] == [10]
 
 
 @pytest.mark.long

@@ -5,7 +5,8 @@ from __future__ import annotations
 import gzip
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -93,38 +94,37 @@ def _emptied(file: Path) -> None:
     file.write_bytes(b"")
 
 
-@pytest.mark.parametrize("change", [_grown, _replaced, _emptied])
-def test_a_file_that_is_no_longer_what_was_read_stops_the_run_and_changes_nothing(
-    kept: World, tmp_path: Path, change: object
-) -> None:
-    played = kept.copied(tmp_path / "copy")
-    file = played.landing / "a.jsonl"
+def _filled(file: Path) -> None:
+    assert not file.stat().st_size
+    _grown(file)
+
+
+@contextmanager
+def _put_back(file: Path) -> Iterator[None]:
+    """Let a file be changed, and be what it was again."""
     content, found = file.read_bytes(), file.stat()
-    before = versions(played.lake)
     try:
-        change(file)  # type: ignore[operator]
-        with pytest.raises(SourceChangedError, match=r"a\.jsonl"):
-            played.run(_NOW, hops=TO_SILVER)
-        assert versions(played.lake) == before
+        yield
     finally:
         file.write_bytes(content)
         os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
-    assert played.run(_NOW, hops=TO_SILVER) == []
 
 
-def test_an_empty_file_that_was_taken_and_then_filled_stops_the_run(
+def test_a_file_that_is_no_longer_what_was_read_stops_the_run_and_changes_nothing(
     kept: World, tmp_path: Path
 ) -> None:
+    """Also an empty one that is filled."""
     played = kept.copied(tmp_path / "copy")
-    file = played.landing / "b.jsonl"
-    found = file.stat()
-    try:
-        _grown(file)
-        with pytest.raises(SourceChangedError, match=r"b\.jsonl"):
-            played.run(_NOW, hops=TO_SILVER)
-    finally:
-        file.write_bytes(b"")
-        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    before = versions(played.lake)
+    changes = {_grown: "a", _replaced: "a", _emptied: "a", _filled: "b"}
+    for change, name in changes.items():
+        file = played.landing / f"{name}.jsonl"
+        with _put_back(file):
+            change(file)
+            with pytest.raises(SourceChangedError, match=rf"{name}\.jsonl"):
+                played.run(_NOW, hops=TO_SILVER)
+            assert versions(played.lake) == before, change
+    assert played.run(_NOW, hops=TO_SILVER) == []
 
 
 def _clean_log(table: Table) -> None:
@@ -141,14 +141,11 @@ def test_a_file_that_grew_after_the_log_was_cleaned_stops_the_run(
     _clean_log(played.lake.bronze("clickstream"))
     assert played.run(_NOW, hops=["bronze"]) == []
     file = played.landing / "a.jsonl"
-    content, found = file.read_bytes(), file.stat()
-    try:
+    size = file.stat().st_size
+    with _put_back(file):
         _grown(file)
-        with pytest.raises(SourceChangedError, match=rf"a\.jsonl: {len(content):,} bytes when"):
+        with pytest.raises(SourceChangedError, match=rf"a\.jsonl: {size:,} bytes when"):
             played.run(_NOW, hops=["bronze"])
-    finally:
-        file.write_bytes(content)
-        os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def test_a_file_that_grows_after_it_was_read_stops_a_run_that_goes_on(
@@ -175,49 +172,62 @@ _LINE = click(1, minute=1)
 _HALF = click(2, minute=2)[:40]
 
 
-@pytest.mark.parametrize(
-    ("name", "begun", "more", "step"),
-    [
-        ("a.jsonl", _LINE + b"\n", _HALF, "append"),
-        ("a.jsonl", _LINE + b"\n" + _HALF, click(2, minute=2)[40:60], "append"),
-        # One byte, as the line feed would be that the last line lacks.
-        ("a.jsonl", _LINE + b"\n" + click(2, minute=2)[:-1], b"}", "present_files"),
-        ("a.jsonl.gz", gzip.compress(_LINE + b"\n"), gzip.compress(_HALF), "present_files"),
-    ],
-    ids=["a line", "its last line", "a byte", "compressed"],
+# Before which step files grow, and of each what it holds and what is added.
+_GROWING: tuple[tuple[str, dict[str, tuple[bytes, bytes]]], ...] = (
+    # One byte, as the line feed would be that the last line lacks.
+    ("present_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
+    ("present_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
+    (
+        "append",
+        {
+            "line.jsonl": (_LINE + b"\n", _HALF),
+            "last.jsonl": (_LINE + b"\n" + _HALF, click(2, minute=2)[40:60]),
+        },
+    ),
 )
+
+
 def test_nothing_is_taken_of_a_file_that_grows_while_it_is_read(
-    spark: SparkSession,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    name: str,
-    begun: bytes,
-    more: bytes,
-    step: str,
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    played = world(spark, tmp_path)
+    played = world(spark, tmp_path, small=False)
     played.landing.mkdir()
-    file = played.landing / name
-    file.write_bytes(begun)
-    os.utime(file, (0, 0))
-    owner = bronze_hop if step == "append" else landed_files
-    real: Callable[..., Any] = getattr(owner, step)
+    files = {
+        played.landing / name: more for _, growing in _GROWING for name, more in growing.items()
+    }
+    for file, (begun, _) in files.items():
+        file.write_bytes(begun)
+        os.utime(file, (0, 0))
+    for step, growing in _GROWING:
+        owner = bronze_hop if step == "append" else landed_files
+        real: Callable[..., Any] = getattr(owner, step)
 
-    def growing(*args: Any, **kwargs: Any) -> Any:
-        _add(file, more)
-        return real(*args, **kwargs)
+        def grow(
+            *args: Any,
+            real: Callable[..., Any] = real,
+            growing: dict[str, tuple[bytes, bytes]] = growing,
+            **kwargs: Any,
+        ) -> Any:
+            for name, (_, more) in growing.items():
+                _add(played.landing / name, more)
+            return real(*args, **kwargs)
 
-    with monkeypatch.context() as patch:
-        patch.setattr(owner, step, growing)
-        with pytest.raises(SourceChangedError, match=r"a\.jsonl") as stopped:
-            played.run(_NOW, hops=["bronze"])
-    assert "none of them was ingested" in str(stopped.value)
-    assert read(played.lake, "bronze.clickstream", "record_id") == []
-    # Its writer is done: the same batch takes the file whole.
+        with monkeypatch.context() as patch:
+            patch.setattr(owner, step, grow)
+            with pytest.raises(SourceChangedError, match="none of them was ingested") as stopped:
+                played.run(_NOW, hops=["bronze"])
+        told = str(stopped.value)
+        assert {file.name for file in files if file.name in told} == growing.keys(), told
+        assert read(played.lake, "bronze.clickstream", "record_id") == []
+    # Their writers are done: the same batch takes the files whole.
     played.run(_NOW, hops=["bronze"])
-    whole = gzip.decompress(file.read_bytes()) if name.endswith("gz") else file.read_bytes()
+    whole = [
+        gzip.decompress(file.read_bytes()) if file.suffix == ".gz" else file.read_bytes()
+        for file in files
+    ]
     rows = read(played.lake, "bronze.clickstream", "payload")
-    assert sorted(bytes(payload) for (payload,) in rows) == sorted(whole.splitlines())
+    lines = [line for content in whole for line in content.splitlines()]
+    assert sorted(bytes(payload) for (payload,) in rows) == sorted(lines)
 
 
 @pytest.mark.long

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.config import Limits
 from tidelake.errors import SchemaChangedError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, replay_quarantine
@@ -75,6 +77,10 @@ def drifted(
     """Let each drift arrive in a batch of its own, with restarts in between."""
     event = {"evolution": request.param}
     played = world(spark, tmp_path_factory.mktemp(request.param), base=_BASE, event=event)
+    # A drift is a batch of silver; gold takes in all of them at once.
+    limits = Limits(silver_bytes="1k")
+    environment = played.environment.model_copy(update={"limits": limits})
+    played = replace(played, environment=environment)
     for number, drift in enumerate(_DRIFTS):
         played.land(f"{number}.jsonl", [_line(number, **drift), _line(100 + number)])
         if number in _RESTARTS:

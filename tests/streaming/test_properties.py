@@ -22,7 +22,7 @@ from tests.worlds import TO_SILVER, World, without_prefilter, world
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
 
-_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "3"))
+_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "2"))
 _FEW = max(1, _EXAMPLES // 5)
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 

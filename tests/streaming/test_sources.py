@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import land, read, run
 from tests.stores import Store
+from tests.worlds import TO_SILVER
 from tidelake.bronze.records import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
 from tidelake.delta.tables import Lake
@@ -65,9 +66,9 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
         time="at",
     )
     pipeline = load_pipeline(file, environment)
-    run(spark, environment, pipeline)
+    run(spark, environment, pipeline, hops=TO_SILVER)
     rows.coalesce(1).write.format("delta").mode("append").save(str(source))
-    run(spark, environment, pipeline)
+    run(spark, environment, pipeline, hops=TO_SILVER)
 
     told = read_ledger(lake, pipeline).to_json()
     assert (told["bronze"], told["silver"], told["duplicates"]) == (6, 3, 3)
@@ -89,7 +90,7 @@ def test_the_rate_source_counts_on_from_run_to_run(
     )
     pipeline = load_pipeline(file, environment)
     for _ in range(2):
-        run(spark, environment, pipeline)
+        run(spark, environment, pipeline, hops=TO_SILVER)
     values = sorted(row[0] for row in read(lake, "silver.other", "value"))
     assert values == list(range(len(values)))
     assert read_ledger(lake, pipeline).balanced

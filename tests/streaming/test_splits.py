@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.running import click, clickstream, land, read, run, small_batches
-from tidelake.config import Environment, load_environment
+from tidelake.config import Environment
 from tidelake.delta.tables import Lake
 
 _SILVER = "event_id, event_time, user_id, action, product_id, value, event_date"
@@ -61,23 +61,3 @@ def test_any_split_gives_the_same_tables(
     )
     assert read(lake, "silver.clickstream__late", "event_id") == []
     assert_gold_equals_oracle(lake, expected)
-
-
-def test_files_are_read_whatever_their_age_and_wherever_they_lie(
-    spark: SparkSession, tmp_path: Path
-) -> None:
-    import os  # noqa: PLC0415
-
-    environment = load_environment("local", root=str(tmp_path / "lake"))
-    assert environment.root is not None
-    landing = tmp_path / "landing"
-    land(landing, "new.jsonl", [click(1, minute=1)])
-    run(spark, environment, clickstream(environment, landing), hops=["bronze"])
-    land(landing / "deep" / "er", "old one.jsonl", [click(2, minute=2)])
-    os.utime(landing / "deep" / "er" / "old one.jsonl", (86_400, 86_400))
-    land(landing, "empty.jsonl", [])
-    run(spark, environment, clickstream(environment, landing), hops=["bronze"])
-    payloads = {
-        bytes(row[0]) for row in read(Lake(environment.root), "bronze.clickstream", "payload")
-    }
-    assert payloads == {click(1, minute=1), click(2, minute=2)}

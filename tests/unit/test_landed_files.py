@@ -336,7 +336,10 @@ def test_a_cleaned_folder_may_be_empty_once_files_were_taken(tmp_path: Path) -> 
 
 def test_a_source_that_is_one_file_is_not_cleaned(tmp_path: Path) -> None:
     guard = LandingGuard(
-        put(tmp_path / "a.json"), Lake(tmp_path).bronze("shop"), lambda paths: {}, is_cleaned=True
+        (put(tmp_path / "a.json"),),
+        Lake(tmp_path).bronze("shop"),
+        lambda paths: {},
+        is_cleaned=True,
     )
     with pytest.raises(SourceError, match=r"clean_source needs a folder, and .*a\.json is a file"):
         guard.check()
