@@ -21,8 +21,9 @@ $(READY): requirements.lock pyproject.toml conf/jars.lock
 demo: setup
 	$(BIN)/tidelake demo
 
-# Two workers, each with a JVM: planning keeps one core busy and leaves the other free.
-WORKERS ?= 2
+# Workers, each with a JVM of up to 3 GB, which keeps a core busy planning: half the cores, from two
+# to four.
+WORKERS ?= $(shell n=$$(getconf _NPROCESSORS_ONLN); echo $$((n < 6 ? 2 : n < 8 ? 3 : 4)))
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 

@@ -140,18 +140,25 @@ def _content(folder: Path, base: str) -> dict[str, Any]:
     return content if kept.exists() or base != "clickstream" else _plain(content)
 
 
+def reference_gold(*names: str) -> list[dict[str, Any]]:
+    """Give the definitions of gold tables of the clickstream."""
+    content = yaml.safe_load(find_file("clickstream", "pipeline").read_text(encoding="utf-8"))
+    return [table for table in content["gold"] if table["name"] in names]
+
+
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
     """Leave of the clickstream what most tests need: sessions and totals, nothing beside."""
     kept = {
         key: value for key, value in content.items() if key not in ("enrich", "joins", "comments")
     }
-    return kept | {"gold": [one for one in content["gold"] if one["name"] in _KEPT]}
+    return kept | {"gold": reference_gold(*_KEPT)}
 
 
-def _write_suite(folder: Path) -> None:
-    """Put the clickstream's suite beside the definition, for the gold tables that are kept."""
+def _write_suite(folder: Path, content: Mapping[str, Any]) -> None:
+    """Put the clickstream's suite beside a definition, for the gold tables that this has."""
     suite = yaml.safe_load((conf_dir() / "expectations" / "clickstream.yml").read_text())
-    suite["gold"] = {name: rules for name, rules in suite["gold"].items() if name in _KEPT}
+    names = {table["name"] for table in content["gold"]}
+    suite["gold"] = {name: rules for name, rules in suite["gold"].items() if name in names}
     written = folder / "expectations" / "clickstream.yml"
     written.parent.mkdir(exist_ok=True)
     written.write_text(yaml.safe_dump(suite, sort_keys=False), encoding="utf-8")
@@ -159,9 +166,9 @@ def _write_suite(folder: Path) -> None:
 
 def write_clickstream(folder: Path, **source: Any) -> Path:
     """Write a clickstream of few gold tables that reads another source, for the command line."""
-    _write_suite(folder)
     file = folder / "clickstream.yml"
     content = _content(folder, "clickstream") | {"source": source}
+    _write_suite(folder, content)
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return file
 
@@ -199,9 +206,9 @@ def world(
     if small:
         changes["source"] = {"max_files_per_trigger": 1, **changes.get("source", {})}
     content = _content(folder, base) if isinstance(base, str) else base
-    if base == "clickstream":
-        _write_suite(folder)
     begun = _laid_over(content, changes)
+    if base == "clickstream":
+        _write_suite(folder, begun)
     file = folder / f"{begun['name']}.base.yml"
     file.write_text(yaml.safe_dump(begun, sort_keys=False), encoding="utf-8")
     landing = folder / "landing"

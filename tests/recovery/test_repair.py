@@ -14,15 +14,18 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
-from tests.crashes import before_silver_closes
+from tests.crashes import after_merges, before_silver_closes
+from tests.recovery.failpoints import armed, die
 from tests.running import click, place_of, read, versions
-from tests.worlds import World, world
+from tests.worlds import TO_SILVER, World, reference_gold, world
 from tidelake.delta.tables import HOPS, Hop
-from tidelake.errors import GenerationError, NotBuiltError, UsageError
+from tidelake.errors import GenerationError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.generations import repair
 from tidelake.runtime.runner import refusals
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 _BACK_TO = 1
@@ -39,14 +42,13 @@ def _lines(part: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Run three files, and keep the checkpoints as they were before the third."""
+    """Run two files, and keep the checkpoints as they were before the second."""
     made = world(spark, tmp_path_factory.mktemp("filled"))
-    for part in range(2):
-        # Names that Java and Python would write differently in a URI.
-        made.land(f"part {part} (a+b) é.jsonl", _lines(part))
+    # A name that Java and Python would write differently in a URI.
+    made.land("part 0 (a+b) é.jsonl", _lines(0))
     made.run()
     shutil.copytree(made.lake.root / "checkpoints", made.folder / "older")
-    made.land("part 2.jsonl", _lines(2))
+    made.land("part 1.jsonl", _lines(1))
     made.run()
     return made
 
@@ -56,7 +58,7 @@ def broken(filled: World, tmp_path: Path) -> Iterator[World]:
     """Give a copy of the tables, whose files stay where they arrived."""
     copy = filled.copied(tmp_path / "copy")
     yield copy
-    (copy.landing / "part 3.jsonl").unlink(missing_ok=True)
+    (copy.landing / "part 2.jsonl").unlink(missing_ok=True)
 
 
 def gone(broken: World, hop: Hop) -> None:
@@ -120,7 +122,8 @@ _FAULTS = [
     pytest.param("bronze", gone, marks=_LONG),
     pytest.param("bronze", older),
     pytest.param("bronze", restored, marks=_LONG),
-    pytest.param("silver", gone),
+    # With an open batch, below.
+    pytest.param("silver", gone, marks=_LONG),
     pytest.param("silver", older, marks=_LONG),
     pytest.param("silver", restored, marks=_LONG),
     pytest.param("gold", gone, marks=_LONG),
@@ -141,12 +144,12 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
     # Whatever a table lost, those that were filled from it follow.
     loses = fault in (restored, lost)
     assert mended == (list(HOPS[HOPS.index(hop) :]) if loses else [hop])
-    delivered = [line for part in range(3) for line in _lines(part)]
+    delivered = [line for part in range(2) for line in _lines(part)]
     _assert_whole(broken, delivered)
 
-    broken.land("part 3.jsonl", _lines(3))
+    broken.land("part 2.jsonl", _lines(2))
     broken.run()
-    _assert_whole(broken, delivered + _lines(3))
+    _assert_whole(broken, delivered + _lines(2))
     assert broken.run() == []
 
 
@@ -162,70 +165,122 @@ def test_a_deleted_checkpoint_is_refused_and_no_table_changes(broken: World) -> 
 
 
 def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
-    broken.land("part 3.jsonl", _lines(3))
+    broken.land("part 2.jsonl", _lines(2))
     with before_silver_closes():
         broken.run()
     gone(broken, "silver")
     assert _mend(broken) == ["silver"]
-    _assert_whole(broken, [line for part in range(4) for line in _lines(part)])
-    # Four broken lines and four conflicts, less the first file, which has none.
-    assert len(read(broken.lake, "silver.clickstream__quarantine", "payload")) == 7
+    _assert_whole(broken, [line for part in range(3) for line in _lines(part)])
+    # Three broken lines and three conflicts, less the first file, which has none.
+    assert len(read(broken.lake, "silver.clickstream__quarantine", "payload")) == 5
+    assert broken.run() == []
 
 
-_COUNTED = {"events": {"count": "*"}}
-_CHANGES = [
-    pytest.param({"measures": {**_COUNTED, "largest": {"min": "value"}}}, id="changed measure"),
-    pytest.param(
-        {"measures": {**_COUNTED, "users": {"approx_count_distinct": "user_id"}}},
-        id="added measure",
-        marks=_LONG,
-    ),
-    pytest.param({"where": "action = 'click'"}, id="where", marks=_LONG),
-    pytest.param({"keys": ["user_id"]}, id="keys", marks=_LONG),
-    pytest.param({"name": "another"}, id="new table"),
-]
+(_TOTALS,) = reference_gold("product_totals")
+_MEASURES = _TOTALS["measures"]
+_CHANGES: dict[str, dict[str, Any]] = {
+    "changed measure": {"measures": {**_MEASURES, "cheapest": {"max": "value"}}},
+    "added measure": {"measures": {**_MEASURES, "users": {"approx_count_distinct": "user_id"}}},
+    "where": {"where": "action = 'click'"},
+    "keys": {"keys": ["user_id"]},
+    "new table": {"name": "another"},
+}
 
 
-@pytest.mark.parametrize("change", _CHANGES)
-def test_another_definition_of_gold_is_refused_until_gold_is_rebuilt(
-    broken: World, change: dict[str, Any]
-) -> None:
-    table = {
-        "name": "product_totals",
-        "window": {"kind": "global"},
-        "keys": ["product_id"],
-        "measures": {**_COUNTED, "largest": {"max": "value"}},
-    }
-    # The suite names gold tables that these definitions lack.
-    first = broken.redefined(gold=[table], quality=None)
-    repair(first.context, "gold")
-    before = versions(first.lake)
-    changed = {**table, **change}
-    gold = [changed] if "name" not in change else [table, changed]
-    other = broken.redefined(gold=gold, quality=None)
+def _changed(change: dict[str, Any]) -> list[dict[str, Any]]:
+    """Give gold under another definition: of a table, or with one that is new."""
+    changed = {**_TOTALS, **change}
+    return [changed] if "name" not in change else [_TOTALS, changed]
+
+
+def _assert_refused(other: World, change: dict[str, Any]) -> None:
+    """Want gold to be refused by name, and `check` to say so of the right table alone."""
     why = "is new, but other tables" if "name" in change else "was filled under another definition"
     with pytest.raises(GenerationError, match=f"{why}.* tidelake repair clickstream --hop gold"):
-        other.run()
-    assert versions(other.lake) == before
-    name = f"gold.{changed['name']}"
+        other.run(hops=["gold"])
     told = {verdict.table: verdict for verdict in judge_tables(other.context)}
+    name = f"gold.{change.get('name', 'product_totals')}"
     assert told[name].standing == ("new" if "name" in change else "redefined")
     assert not told[name].may_continue
     assert told["gold.user_sessions"].standing == "no longer filled"
     assert told["gold.user_sessions"].may_continue
+
+
+def _assert_counts_follow(other: World, table: dict[str, Any]) -> None:
+    keys, where = table["keys"][0], table.get("where", "true")
+    counted = f"SELECT {keys}, count(*) AS events FROM silver.clickstream WHERE {where} GROUP BY 1"
+    found = read(other.lake, f"gold.{table['name']}", f"{keys}, events")
+    assert found == read(other.lake, f"({counted})", f"{keys}, events") != []
+
+
+def test_another_definition_of_gold_is_refused(broken: World) -> None:
+    before = versions(broken.lake)
+    for change in _CHANGES.values():
+        _assert_refused(broken.redefined(gold=_changed(change), quality=None), change)
+    assert versions(broken.lake) == before
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("change", _CHANGES.values(), ids=_CHANGES)
+def test_after_another_definition_gold_is_rebuilt(broken: World, change: dict[str, Any]) -> None:
+    before = versions(broken.lake)
+    other = broken.redefined(gold=_changed(change), quality=None)
+    with pytest.raises(GenerationError, match=r"tidelake repair clickstream --hop gold"):
+        other.run()
+    assert versions(other.lake) == before
     assert repair(other.context, "gold").why
     told = {verdict.table: verdict for verdict in judge_tables(other.context)}
-    assert told[name].standing == "continues"
+    assert told[f"gold.{_changed(change)[-1]['name']}"].standing == "continues"
     assert all(verdict.may_continue for verdict in told.values())
     # The first plan after a rebuild may find nothing in it.
     assert other.run() == []
-    keys, where = changed.get("keys", ["product_id"])[0], changed.get("where", "true")
-    found = read(other.lake, f"gold.{changed['name']}", f"{keys}, events")
-    assert found == read(
-        other.lake,
-        f"(SELECT {keys}, count(*) AS events FROM silver.clickstream WHERE {where} GROUP BY 1)",
-        f"{keys}, events",
-    )
+    _assert_counts_follow(other, _changed(change)[-1])
+
+
+def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(broken: World) -> None:
+    """Bronze knows nothing of rules; gold is refused, and mended by the command that is named."""
+    broken.land("part 2.jsonl", _lines(2))
+    with armed("bronze/append/before", die), pytest.raises(TidelakeError, match="DiedError"):
+        broken.run(hops=["bronze"])
+    no_bots = {"where": "action <> 'bot'"}
+    other = broken.redefined(event=no_bots)
+    other.run(hops=TO_SILVER)
+    told = read_ledger(other.lake, other.pipeline)
+    bots = sum(b'"bot"' in line for line in _lines(2))
+    assert (told.bronze, told.fates["filtered"], told.problems) == (97, bots, ())
+
+    # The first table holds the batch, under the definition that is changed then.
+    with after_merges(1):
+        other.run(hops=["gold"])
+    gold = [
+        {
+            "name": "user_sessions",
+            "window": {"kind": "session", "gap": "30 minutes"},
+            "where": "value > 20",
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}},
+        },
+        {**_TOTALS, **_CHANGES["changed measure"]},
+        {**_TOTALS, "name": "another", "keys": ["user_id"], "where": "action = 'click'"},
+    ]
+    changed = other.redefined(event=no_bots, gold=gold, quality=None)
+    before = versions(changed.lake)
+    with pytest.raises(GenerationError, match=r"tidelake repair clickstream --hop gold"):
+        changed.run(hops=["gold"])
+    assert versions(changed.lake) == before
+    assert repair(changed.context, "gold").why
+    told = {verdict.table: verdict for verdict in judge_tables(changed.context)}
+    for name in changed.pipeline.gold_names:
+        assert told[name].standing == "continues"
+    assert all(verdict.may_continue for verdict in told.values())
+    # The first plan after a rebuild may find nothing in it.
+    assert changed.run() == []
+    assert read_ledger(changed.lake, changed.pipeline).problems == ()
+    large = read(changed.lake, "(SELECT * FROM silver.clickstream WHERE value > 20)", "event_id")
+    in_sessions = read(changed.lake, "gold.user_sessions", "events")
+    assert sum(row[0] for row in in_sessions) == len(large) > 0
+    for table in gold[1:]:
+        _assert_counts_follow(changed, table)
 
 
 def test_another_id_is_refused_until_silver_is_decided_anew(broken: World) -> None:
@@ -286,4 +341,4 @@ def test_a_prefilter_cannot_be_repaired_yet(broken: World) -> None:
 
 def test_the_files_are_told_apart_by_their_whole_paths(broken: World) -> None:
     files = {place_of(row[0])[0] for row in read(broken.lake, "bronze.clickstream", "record_id")}
-    assert files == {"part 0 (a+b) é.jsonl", "part 1 (a+b) é.jsonl", "part 2.jsonl"}
+    assert files == {"part 0 (a+b) é.jsonl", "part 1.jsonl"}

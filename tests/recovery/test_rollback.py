@@ -1,4 +1,8 @@
-"""A promotion and a rollback with rows in the requeue: none is lost, none counts twice."""
+"""Commands that lose their lock between two tables; a promotion and a rollback with a full requeue.
+
+After the lock is lost nothing is written, and the message says what was done. No row that waits in
+the requeue is lost, and none counts twice.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +14,18 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.crashes import before_silver_closes, lease_lost_once
-from tests.running import START, click, versions
+from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
-from tidelake.delta.log import newest_version
-from tidelake.errors import LeaseLostError, UnbalancedError, UsageError
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import promotion
 from tidelake.replay.backfill import build, need_state
+from tidelake.replay.erase import erase
+from tidelake.replay.generations import repair
 from tidelake.replay.promotion import differences, promote, rollback
-from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
+from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
+from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 from tidelake.replay.verify_silver import SilverInputs, read_inputs
 from tidelake.runtime.hop import Run
@@ -27,6 +34,37 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 
 _DAY = 24 * 60
 _ARRIVALS = [START + timedelta(days=6, minutes=n) for n in range(3)]
+_GOLD = [
+    {
+        "name": f"by_{key}",
+        "window": {"kind": "global"},
+        "keys": [key],
+        "measures": {"events": {"count": "*"}},
+    }
+    for key in ("user_id", "product_id")
+]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two files to silver: four events, then seven late ones and two implausible ones."""
+    made = world(spark, tmp_path_factory.mktemp("rollback"), gold=_GOLD)
+    _fill(made)
+    return made
+
+
+def _fill(made: World) -> None:
+    made.land("a.jsonl", [click(n, minute=6 * _DAY - n) for n in range(4)])
+    long_name = click(21, minute=6 * _DAY, user_id="u" * 65)
+    implausible = [click(20, minute=6 * _DAY, value=-1), long_name]
+    made.land("b.jsonl", [*(click(n, minute=n) for n in range(10, 17)), *implausible])
+    made.run(*_ARRIVALS[:2], hops=TO_SILVER)
+
+
+@pytest.fixture
+def played(filled: World, tmp_path: Path) -> World:
+    """Give a copy of the tables, whose files stay where they arrived."""
+    return filled.copied(tmp_path / "copy")
 
 
 def _told(played: World) -> tuple[int, ...]:
@@ -34,6 +72,73 @@ def _told(played: World) -> tuple[int, ...]:
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert told["problems"] == []
     return tuple(told[key] for key in ("silver", "late", "quarantined", "requeued"))
+
+
+def _generation(played: World, table: str) -> str:
+    last = last_commit(played.lake.table(table))
+    assert last is not None
+    return last.generation
+
+
+def test_without_its_lock_a_command_of_one_step_does_nothing(filled: World) -> None:
+    """Nothing is sent again or given up, and no hop is repaired."""
+    before = versions(filled.lake)
+    loose = filled.redefined(quality=None)
+    with lease_lost_once(lambda: True):
+        with pytest.raises(
+            LeaseLostError,
+            match=r"Done: nothing\. Not begun: append 7 rows to bronze\.clickstream__requeue\. "
+            r"Continue with: tidelake late apply clickstream$",
+        ) as lost:
+            apply_late(filled.context)
+        with pytest.raises(LeaseLostError, match="Continue with: tidelake quarantine replay"):
+            replay_quarantine(loose.context, Choice())
+        with pytest.raises(LeaseLostError, match="Continue with: tidelake quarantine discard"):
+            discard_quarantine(filled.context, Choice(), why="a test")
+        for hop in ("bronze", "silver"):
+            with pytest.raises(LeaseLostError, match=f"repair clickstream --hop {hop}"):
+                repair(filled.context, hop)
+    assert lost.value.exit_code == 3
+    kept = {name: version for name, version in versions(filled.lake).items() if name in before}
+    assert kept == before
+
+
+def test_a_repair_stops_between_two_tables_and_is_done_again(played: World) -> None:
+    played.run(hops=["gold"])
+    first, second = played.pipeline.gold_names
+    with (
+        lease_lost_once(lambda: _generation(played, first) == "g2"),
+        pytest.raises(
+            LeaseLostError,
+            match=f"Done: .*begin generation g2 in {first}. Not begun: begin generation g2 in "
+            f"{second}. Continue with: tidelake repair clickstream --hop gold",
+        ),
+    ):
+        repair(played.context, "gold")
+    assert _generation(played, second) == "g1"
+    with pytest.raises(RefusedError, match="tidelake repair clickstream --hop gold"):
+        played.run(hops=["gold"])
+    repair(played.context, "gold")
+    assert played.run() == []
+
+
+@pytest.mark.long
+def test_an_erasure_stops_between_two_tables_and_goes_on(played: World) -> None:
+    late, silver = played.lake.late("clickstream"), played.lake.silver("clickstream")
+    whose, before = Subject("user_id", "u0"), (newest_version(late), newest_version(silver))
+    with (
+        lease_lost_once(lambda: newest_version(late) > before[0]),
+        pytest.raises(
+            LeaseLostError,
+            match=f"delete rows from {late.name}. Not begun: delete rows from {silver.name}. "
+            "Continue with: tidelake erase clickstream --subject user_id=VALUE",
+        ),
+    ):
+        erase(played.context, whose)
+    assert newest_version(silver) == before[1]
+    erase(played.context, whose)
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+    assert ("u0",) not in read(played.lake, "silver.clickstream", "user_id")
 
 
 def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
@@ -45,11 +150,7 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     """
     strict = world(spark, tmp_path)
     loose = strict.redefined(quality=None)
-    strict.land("a.jsonl", [click(n, minute=6 * _DAY - n) for n in range(4)])
-    long_name = click(21, minute=6 * _DAY, user_id="u" * 65)
-    implausible = [click(20, minute=6 * _DAY, value=-1), long_name]
-    strict.land("b.jsonl", [*(click(n, minute=n) for n in range(10, 17)), *implausible])
-    strict.run(*_ARRIVALS[:2], hops=TO_SILVER)
+    _fill(strict)
     assert apply_late(strict.context) == 7
     assert replay_quarantine(loose.context, Choice(rule="value: ")).requeued == 1
     assert _told(strict) == (4, 0, 1, 8)
@@ -104,7 +205,7 @@ def _without_a_row(green: Run) -> SilverInputs:
 def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:
-    played = world(spark, tmp_path, quality=None)
+    played = world(spark, tmp_path, gold=_GOLD[:1], quality=None)
     played.land("a.jsonl", [*(click(n, minute=-n) for n in range(4)), b"garbage"])
     played.run(START, hops=["bronze"])
     if begun:
