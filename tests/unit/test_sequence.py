@@ -55,7 +55,8 @@ class Hops:
             self.opened.set()
         return SimpleNamespace(
             hop=hop,
-            guard=SimpleNamespace(is_at_the_end=lambda: False),
+            closing=[],
+            inputs={},
             finish=lambda _: self.finish(hop),
             warm_up=lambda: self.warm_up(hop),
         )

@@ -343,9 +343,9 @@ def run(
             "a range needs --start and a later --end, such as --start 2026-01-05 --end 2026-01-06"
         )
     with started(where) as context:
-        from tidelake.replay.backfill import Span, build  # noqa: PLC0415
+        from tidelake.replay.backfill import build  # noqa: PLC0415
 
-        span = Span(first, last) if first and last else None
+        span = (first, last) if first and last else None
         build(context, start, span, since=first if start == "bronze" else None)
     say(f"Built. Compare with: {where.command('backfill compare')}")
 

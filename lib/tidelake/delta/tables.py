@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tidelake.config import Environment
+from tidelake.config import Environment, Pipeline
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
@@ -100,6 +100,11 @@ class Lake:
     def gold(self, name: str) -> Table:
         """A gold table."""
         return self.table(f"gold.{name}")
+
+    def closing_tables(self, pipeline: Pipeline, hop: Hop) -> list[Table]:
+        """List the tables whose commits close a hop's batches, gold's in the file's order."""
+        names = pipeline.gold_names if hop == "gold" else (f"{hop}.{pipeline.name}",)
+        return [self.table(name) for name in names]
 
     def books(self) -> Table:
         """The ledger, kept beyond the retention of Delta's logs."""

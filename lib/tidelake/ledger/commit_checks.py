@@ -44,10 +44,14 @@ _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 @dataclass(frozen=True)
 class Mark:
-    """The number of rows in a set, and the fingerprint of their record ids."""
+    """The number of rows in a set, and the fingerprints of their record ids and whole records.
+
+    ``contents`` is None if a commit of an earlier version lacks it.
+    """
 
     rows: int = 0
     fingerprint: Fingerprint = EMPTY
+    contents: Fingerprint | None = EMPTY
 
     @staticmethod
     def of(parts: Iterable[tuple[int, Fingerprint]]) -> Mark:
@@ -55,9 +59,23 @@ class Mark:
         marks = list(parts)
         return Mark(sum(rows for rows, _ in marks), combined(ids for _, ids in marks))
 
+    def plus(self, other: Mark, *, sign: int = 1) -> Mark:
+        """Add the other's rows; with a ``sign`` of -1, subtract them."""
+        contents = None
+        if self.contents and other.contents:
+            contents = self.contents.plus(other.contents, sign=sign)
+        ids = self.fingerprint.plus(other.fingerprint, sign=sign)
+        return Mark(self.rows + sign * other.rows, ids, contents)
+
     def minus(self, other: Mark) -> Mark:
         """Subtract the other's rows."""
-        return Mark(self.rows - other.rows, self.fingerprint.minus(other.fingerprint))
+        return self.plus(other, sign=-1)
+
+    def agrees(self, other: Mark) -> bool:
+        """Return whether both can be of the same rows."""
+        if self.rows != other.rows or not self.fingerprint.agrees(other.fingerprint):
+            return False
+        return not (self.contents and other.contents) or self.contents.agrees(other.contents)
 
 
 @dataclass(frozen=True)

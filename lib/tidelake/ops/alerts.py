@@ -32,7 +32,7 @@ from tidelake.ledger.history import (
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import LAG_SECONDS, hop_tables, slowest_of, source_lag
+from tidelake.ops.status import LAG_SECONDS, slowest_of, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
 from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by
@@ -101,7 +101,7 @@ class AlertContext:
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
         """The existing tables that each hop commits to."""
-        tables = hop_tables(self.lake, self.pipeline)
+        tables = {hop: self.lake.closing_tables(self.pipeline, hop) for hop in HOPS}
         return {hop: [table for table in own if table.exists] for hop, own in tables.items()}
 
     @cached_property

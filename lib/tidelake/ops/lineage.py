@@ -100,7 +100,7 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
         writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
     else:
         reads = list(inputs_of(lake, pipeline).values())
-        writes = [lake.table(one) for one in pipeline.gold_names]
+        writes = lake.closing_tables(pipeline, "gold")
     inputs = sources + [LineagePlace(namespace, one.name, one) for one in dict.fromkeys(reads)]
     outputs = [LineagePlace(namespace, one.name, one) for one in writes]
     return LineageFlow(tuple(inputs), tuple(outputs))

@@ -33,7 +33,6 @@ from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
-from tidelake.ops.status import hop_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Say
 from tidelake.runtime.triggers import Trigger
@@ -257,7 +256,7 @@ class BatchJoiner:
     def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
         """Return the backlog of a hop after its batch, and the age of its oldest input (s)."""
         lake, pipeline = self.lake, self._pipeline
-        reader = hop_tables(lake, pipeline)[hop][0]
+        reader = lake.closing_tables(pipeline, hop)[0]
         # Only the alerts need to know how the backlog changed.
         backlog = self._backlogs.backlog(hop, reader, now=at, lately=timedelta(0))
         if backlog is not None:

@@ -11,15 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelake.config.standard import PROGRESS_COLUMNS
-from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold
-from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
-from tidelake.delta.merge import compact, is_due
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.instants import from_json, now, to_json
 from tidelake.ledger.query import ask
-from tidelake.runtime.schemas import from_ddl, from_records
+from tidelake.runtime.schemas import append_records
 
 if TYPE_CHECKING:
     from tidelake.ledger.history import Backlog
@@ -128,19 +126,12 @@ class ProgressTable(Sink):
         spark, table = self.run.spark, self.run.lake.progress()
         # Hops may run in several processes, which all append to this table.
         with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
-            name = self.run.pipeline.name
-            stamp = {"pipeline": name, "hop": "progress", "generation": FIRST_GENERATION}
-            moment = now()
-            created = {**stamp, "batch": CREATION, "cleaned_at": moment.isoformat()}
-            ensure_table(spark, table, from_ddl(spark, _DDL), created)
-            last = last_commit(table)
-            batch = last.batch + 1 if last else 0
+            name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None
-            cleaned = self._cleaned(before, moment)
-            note = {**stamp, "batch": batch, "cleaned_at": cleaned.isoformat()}
-            append(from_records(spark, rows, _DDL), table, note)
-            if is_due(batch):
-                compact(spark, table)
+            cleaned = self._cleaned(before, now()).isoformat()
+            append_records(
+                spark, table, rows, _DDL, pipeline=name, hop="progress", cleaned_at=cleaned
+            )
 
     def _cleaned(self, before: datetime | None, moment: datetime) -> datetime:
         """Delete rows older than ``keep`` once a day; return when that was last done."""

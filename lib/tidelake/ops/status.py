@@ -17,7 +17,7 @@ from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.notes import DimensionUse, FateCount, SilverNote, position
 from tidelake.delta.positions import bytes_between, rows_between
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
@@ -175,7 +175,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     name = pipeline.name
     require_tables(lake, name)
     now = now or datetime.now(UTC)
-    tables = hop_tables(lake, pipeline)
+    tables = {hop: lake.closing_tables(pipeline, hop) for hop in HOPS}
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     silver = lake.silver(name)
     note = SilverNote.of(last_commit(silver))
@@ -232,13 +232,6 @@ def batch_reached(table: Table) -> int:
     return -1 if last is None else last.batch
 
 
-def hop_tables(lake: Lake, pipeline: Pipeline) -> dict[Hop, list[Table]]:
-    """Return the tables that each hop commits to, in the order of the flow."""
-    golds = [lake.table(name) for name in pipeline.gold_names]
-    name = pipeline.name
-    return {"bronze": [lake.bronze(name)], "silver": [lake.silver(name)], "gold": golds}
-
-
 def slowest_of(tables: Sequence[Table]) -> Table | None:
     """Return the table whose last batch is the oldest: it determines the progress of its hop."""
     return min(tables, key=batch_reached, default=None)
@@ -268,7 +261,7 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     if landed > BRIEF_RUN_BYTES:
         return False
     for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
-    golds = hop_tables(lake, pipeline)["gold"]
+    golds = lake.closing_tables(pipeline, "gold")
     reached = (position(last_commit(gold), "silver") for gold in golds)
     for_gold = max((bytes_between(silver, since) for since in reached), default=0)
     return landed + for_silver + for_gold <= BRIEF_RUN_BYTES

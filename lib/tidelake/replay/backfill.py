@@ -31,7 +31,7 @@ from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
-from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
+from tidelake.replay.generations import decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import BATCH_COLUMNS
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
@@ -40,6 +40,8 @@ from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 Start = Literal["bronze", "silver"]
+# A range of event time: inclusive start, exclusive end (UTC).
+Span = tuple[datetime, datetime]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
@@ -101,14 +103,6 @@ class State:
     span: Sequence[str] | None = None
     since: str | None = None
     requeue: int | None = None
-
-
-@dataclass(frozen=True)
-class Span:
-    """A range of event time: inclusive start, exclusive end (UTC)."""
-
-    start: datetime
-    end: datetime
 
 
 @dataclass(frozen=True)
@@ -283,7 +277,7 @@ def build(
         start,
         hash_of(pipeline),
         # A list, to compare equal with the state read from JSON.
-        span=None if span is None else [span.start.isoformat(), span.end.isoformat()],
+        span=None if span is None else [one.isoformat() for one in span],
         since=None if since is None else since.isoformat(),
     )
     built = replace(wanted, stage="built")
@@ -329,7 +323,7 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
 
 
 def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
-    found = [last_commit(table) for table in closing_tables(green, "gold")]
+    found = [last_commit(one) for one in green.lake.closing_tables(green.pipeline, "gold")]
     if None not in found and len({one.generation for one in found if one}) == 1:
         return
     if span is None:
@@ -337,7 +331,8 @@ def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)
-    green.progress.say(f"computing {span.start:%F %T} to {span.end:%F %T} (UTC) of gold")
+    start, end = span
+    green.progress.say(f"computing {start:%F %T} to {end:%F %T} (UTC) of gold")
     rebuild_gold(green, until=until, rows_of=_rows_in(live, versions, span))
 
 
@@ -378,7 +373,7 @@ def _rows_in(
     A row is in the range if its first instant is. Tables whose rows have no instant are recomputed
     whole.
     """
-    first, end = F.lit(span.start), F.lit(span.end)
+    first, end = map(F.lit, span)
 
     def rows_of(target: Target, inputs: Inputs) -> DataFrame:
         kind = target.kind
@@ -387,7 +382,7 @@ def _rows_in(
         reach = kind.reach
         if reach is not None:
             # Rows in the range depend on no other events.
-            event_time, after = F.col("event_time"), F.lit(span.end + reach)
+            event_time, after = F.col("event_time"), F.lit(span[1] + reach)
             near = (event_time >= first) & (event_time < after)
             whole = inputs.whole
             inputs = Inputs({}, lambda key: whole(key).where(near))

@@ -301,7 +301,7 @@ def _purge_vectors(spark: SparkSession, table: Table) -> None:
 def _filled_tables(run: Run) -> list[Table]:
     """List the existing tables of a pipeline that may hold a subject's rows."""
     lake, name = run.lake, run.pipeline.name
-    gold = [lake.table(table) for table in run.pipeline.gold_names]
+    gold = lake.closing_tables(run.pipeline, "gold")
     return [*reversed(tables_with_records(lake, name)), *[table for table in gold if table.exists]]
 
 

@@ -25,7 +25,7 @@ from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config import FilesSource, KafkaSource, Source
 from tidelake.delta.access import detail, load
-from tidelake.delta.append import append, differences, ensure_table
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import (
     CREATION,
@@ -67,7 +67,7 @@ from tidelake.runtime.gold_tables import (
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.prefilter import PrefilteredBatch
-from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
+from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
 from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.fates import FATE, QUARANTINED, SILVER
@@ -79,16 +79,10 @@ FIRST = 1
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 
 
-def closing_tables(run: Run, hop: Hop) -> list[Table]:
-    """List the tables whose commits complete a hop's batches."""
-    names = run.pipeline.gold_names if hop == "gold" else [f"{hop}.{run.pipeline.name}"]
-    return [run.lake.table(name) for name in names]
-
-
 def next_generation(run: Run, hop: Hop) -> str:
     """Return a generation name that no table or checkpoint has used."""
     names = [folder.name for folder in run.lake.checkpoints(run.pipeline.name, hop).iterdir()]
-    for table in closing_tables(run, hop):
+    for table in run.lake.closing_tables(run.pipeline, hop):
         names += [commit.generation for commit in history(run.lake, table)]
     found = [_GENERATION.fullmatch(name) for name in names]
     return f"g{max((int(match[1]) for match in found if match), default=0) + 1}"
@@ -301,9 +295,7 @@ def gold_mismatches(run: Run) -> Iterator[str]:
             return
         if changed_definition(last, target.kind.definition):
             yield f"the definition of {table.name} changed"
-        stored = load(run.spark, table).schema
-        changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)
-        if any(one.verdict == "refused" for one in changes):
+        if any(one.verdict == "refused" for one in column_changes(run, target)):
             yield f"the columns of {table.name} changed"
         found.append(last)
     if len({(one.batch, str(positions(one))) for one in found}) > 1:
@@ -480,5 +472,5 @@ def _repair_gold(run: Run) -> Repaired:
     why = next(gold_mismatches(run), "")
     if why:
         return Repaired(rebuild_gold(run), why)
-    tables = closing_tables(run, "gold")
+    tables = run.lake.closing_tables(run.pipeline, "gold")
     return Repaired(continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))

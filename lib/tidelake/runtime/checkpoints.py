@@ -146,23 +146,6 @@ class CheckpointGuard:
             if newest_version(table) < reached.get(key, BEGINNING)[0]
         )
 
-    def is_at_the_end(self) -> bool:
-        """Return whether the inputs hold neither unread rows nor unread batches.
-
-        Without this check, a mere compaction of an input would close an empty batch in every table.
-        """
-        reached, *others = (positions(last_commit(table)) for table in self.closing)
-        if not self.inputs or any(other != reached for other in others):
-            return False
-        if not reached.keys() >= self.inputs.keys():
-            return False
-        for key, table in self.inputs.items():
-            last = last_commit(table)
-            is_behind = last is not None and last.version >= reached[key][0]
-            if is_behind or rows_between(table, reached[key]):
-                return False
-        return True
-
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
         """Return the planned end of a batch in each input, from Spark's offset log.
 
@@ -255,6 +238,22 @@ class CheckpointGuard:
                     f"version {version} of {table.name} deleted or replaced rows "
                     f"that hop {self.fence.hop} may have read"
                 )
+
+
+def have_consumed(closing: Sequence[Table], inputs: Mapping[str, Table]) -> bool:
+    """Return whether a hop's tables are at the end of its inputs: no unread row, no unread batch.
+
+    False for a hop without input tables.
+    """
+    reached = [positions(last_commit(table)) for table in closing]
+    if not inputs or any(one != reached[0] or not one.keys() >= inputs.keys() for one in reached):
+        return False
+    for key, table in inputs.items():
+        last = last_commit(table)
+        is_behind = last is not None and last.version >= reached[0][key][0]
+        if is_behind or rows_between(table, reached[0][key]):
+            return False
+    return True
 
 
 def planned_positions(checkpoint: Folder, batch: int, inputs: int) -> list[Position]:

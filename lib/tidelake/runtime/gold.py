@@ -64,13 +64,9 @@ class GoldHop(HopQuery):
         """The environment's ``gold_bytes`` limit."""
         return bytes_of(self.run.environment.limits.gold_bytes)
 
-    def closing_tables(self) -> list[Table]:
-        """List the gold tables, each of which closes a batch by its own commit."""
-        return [target.table for target in self._targets]
-
     def compacted(self, spark: SparkSession) -> list[Table]:
         """List the tables with deletion vectors; in others merges would rewrite large files."""
-        return [table for table in self.closing_tables() if has_vectors(spark, table)]
+        return [table for table in self.closing if has_vectors(spark, table)]
 
     @property
     def inputs(self) -> dict[str, Table]:

@@ -24,7 +24,7 @@ from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of
 from tidelake.delta.access import load
-from tidelake.delta.append import Freedom, append, ensure_table
+from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
@@ -67,6 +67,30 @@ def from_records(spark: SparkSession, records: Sequence[Mapping[str, Any]], ddl:
     return spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{ddl}>>")))
 
 
+def append_records(
+    spark: SparkSession,
+    table: Table,
+    records: Sequence[Mapping[str, Any]],
+    ddl: str,
+    *,
+    pipeline: str,
+    hop: str,
+    **metadata: Any,
+) -> None:
+    """Append records as the next batch of a table that no hop fills; create the table if missing.
+
+    The commit has ``metadata`` in addition. See :func:`from_records` for the records.
+    """
+    note = {"pipeline": pipeline, "hop": hop, "generation": FIRST_GENERATION}
+    schema = from_ddl(spark, ddl)
+    ensure_table(spark, table, schema, {**note, "batch": CREATION}, freedom="columns")
+    last = last_commit(table)
+    batch = last.batch + 1 if last else 0
+    append(from_records(spark, records, ddl), table, {**note, "batch": batch, **metadata})
+    if is_due(batch):
+        compact(spark, table)
+
+
 def silver_schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
     """Return the schemas of ``silver`` and of ``late``."""
     if not plan.schemas:
@@ -105,6 +129,12 @@ def target_schema(run: Run, target: Target) -> StructType:
     inputs = _empty_inputs(run)
     rows = target.kind.of_all(Inputs(inputs, inputs.__getitem__))
     return stamped(rows, generation="", batch=0).schema
+
+
+def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
+    """Compare the columns of a stored gold table with the definition's."""
+    stored = load(run.spark, target.table).schema
+    return tuple(differences(stored, target_schema(run, target), GOLD_FREEDOM))
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
@@ -354,12 +384,7 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
 
 
 def _store(run: Run, answers: Iterable[_Answer]) -> None:
-    spark, table = run.spark, run.lake.schemas(run.pipeline.name)
-    stamp = {"pipeline": run.pipeline.name, "hop": "schemas", "generation": FIRST_GENERATION}
-    ensure_table(spark, table, from_ddl(spark, SCHEMAS_DDL), {**stamp, "batch": CREATION})
-    last = last_commit(table)
-    batch = last.batch + 1 if last else 0
-    found_at = to_json(now())
+    name, found_at = run.pipeline.name, to_json(now())
     records = [
         {
             **answer._asdict(),
@@ -368,6 +393,5 @@ def _store(run: Run, answers: Iterable[_Answer]) -> None:
         }
         for answer in answers
     ]
-    append(from_records(spark, records, SCHEMAS_DDL), table, {**stamp, "batch": batch})
-    if is_due(batch):
-        compact(spark, table)
+    table = run.lake.schemas(name)
+    append_records(run.spark, table, records, SCHEMAS_DDL, pipeline=name, hop="schemas")

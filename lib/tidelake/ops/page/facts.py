@@ -27,7 +27,7 @@ from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_qu
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, hop_tables, read_status, rows_read, slowest_of
+from tidelake.ops.status import HopStatus, Status, read_status, rows_read, slowest_of
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
@@ -200,17 +200,17 @@ def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
 def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
-    name, tables = pipeline.name, hop_tables(lake, pipeline)
+    name = pipeline.name
     measured = {one.hop: one for one in measures_since(lake, name, now - _MEASURED_WITHIN)}
     hops = []
     for one in status.hops:
-        table = slowest_of(tables[one.hop])
+        table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
         closed = [commit for commit in reversed(newest) if commit.batch >= 0]
         sizes = tuple(rows_read(one.hop, commit) for commit in closed)
         process, last = writer(lake, name, one.hop), measured.get(one.hop)
         hops.append(HopFacts(one, sizes, _rate(closed, sizes), process, last))
-    heads = [(table.name, last_commit(table)) for table in tables["gold"]]
+    heads = [(table.name, last_commit(table)) for table in lake.closing_tables(pipeline, "gold")]
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
