@@ -15,7 +15,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
 from tidelake.replay.backfill import build, need_state, plan
-from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

@@ -22,7 +22,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
 from tidelake.replay.backfill import Span, build, green_run, need_state, plan
-from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 

@@ -17,8 +17,8 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import SourceError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import differences, promote
 from tidelake.replay.compatibility import payload_drift
-from tidelake.replay.promotion import differences, promote
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
 from tidelake.silver import payloads

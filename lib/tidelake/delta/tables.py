@@ -81,6 +81,19 @@ class Lake:
         """The input tables of silver, in the order of its stream."""
         return {"bronze": self.bronze(pipeline), "requeue": self.requeue(pipeline)}
 
+    def hop_inputs(self, pipeline: Pipeline, hop: Hop) -> dict[str, Table]:
+        """The tables that a hop reads by key, in the order of its stream; none for bronze.
+
+        Gold reads the silver of its own pipeline, under the key ``silver``, and that of others.
+        """
+        if hop == "bronze":
+            return {}
+        if hop == "silver":
+            return self.silver_inputs(pipeline.name)
+        own = self.silver(pipeline.name)
+        others = [self.silver(join.right.pipeline) for join in pipeline.joins]
+        return {"silver": own} | {table.name: table for table in others if table != own}
+
     def silver(self, pipeline: str) -> Table:
         """Accepted, deduplicated events."""
         return self.table(f"silver.{pipeline}")

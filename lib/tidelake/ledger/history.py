@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
@@ -19,6 +19,8 @@ from tidelake.ledger.query import ask
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 
 _RECENT = timedelta(hours=1)
+# Commits further apart are not consecutive batches of one run.
+_PAUSE = timedelta(minutes=5)
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
@@ -66,6 +68,20 @@ def newest_batches(table: Table) -> list[Commit]:
             break
         found.append(commit)
     return found
+
+
+def rate_of(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
+    """Return a hop's rows per second since the last pause between batches; None for one batch.
+
+    ``rows`` are those of each batch.
+    """
+    times = [commit.written_at for commit in newest_first]
+    gaps = (later - earlier for later, earlier in pairwise(times))
+    batches = sum(1 for _ in takewhile(lambda gap: gap <= _PAUSE, gaps))
+    if not batches:
+        return None
+    # The rows of the first batch were read before its commit.
+    return sum(rows[:batches]) / max((times[0] - times[batches]).total_seconds(), 1e-3)
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:

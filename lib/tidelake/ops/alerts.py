@@ -33,7 +33,7 @@ from tidelake.ledger.history import (
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, slowest_of, source_lag
-from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
+from tidelake.runtime.checkpoints import CheckpointGuard, newest_logged, open_generation
 from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
@@ -251,13 +251,7 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
-    inputs: Mapping[str, Table] = {}
-    if hop == "silver":
-        inputs = lake.silver_inputs(name)
-    if hop == "gold":
-        from tidelake.runtime.gold_tables import inputs_of  # noqa: PLC0415  Spark is slow to load
-
-        inputs = inputs_of(lake, context.pipeline)
+    inputs = lake.hop_inputs(context.pipeline, hop)
     guard = CheckpointGuard(fence, folder / fence.generation, tuple(tables), inputs)
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
@@ -294,8 +288,7 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
         batch = min(one.batch for one in closed)
         committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
-        files = [file.name for file in (checkpoint / "commits").glob("[0-9]*")]
-        committed = max((int(name) for name in files if name.isdigit()), default=-1)
+        committed = newest_logged(checkpoint / "commits")
         # `hop_refused` reports a missing checkpoint, with another remedy.
         if not checkpoint.exists() or committed >= batch:
             continue

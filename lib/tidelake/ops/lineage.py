@@ -26,7 +26,6 @@ from tidelake.errors import MachineError, UsageError
 from tidelake.folders import absolute, namespace_of
 from tidelake.instants import now
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_tables import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.visible import first_line
 
@@ -99,7 +98,7 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
         reads = [*lake.silver_inputs(name).values(), *dimensions]
         writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
     else:
-        reads = list(inputs_of(lake, pipeline).values())
+        reads = list(lake.hop_inputs(pipeline, hop).values())
         writes = lake.closing_tables(pipeline, "gold")
     inputs = sources + [LineagePlace(namespace, one.name, one) for one in dict.fromkeys(reads)]
     outputs = [LineagePlace(namespace, one.name, one) for one in writes]

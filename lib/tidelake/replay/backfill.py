@@ -3,7 +3,7 @@
 Green tables are those that a backfill fills; live tables are those that users read. Green tables
 and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
 bronze, resolve to the live ones, so the ordinary hops can continue a backfill. Comparing, promoting
-and rolling back: :mod:`tidelake.replay.promotion`.
+and rolling back: :mod:`tidelake.replay.backfill_promotion`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
-from statistics import median
+from datetime import datetime
 from typing import Literal
 
 from pyspark.sql import DataFrame
@@ -21,14 +20,14 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history, rate_of, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import decided_before, rebuild_gold, rebuild_silver
@@ -45,8 +44,6 @@ Span = tuple[datetime, datetime]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
-# Commits further apart are not consecutive batches of one run.
-_ONE_RUN = timedelta(minutes=5)
 
 _NEXT: dict[Stage, str] = {
     "building": "Continue with: tidelake backfill run {0}",
@@ -220,14 +217,14 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     rows = count(source)
     if start == "bronze":
         closing = history(lake, silver) if silver.exists else []
-        rate = _rate(closing, [sum(SilverNote.of(commit).taken.values()) for commit in closing])
+        rate = rate_of(closing, [sum(SilverNote.of(commit).taken.values()) for commit in closing])
         own = green_lake(lake, pipeline, start).own
         fills = tuple(sorted(table for table in own if table.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
     gold = lake.table(pipeline.gold_names[0])
     merged = history(lake, gold) if gold.exists else []
-    rate = _rate(merged, [int(commit.note.get("rows", 0)) for commit in merged])
+    rate = rate_of(merged, [int(commit.note.get("rows", 0)) for commit in merged])
     version = newest_version(silver)
     steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps
@@ -237,16 +234,6 @@ def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
     source = lake.table(f"{start}.{pipeline.name}")
     require_table(source, pipeline.name)
     return source
-
-
-def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
-    """Return the median rows per second between consecutive commits."""
-    rates = [
-        count / apart.total_seconds()
-        for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False)
-        if count and timedelta(0) < (apart := later.written_at - earlier.written_at) < _ONE_RUN
-    ]
-    return median(rates) if rates else None
 
 
 def build(

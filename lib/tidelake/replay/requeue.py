@@ -36,8 +36,8 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.transformed_rows import same_rows
-from tidelake.silver.classify import STAGE
 from tidelake.silver.fates import FATE, QUARANTINED
+from tidelake.silver.stages import STAGE
 
 Reason = Literal["late", "quarantine"]
 _DISCARDED_DDL = (

@@ -44,7 +44,7 @@ from tidelake.replay.compare import (
 from tidelake.replay.generations import fitted_to_bronze
 from tidelake.replay.verify_silver import BATCH_COLUMNS, EVENTS, judge_silver, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
+from tidelake.runtime.gold_tables import Target, targets_of, up_to
 from tidelake.runtime.hop import Run
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
@@ -232,7 +232,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     With ``since``, compare only rows that later arrivals may have changed. A table without a bound
     on how far back an arrival changes rows, such as sessions, is compared whole.
     """
-    tables = inputs_of(run.lake, run.pipeline)
+    tables = run.lake.hop_inputs(run.pipeline, "gold")
     last = last_commit(target.table, up_to=version)
     read = up_to(run.spark, tables, {key: position(last, key) for key in tables})
     found = load(run.spark, target.table, version=version).drop(*BATCH_COLUMNS)

@@ -108,8 +108,8 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     if others:
         raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
     checkpoint = checkpoints / generation
-    committed = _newest(checkpoint / "commits")
-    planned = max(committed, _newest(checkpoint / "offsets"))
+    committed = newest_logged(checkpoint / "commits")
+    planned = max(committed, newest_logged(checkpoint / "offsets"))
     for name, commit in last.items():
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
@@ -284,7 +284,7 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     """
     wanted = [checkpoint / "metadata"]
     for log in (checkpoint / "offsets", checkpoint / "commits"):
-        last = _newest(log)
+        last = newest_logged(log)
         wanted += [log / str(n) for n in range(max(min(closed - 1, last), 0), last + 1)]
     for file in (*wanted, checkpoint / "offsets" / str(closed)):
         if not (file.exists() and _is_readable(file)):
@@ -293,8 +293,8 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     return ""
 
 
-def _newest(folder: Folder) -> int:
-    """Return the highest batch number in a checkpoint's folder, -1 for none."""
+def newest_logged(folder: Folder) -> int:
+    """Return the highest batch number in a log of a checkpoint, -1 for none."""
     numbers = [int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()]
     return max(numbers, default=CREATION)
 

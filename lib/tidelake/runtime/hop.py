@@ -127,10 +127,10 @@ class HopQuery(ABC):
         """List the tables that are compacted from time to time."""
         return self.closing
 
-    @property
+    @cached_property
     def inputs(self) -> Mapping[str, Table]:
         """The tables that the hop reads, by key, in the order of the stream's sources."""
-        return {}
+        return self.run.lake.hop_inputs(self.run.pipeline, self.hop)
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""

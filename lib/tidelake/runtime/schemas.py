@@ -34,16 +34,16 @@ from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_tables import Target, inputs_of, targets_of
+from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.silver import payloads
 from tidelake.silver.avro_schema import problem_of
-from tidelake.silver.classify import SELECTED, payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
 from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
+from tidelake.silver.stages import SELECTED, payload_scope
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
 # What may change in a gold table without a rebuild: columns are fixed; types may widen with
@@ -140,7 +140,7 @@ def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
     """Return each input of gold as an empty frame; those of other pipelines only if they exist."""
     empty = {}
-    for key, table in inputs_of(run.lake, run.pipeline).items():
+    for key, table in run.lake.hop_inputs(run.pipeline, "gold").items():
         if key == OWN:
             schema = silver_schemas(run.spark, run.plan)["silver"]
             empty[key] = run.spark.createDataFrame([], schema)

@@ -53,7 +53,7 @@ from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
-from tidelake.runtime.gold_tables import inputs_of, targets_of
+from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
 
@@ -211,7 +211,7 @@ def promote(run: Run) -> State:
                 state,
                 stage="promoting",
                 before={table.name: newest_version(table) for table in own if table.exists},
-                gold_followed=not golds or have_consumed(golds, inputs_of(lake, pipeline)),
+                gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
             )
         with fitted_to_bronze(run):
             if from_bronze:
@@ -312,7 +312,7 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
 
     With ``follows_new_silver`` gold continues after the newest commit of the replaced silver.
     """
-    inputs = inputs_of(run.lake, run.pipeline)
+    inputs = run.lake.hop_inputs(run.pipeline, "gold")
     tables = run.lake.closing_tables(run.pipeline, "gold")
     made = {table: green.lake.table(table.name) for table in tables}
     commits = {table: history(green.lake, made[table]) for table in tables}
