@@ -10,7 +10,7 @@ from itertools import pairwise, takewhile
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
-from tidelake.delta.notes import position
+from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import Position, rows_between
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
@@ -70,18 +70,16 @@ def newest_batches(table: Table) -> list[Commit]:
     return found
 
 
-def rate_of(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
-    """Return a hop's rows per second since the last pause between batches; None for one batch.
-
-    ``rows`` are those of each batch.
-    """
+def rate_of(newest_first: Sequence[Commit]) -> float | None:
+    """Return a hop's rows per second since the last pause between batches; None for one batch."""
     times = [commit.written_at for commit in newest_first]
     gaps = (later - earlier for later, earlier in pairwise(times))
     batches = sum(1 for _ in takewhile(lambda gap: gap <= _PAUSE, gaps))
     if not batches:
         return None
     # The rows of the first batch were read before its commit.
-    return sum(rows[:batches]) / max((times[0] - times[batches]).total_seconds(), 1e-3)
+    rows = sum(map(rows_read, newest_first[:batches]))
+    return rows / max((times[0] - times[batches]).total_seconds(), 1e-3)
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:

@@ -21,7 +21,7 @@ from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
-from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
+from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
@@ -216,15 +216,13 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     steps = []
     rows = count(source)
     if start == "bronze":
-        closing = history(lake, silver) if silver.exists else []
-        rate = rate_of(closing, [sum(SilverNote.of(commit).taken.values()) for commit in closing])
+        rate = rate_of(history(lake, silver)) if silver.exists else None
         own = green_lake(lake, pipeline, start).own
         fills = tuple(sorted(table for table in own if table.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
     gold = lake.table(pipeline.gold_names[0])
-    merged = history(lake, gold) if gold.exists else []
-    rate = rate_of(merged, [int(commit.note.get("rows", 0)) for commit in merged])
+    rate = rate_of(history(lake, gold)) if gold.exists else None
     version = newest_version(silver)
     steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps

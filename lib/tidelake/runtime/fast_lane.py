@@ -102,16 +102,6 @@ class Lane:
         writer = rows.coalesce(1).write.format("delta").mode("overwrite")
         writer.save(str(self.folder / _FEATURES))
 
-    def _refresh_features(self) -> None:
-        """Overwrite the copy while streams run; a failure keeps the old one."""
-        try:
-            self._copy_features()
-        except FOREIGN as error:
-            if not self.run.stop.is_set():
-                self.run.progress.say(
-                    f"refreshing the features failed, the old copy stays: {kind_of(error)}"
-                )
-
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
         if not runs_in_process():
@@ -220,7 +210,12 @@ class Lane:
                     query.awaitTermination(_POLL_SECONDS)
                     reported[number] = self._report(query, reported[number])
                 if time.monotonic() - refreshed >= interval:
-                    self._refresh_features()
+                    try:
+                        self._copy_features()
+                    except FOREIGN as error:
+                        if not self.run.stop.is_set():
+                            why = kind_of(error)
+                            say(f"refreshing the features failed, the old copy stays: {why}")
                     refreshed = time.monotonic()
             raise KeyboardInterrupt
         finally:

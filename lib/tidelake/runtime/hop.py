@@ -29,6 +29,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
+from tidelake.delta.notes import rows_read
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
@@ -317,12 +318,8 @@ class Closings:
         """Report the batches closed since the last call."""
         fresh = list(takewhile(lambda commit: commit.batch > self._reported, commits(self._table)))
         for commit in reversed(fresh):
-            note = commit.note
-            rows = int(note.get("records", note.get("rows", 0)))
-            if "counts" in note:
-                rows = sum(int(count[3]) for count in note["counts"])
-            watermark = from_json(note.get("watermark"))
-            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=watermark)
+            rows, mark = rows_read(commit), from_json(commit.note.get("watermark"))
+            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=mark)
             self._reported, self._since = commit.batch, time.monotonic()
 
 

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from tidelake.config import DeltaSource, FilesSource, GoldTable, KafkaSource, Pipeline
 from tidelake.delta.locks import writer
 from tidelake.delta.log import commits, last_commit
-from tidelake.delta.notes import position
+from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
@@ -28,7 +28,7 @@ from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_qu
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, batch_reached, read_status, rows_read, slowest_of
+from tidelake.ops.status import HopStatus, Status, batch_reached, read_status, slowest_of
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
@@ -201,10 +201,9 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
         table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
         closed = [commit for commit in newest if commit.batch >= 0]
-        sizes = [rows_read(one.hop, commit) for commit in closed]
+        sizes = tuple(rows_read(commit) for commit in reversed(closed))
         process, last = writer(lake, name, one.hop), measured.get(one.hop)
-        rate = rate_of(closed, sizes)
-        hops.append(HopFacts(one, tuple(reversed(sizes)), rate, process, last))
+        hops.append(HopFacts(one, sizes, rate_of(closed), process, last))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
