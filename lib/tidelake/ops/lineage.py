@@ -55,13 +55,6 @@ class LineageFlow(NamedTuple):
     outputs: tuple[LineagePlace, ...] = ()
 
 
-class Written(NamedTuple):
-    """Rows that a hop wrote to a table, and the table's version afterwards."""
-
-    rows: int
-    version: int
-
-
 @dataclass(frozen=True)
 class Job:
     """The run of a hop such as ``clickstream.silver``, or its parent, the run of all hops.
@@ -142,13 +135,14 @@ def event_of(
     flow: LineageFlow | None = None,
     *,
     schemas: Mapping[str, Sequence[tuple[str, str]]] | None = None,
-    written: Mapping[str, Written] | None = None,
+    written: Mapping[str, tuple[int, int]] | None = None,
     error: str = "",
 ) -> Any:
     """Build a run event with the client's models.
 
-    ``schemas`` has the name and type of each column and ``written`` the rows written, both by
-    logical table name; ``error`` is the message of the error that stopped the job.
+    By logical table name, ``schemas`` has the name and type of each column, and ``written`` the
+    rows written and the table's version afterwards; ``error`` is the message of the error that
+    stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
     flow = flow or LineageFlow()
@@ -307,12 +301,12 @@ def _tables(places: Sequence[LineagePlace]) -> list[Table]:
 
 def _written(
     flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
-) -> dict[str, Written]:
+) -> dict[str, tuple[int, int]]:
     """Count the rows written to each table between versions, not those that merges copied."""
     written = {}
     for table in _tables(flow.outputs):
         first, last = before[table.name], versions[table.name]
         new = (one for one in commits(table, up_to=last) if one.version > first and one.batch >= 0)
         if last >= 0:
-            written[table.name] = Written(sum(one.added_rows - one.copied for one in new), last)
+            written[table.name] = sum(one.added_rows - one.copied for one in new), last
     return written
