@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -192,7 +193,7 @@ def measured(hop: str = "silver", batch: int = 0, **changes: Any) -> Measured:
 
 
 def test_the_table_has_a_column_for_each_value_of_a_batch() -> None:
-    assert list(PROGRESS_COLUMNS) == list(measured().to_json())
+    assert list(PROGRESS_COLUMNS) == list(asdict(measured()))
 
 
 class Collecting(Sink):
@@ -329,7 +330,7 @@ def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None
         + ", ".join(
             f"{_literal(value)}::{kinds.get(PROGRESS_COLUMNS[name], PROGRESS_COLUMNS[name])} "
             f'AS "{name}"'
-            for name, value in one.to_json().items()
+            for name, value in asdict(one).items()
         )
         for one in kept
     )

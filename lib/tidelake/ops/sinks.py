@@ -15,7 +15,7 @@ from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
-from tidelake.instants import from_json, now, to_json
+from tidelake.instants import from_json, now
 from tidelake.ledger.query import ask
 from tidelake.runtime.schemas import append_records
 
@@ -71,13 +71,6 @@ class Measured:
     error_class: str | None = None
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record with instants as ISO 8601, keys in the order of the table."""
-        data = asdict(self)
-        for name in ("started_at", "ended_at", "watermark"):
-            data[name] = to_json(data[name])
-        return data
-
 
 class Sink:
     """A destination of batch metrics, called from one thread; messages contain its ``name``."""
@@ -110,7 +103,7 @@ class ProgressTable(Sink):
 
     def put(self, measured: Measured) -> None:
         """Buffer the metrics of a batch."""
-        self._waiting.append(measured.to_json())
+        self._waiting.append(asdict(measured))
 
     def tick(self) -> None:
         """Append the buffered rows, at most once a minute."""

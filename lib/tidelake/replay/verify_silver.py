@@ -21,7 +21,6 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.instants import to_json
 from tidelake.ledger.history import history
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay import compare
@@ -237,7 +236,7 @@ def _batch_inputs(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
         {
             "_generation": commit.generation,
             "_batch": commit.batch,
-            _MARK: to_json(note.watermark_in),
+            _MARK: note.watermark_in,
             _PINS: pins[_versions(note)],
         }
         for commit in closing

@@ -77,7 +77,7 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
         "generation": commit.generation,
         "batch": commit.batch,
         "version": commit.version,
-        "committed_at": commit.written_at.isoformat(),
+        "committed_at": commit.written_at,
         "rows": commit.rows,
         "watermark": note.get("watermark"),
         "taken": note.get("taken"),

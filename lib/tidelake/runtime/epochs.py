@@ -19,7 +19,7 @@ from tidelake.delta.log import CREATION, Commit, commits, last_commit, newest_ve
 from tidelake.delta.notes import Final, SilverNote, positions
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Lake, Table
-from tidelake.instants import now_after, to_json
+from tidelake.instants import now_after
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import append_records
 
@@ -62,11 +62,11 @@ def close_epoch(run: Run) -> None:
             "pipeline": name,
             "epoch": number,
             "closed_at": closed_at,
-            "watermark": to_json(found.watermark),
+            "watermark": found.watermark,
             "generation": found.generation,
             "batch": found.batch,
             "versions": found.versions,
-            "final": {name: to_json(final.until) for name, final in finals.items()},
+            "final": {name: final.until for name, final in finals.items()},
         }
         append_records(
             run.spark,

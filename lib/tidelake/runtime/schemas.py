@@ -59,11 +59,11 @@ def from_ddl(spark: SparkSession, ddl: str) -> StructType:
 
 
 def from_records(spark: SparkSession, records: Sequence[Mapping[str, Any]], ddl: str) -> DataFrame:
-    """Create a frame from records in this process, with the columns of a DDL string.
+    """Create a frame from records in this process, instants among them, with a DDL's columns.
 
     The records go to Spark as JSON text: a list of Python rows would need a Python worker.
     """
-    text = F.lit(json.dumps(records))
+    text = F.lit(json.dumps(records, default=to_json))
     return spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{ddl}>>")))
 
 
@@ -384,11 +384,11 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
 
 
 def _store(run: Run, answers: Iterable[_Answer]) -> None:
-    name, found_at = run.pipeline.name, to_json(now())
+    name, found_at = run.pipeline.name, now()
     records = [
         {
             **answer._asdict(),
-            "refused_through": to_json(from_micros(answer.refused_through)),
+            "refused_through": from_micros(answer.refused_through),
             "found_at": found_at,
         }
         for answer in answers
