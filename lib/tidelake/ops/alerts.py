@@ -448,11 +448,10 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
     """Find expressions of gold tables that failed on events of the last hour of batches."""
     failed: Counter[str] = Counter()
     since: list[datetime] = []
-    for name in context.pipeline.gold_names:
-        table = context.lake.table(name)
-        for commit in newest_batches(table) if table.exists else ():
+    for table in context.closing["gold"]:
+        for commit in newest_batches(table):
             if commit.note.get("failed"):
-                failed[name] += int(commit.note["failed"])
+                failed[table.name] += int(commit.note["failed"])
                 since.append(commit.written_at)
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
