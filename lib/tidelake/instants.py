@@ -27,6 +27,15 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
+def now_after(before: str | None) -> datetime:
+    """Return the current time in UTC, but at least 1 µs after an earlier one: clocks may go back.
+
+    The earlier one is from :func:`to_json`, None if there is none.
+    """
+    earlier = from_json(before)
+    return now() if earlier is None else max(now(), earlier + timedelta(microseconds=1))
+
+
 def back(instant: datetime, length: timedelta) -> datetime:
     """Subtract a duration from a UTC instant, but not beyond :data:`BEGINNING`."""
     return instant - min(length, instant - BEGINNING)

@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
-from tidelake.replay.backfill import Span, build, need_state, plan
-from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, need_state, plan
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -77,7 +77,7 @@ class Workbench:
         """
         if (first is None) is not (last is None) or (first and last and first >= last):
             raise UsageError("a range needs first and a later last; omit both to rebuild all.")
-        build(self.context, start, Span(first, last) if first and last else None)
+        build(self.context, start, (first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:
         """Return what a promotion would change, one row per gold table."""

@@ -23,8 +23,8 @@ import pytest
 from tidelake import cli
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
-from tidelake.runtime import books, epochs, gold, hop, runner, schemas, session_pool, silver
 from tidelake.runtime import bronze_hop as bronze
+from tidelake.runtime import gold, hop, runner, schemas, session_pool, silver
 from tidelake.runtime.gold_tables import Target
 from tidelake.spark import tuning
 
@@ -86,7 +86,7 @@ POINTS: dict[str, Point] = {
         *_saved("bronze/append", r"^bronze\.[a-z]+$"),
         Point("bronze/batch/after", bronze.BronzeHop, "write"),
         *_around("bronze/compact", hop, "compact", r"^bronze\."),
-        *_around("silver/create", schemas, "ensure_table"),
+        *_around("silver/create", schemas, "ensure_table", r"^silver\."),
         Point("silver/parse/before", silver, "find_repeats"),
         Point("silver/decide/after", silver, "find_repeats"),
         Point("silver/count/after", silver, "decide_fates"),
@@ -101,10 +101,10 @@ POINTS: dict[str, Point] = {
         *_around("gold/close", gold, "close_unchanged"),
         Point("gold/batch/after", gold.GoldHop, "write"),
         Point("books/copy/before", runner, "copy_books"),
-        *_around("books/create", books, "ensure_table", r"^ops\.books$"),
+        *_around("books/create", schemas, "ensure_table", r"^ops\.books$"),
         *_saved("books/append", r"^ops\.books$"),
         Point("epochs/close/before", runner, "close_epoch"),
-        *_around("epochs/create", epochs, "ensure_table", r"^ops\.epochs$"),
+        *_around("epochs/create", schemas, "ensure_table", r"^ops\.epochs$"),
         *_saved("epochs/append", r"^ops\.epochs$"),
     ]
 }

@@ -21,8 +21,8 @@ from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
-from tidelake.replay.backfill import Span, build, green_run, need_state, plan
-from tidelake.replay.promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, green_run, need_state, plan
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 
@@ -231,7 +231,7 @@ def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Pa
     hours = DeltaTable.forPath(played.spark, str(played.lake.table("gold.by_hours").path))
     hours.update(set={"events": "events + 100"})
     end = START + timedelta(days=3)
-    span = Span(end - timedelta(hours=2), end)
+    span = (end - timedelta(hours=2), end)
     with pytest.raises(UsageError, match="a range would not change that"):
         build(played.redefined(gold=_CHANGED["gold"]).context, "silver", span)
     build(played.context, "silver", span)
@@ -239,7 +239,7 @@ def test_a_range_is_computed_anew_and_the_rest_stays(filled: World, tmp_path: Pa
     played.run(_ARRIVALS[2])
     assert read_ledger(played.lake, played.pipeline).balanced is False
     off = "user_id, window_start, events > 100 AS wrong"
-    inside = f"window_start >= '{span.start:%F %T}+00' AND window_start < '{span.end:%F %T}+00'"
+    inside = f"window_start >= '{span[0]:%F %T}+00' AND window_start < '{end:%F %T}+00'"
     rows = read(played.lake, f"(SELECT *, {inside} AS inside FROM gold.by_hours)", f"{off}, inside")
     assert {(wrong, in_range) for *_, wrong, in_range in rows} >= {(True, False), (False, True)}
     assert (True, True) not in {(wrong, in_range) for *_, wrong, in_range in rows}

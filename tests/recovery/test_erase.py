@@ -29,9 +29,9 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.replay import erase as steps
 from tidelake.replay import generations
 from tidelake.replay.backfill import State, build, write_state
+from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.erase import Report, erase, look
 from tidelake.replay.generations import repair
-from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import changed_since, verify

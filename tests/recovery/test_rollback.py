@@ -19,11 +19,11 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
 from tidelake.ledger.terms import read_ledger
-from tidelake.replay import promotion
+from tidelake.replay import backfill_promotion
 from tidelake.replay.backfill import build, need_state
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
 from tidelake.replay.generations import repair
-from tidelake.replay.promotion import differences, promote, rollback
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
@@ -216,7 +216,7 @@ def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_b
         with pytest.raises(UsageError, match=r"silver\.clickstream does not exist yet.*promote"):
             differences(played.context, state)
     with monkeypatch.context() as patch:
-        patch.setattr(promotion, "read_inputs", _without_a_row)
+        patch.setattr(backfill_promotion, "read_inputs", _without_a_row)
         with pytest.raises(UnbalancedError, match=r"is promoted.*backfill rollback clickstream"):
             promote(played.context)
     assert need_state(played.lake, played.pipeline, "promoted")

@@ -22,9 +22,9 @@ from tidelake.errors import GenerationError
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
 from tidelake.replay.generations import repair
-from tidelake.replay.promotion import differences, promote, rollback
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 

@@ -40,9 +40,9 @@ from tests.written_files import (
 from tidelake.errors import TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote
 from tidelake.replay.compatibility import payload_drift
 from tidelake.replay.erase import erase
-from tidelake.replay.promotion import promote
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify

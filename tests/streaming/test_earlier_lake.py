@@ -23,8 +23,8 @@ from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.generations import repair
-from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.verify import verify
 
 _SILVER = "silver.clickstream"

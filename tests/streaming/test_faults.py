@@ -18,7 +18,7 @@ from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.ledger.terms import read_ledger
-from tidelake.silver.classify import Judging, classify
+from tidelake.silver.stages import Judging, classify
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _FUZZED = 1_000_000 if _FULL else 10_000

@@ -18,7 +18,7 @@ from tests.fates import assert_fates
 from tests.pipelines import bronze
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER, world
-from tidelake.silver.classify import Judging, classify
+from tidelake.silver.stages import Judging, classify
 
 _STAMPS = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 500
 _NOW = START + timedelta(hours=1)

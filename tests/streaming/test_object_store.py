@@ -23,8 +23,8 @@ from tidelake.folders import folder
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.generations import repair
-from tidelake.replay.promotion import promote, rollback
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run

@@ -23,7 +23,6 @@ from tidelake.replay.subject import Subject
 from tidelake.runtime.fast_lane import Lane
 from tidelake.silver import payloads as reading
 from tidelake.silver.avro_schema import logical_types
-from tidelake.silver.classify import STAGE, Judging, classify, reasons_by_stage
 from tidelake.silver.payloads import (
     BROKEN,
     PARSED,
@@ -33,6 +32,7 @@ from tidelake.silver.payloads import (
     WriterSchemas,
     read_payloads,
 )
+from tidelake.silver.stages import STAGE, Judging, classify, reasons_by_stage
 
 AT = 1_704_110_000_123_456
 SEEN = datetime(2024, 1, 1, 11, 53, 20, 123_456, tzinfo=UTC)

@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.columns import VALUE, equal, instant, literal, try_eval
-from tidelake.silver.classify import REASONS, SELECTED, STAGE, Judging, classify
+from tidelake.silver.stages import REASONS, SELECTED, STAGE, Judging, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"
 ROWS = [

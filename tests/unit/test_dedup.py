@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 from tests.pipelines import timed
 from tidelake.config.pipeline import Dedup
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 from tidelake.silver.dedup import (
     IDENTITY,
     LEFTOVER,
@@ -26,6 +25,7 @@ from tidelake.silver.dedup import (
 )
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
 from tidelake.silver.scope import DedupScope
+from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
 TTL = timedelta(hours=1)
 MERGE, IGNORE = Dedup(ttl=TTL, beyond_ttl="merge"), Dedup(ttl=TTL, beyond_ttl="ignore")

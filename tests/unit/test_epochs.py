@@ -14,10 +14,10 @@ from pyspark.sql import SparkSession
 from tests.pipelines import shop
 from tests.running import read
 from tests.unit.handmade import write_commit
+from tidelake import instants
 from tidelake.config import Environment
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
-from tidelake.runtime import epochs
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -114,7 +114,7 @@ def test_epochs_close_in_order_whatever_the_clock_does(
             return datetime(2100, 1, 1, tzinfo=UTC)
 
     with monkeypatch.context() as patched:
-        patched.setattr(epochs, "datetime", Ahead)
+        patched.setattr(instants, "datetime", Ahead)
         close_epoch(run)
     batch(run, 2)
     close_epoch(run)

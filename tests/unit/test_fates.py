@@ -11,7 +11,6 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import PAYLOAD_HASH, Judging, classify
 from tidelake.silver.dedup import IDENTITY, VERDICT, Repeats
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
 from tidelake.silver.fates import (
@@ -25,6 +24,7 @@ from tidelake.silver.fates import (
     to_quarantine,
     to_silver,
 )
+from tidelake.silver.stages import PAYLOAD_HASH, Judging, classify
 
 WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 ALLOWED = timedelta(hours=1)

@@ -13,7 +13,6 @@ from tests.pipelines import bronze, shop, timed
 from tests.unit.test_dedup import KNOWN_DDL, MERGE, MONDAY, NOON, classified, verdicts
 from tidelake.names import ID_HASH
 from tidelake.runtime.prefilter import copies_of, held_back
-from tidelake.silver.classify import hash_of_id
 from tidelake.silver.dedup import (
     Comparison,
     colliding_ids,
@@ -23,6 +22,7 @@ from tidelake.silver.dedup import (
     rank_arrivals,
     undecided_rows,
 )
+from tidelake.silver.stages import hash_of_id
 
 PAIRS = 10
 TTL = timedelta(hours=1)

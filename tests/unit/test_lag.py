@@ -74,6 +74,13 @@ def test_the_offsets_beyond_those_that_were_taken_are_behind() -> None:
     assert between({"t": {"0": 2}}, reached) == 3
 
 
+def test_records_that_arrive_where_nothing_waited_count_as_arriving() -> None:
+    found = lag_of([_commit(1, 40, [70]), _commit(0, 0, [0])], None, now=_at(41))
+    assert found is not None
+    # 500 were taken and 70 wait.
+    assert found.arriving_per_second == pytest.approx(570 / 40)
+
+
 def test_a_lag_is_held_against_the_check_of_half_a_minute_ago() -> None:
     commits = [_commit(2, 40, [130, 10]), _commit(1, 20, [1, 500]), _commit(0, 5, [100, 100])]
     found = lag_of(commits, None, not_asked="away", now=_at(41))

@@ -9,8 +9,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import timed
-from tidelake.silver.classify import PAYLOAD_HASH
 from tidelake.silver.fates import lateness, marked
+from tidelake.silver.stages import PAYLOAD_HASH
 
 WATERMARK = datetime(2024, 1, 2, 12, tzinfo=UTC)
 ROWS = [

@@ -18,7 +18,7 @@ from tidelake.config import Environment, Lineage, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.instants import now
-from tidelake.ops.lineage import Job, LineageReporter, Written, client_of, event_of, flow_of
+from tidelake.ops.lineage import Job, LineageReporter, client_of, event_of, flow_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -102,7 +102,7 @@ def test_an_event_has_the_facets_that_backends_read(tmp_path: Path, lineage: Lin
         now(),
         flow,
         schemas={"bronze.shop": [("record_id", "string")]},
-        written={"bronze.shop": Written(5, 3)},
+        written={"bronze.shop": (5, 3)},
         error="LostError: gone",
     )
     found = json.loads(Serde.to_json(event))

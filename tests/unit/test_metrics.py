@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,7 @@ from tidelake.ops.alerts import Alert
 from tidelake.ops.observers import (
     BatchJoiner,
     Closed,
-    Failed,
-    Message,
     RunObserver,
-    Started,
     TriggerProgress,
 )
 from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, measures_since, served
@@ -39,14 +37,24 @@ def at(second: float) -> datetime:
     return NEW_YEAR + timedelta(seconds=second)
 
 
-def trigger(
-    hop: str, batch: int, second: float, *, phases: dict[str, int] | None = None
-) -> TriggerProgress:
-    return TriggerProgress(f"shop-{hop}", batch, at(second), phases or PHASES, None, None)
+Report = Callable[[BatchJoiner], Iterable[Measured]]
 
 
-def closed(hop: Any, batch: int, rows: int, second: float, *, seconds: float = 4.0) -> Closed:
-    return Closed(hop, batch, rows, seconds, at(second))
+def trigger(hop: str, batch: int, second: float, *, phases: dict[str, int] | None = None) -> Report:
+    found = TriggerProgress(f"shop-{hop}", batch, at(second), phases or PHASES, None, None)
+    return lambda joining: joining.triggered(found)
+
+
+def closed(hop: Any, batch: int, rows: int, second: float, *, seconds: float = 4.0) -> Report:
+    return lambda joining: joining.closed(Closed(hop, batch, rows, seconds, at(second)))
+
+
+def started(hop: Any, generation: str, limit: int | None) -> Report:
+    return lambda joining: joining.started(hop, generation, limit)
+
+
+def failed(hop: Any, kind: str, message: str, second: float) -> Report:
+    return lambda joining: joining.failed(hop, kind, message, at(second))
 
 
 @pytest.fixture
@@ -79,14 +87,14 @@ def joining(tmp_path: Path) -> BatchJoiner:
     return BatchJoiner(lake, shop(tmp_path), "run 1", 10.0)
 
 
-def take(joining: BatchJoiner, *messages: Message) -> list[Measured]:
-    return [one for message in messages for one in joining.take(message)]
+def take(joining: BatchJoiner, *reports: Report) -> list[Measured]:
+    return [one for report in reports for one in report(joining)]
 
 
 def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: BatchJoiner) -> None:
     found = take(
         joining,
-        Started("silver", "g1", 1024),
+        started("silver", "g1", 1024),
         closed("silver", 0, 10, 14.8),
         trigger("silver", 0, 10),
         closed("silver", 1, 10, 24.8),
@@ -112,7 +120,7 @@ def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: BatchJoin
 
 
 def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: BatchJoiner) -> None:
-    assert take(joining, Started("silver", "g1", None), trigger("silver", 0, 10)) == []
+    assert take(joining, started("silver", "g1", None), trigger("silver", 0, 10)) == []
 
 
 def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: BatchJoiner) -> None:
@@ -121,7 +129,7 @@ def test_spark_may_report_a_trigger_before_the_run_tells_of_its_batch(joining: B
 
 
 def test_triggers_of_other_queries_are_passed_over(joining: BatchJoiner) -> None:
-    other = TriggerProgress("shop-silver-backfill", 0, at(0), PHASES, None, None)
+    other = trigger("silver-backfill", 0, 0)
     assert take(joining, closed("silver", 0, 10, 5), other) == []
     assert joining.waits
 
@@ -149,11 +157,11 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
 def test_a_failure_is_kept_with_the_batch_that_was_open(joining: BatchJoiner) -> None:
     found = take(
         joining,
-        Started("silver", "g1", None),
+        started("silver", "g1", None),
         closed("silver", 0, 10, 5),
         trigger("silver", 0, 1),
-        Failed("silver", "LostError", "records are gone", at(9)),
-        Failed("gold", "UsageError", "no table", at(9)),
+        failed("silver", "LostError", "records are gone", 9),
+        failed("gold", "UsageError", "no table", 9),
     )
     failures = [(one.hop, one.batch, one.error_class, one.error) for one in found[1:]]
     assert failures == [
@@ -192,7 +200,7 @@ def measured(hop: str = "silver", batch: int = 0, **changes: Any) -> Measured:
 
 
 def test_the_table_has_a_column_for_each_value_of_a_batch() -> None:
-    assert list(PROGRESS_COLUMNS) == list(measured().to_json())
+    assert list(PROGRESS_COLUMNS) == list(asdict(measured()))
 
 
 class Collecting(Sink):
@@ -220,8 +228,8 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: BatchJoiner) -
     broken.breaks = True
     observer = RunObserver(joining, [broken, well], said.append)
     for batch in (0, 1):
-        observer.hear(closed("silver", batch, 10, 5))
-        observer.hear(trigger("silver", batch, 1))
+        observer.hear(closed("silver", batch, 10, 5), joining)
+        observer.hear(trigger("silver", batch, 1), joining)
     observer.settle()
     observer.close()
     assert said == ["metrics: the test failed and was disabled: RuntimeError. The run continues."]
@@ -235,8 +243,8 @@ def test_tables_that_cannot_be_read_are_told_once(joining: BatchJoiner) -> None:
     log = joining.lake.silver("shop").path / "_delta_log"
     (log / "00000000000000000001.json").write_text("not JSON")
     for batch in (0, 1):
-        observer.hear(closed("silver", batch, 10, 5))
-        observer.hear(trigger("silver", batch, 1))
+        observer.hear(closed("silver", batch, 10, 5), joining)
+        observer.hear(trigger("silver", batch, 1), joining)
     observer.settle()
     observer.close()
     assert len(said) == 1 and said[0].startswith("metrics: a batch could not be measured: ")
@@ -329,7 +337,7 @@ def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None
         + ", ".join(
             f"{_literal(value)}::{kinds.get(PROGRESS_COLUMNS[name], PROGRESS_COLUMNS[name])} "
             f'AS "{name}"'
-            for name, value in one.to_json().items()
+            for name, value in asdict(one).items()
         )
         for one in kept
     )

@@ -13,13 +13,13 @@ from tests.pipelines import shop
 from tests.unit.judged import expect
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.config import Pipeline
-from tidelake.silver import classify, dedup, fates, summary
+from tidelake.silver import dedup, fates, stages, summary
 from tidelake.silver.fates import decide, to_silver
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.summary import summarize
 
 _BUILDERS: dict[Any, tuple[str, ...]] = {
-    classify: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
+    stages: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
     dedup.Comparison: ("__init__",),
     dedup: ("_grouping", "_matched", "_ranks", "arrival_columns", "compared_columns"),
     fates.Fates: ("__init__",),

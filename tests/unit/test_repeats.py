@@ -29,7 +29,6 @@ from tidelake.config.pipeline import Dedup
 from tidelake.names import ID_HASH
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver import dedup, driver_dedup
-from tidelake.silver.classify import PAYLOAD_HASH, ROW, hash_of_id
 from tidelake.silver.dedup import (
     VERDICT,
     Accepted,
@@ -41,6 +40,7 @@ from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE
 from tidelake.silver.fates import FATE, Fates, decide, with_verdicts
 from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import DedupScope
+from tidelake.silver.stages import PAYLOAD_HASH, ROW, hash_of_id
 
 _ROWS: list[New] = [
     ("new", "f:1", MONDAY, NOON, 1),

@@ -55,7 +55,8 @@ class Hops:
             self.opened.set()
         return SimpleNamespace(
             hop=hop,
-            guard=SimpleNamespace(is_at_the_end=lambda: False),
+            closing=[],
+            inputs={},
             finish=lambda _: self.finish(hop),
             warm_up=lambda: self.warm_up(hop),
         )
@@ -151,7 +152,8 @@ def test_only_a_cold_run_warms_up_its_later_hops(hops: Hops) -> None:
 def test_a_warm_up_that_fails_leaves_the_failure_to_the_batch(hops: Hops) -> None:
     hops.cold_failure = RuntimeError("no registry")
     play(cold=True)
-    assert hops.events[-1] == "run gold"
+    # The warm-up may come after the run, which does not wait for it.
+    assert "run gold" in hops.events
 
 
 def test_a_run_does_not_wait_for_a_warm_up(hops: Hops) -> None:

@@ -16,9 +16,9 @@ from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.silver import decide_fates
 from tidelake.silver import dedup
-from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.fates import FATE
 from tidelake.silver.plan import SilverPlan
+from tidelake.silver.stages import ORIGIN, STAGE
 
 _WATERMARK = datetime(2024, 1, 1, 11, tzinfo=UTC)
 _RULES = {"delay": "10 minutes", "allowed_lateness": "1 hour"}

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit
+from tidelake.config import Environment, load_pipeline
 from tidelake.delta.store import Catalog
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 
 
@@ -132,6 +133,23 @@ def test_an_empty_or_missing_root_holds_no_table(tmp_path: Path) -> None:
 
 def test_checkpoints_lie_by_pipeline_and_hop() -> None:
     assert Lake(Path("/lake")).checkpoints("shop", "gold") == Path("/lake/checkpoints/shop/gold")
+
+
+def test_a_hop_reads_the_tables_of_the_hop_before_it_and_gold_other_pipelines_too() -> None:
+    lake = Lake(Path("/lake"))
+    pipeline = load_pipeline("clickstream", Environment(name="local", root=Path("/lake")))
+    assert [list(lake.hop_inputs(pipeline, hop)) for hop in HOPS] == [
+        [],
+        ["bronze", "requeue"],
+        ["silver"],
+    ]
+    (join,) = pipeline.joins
+    other = join.model_copy(update={"right": join.right.model_copy(update={"pipeline": "sales"})})
+    read = lake.hop_inputs(pipeline.model_copy(update={"joins": (join, other)}), "gold")
+    assert read == {"silver": lake.silver("clickstream"), "silver.sales": lake.silver("sales")}
+    assert lake.closing_tables(pipeline, "silver") == [lake.silver("clickstream")]
+    golds = [table.name for table in lake.closing_tables(pipeline, "gold")]
+    assert golds == list(pipeline.gold_names)
 
 
 def test_a_table_in_a_catalog_is_a_quoted_name_and_has_no_folder() -> None:

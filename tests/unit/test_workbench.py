@@ -12,7 +12,6 @@ from pyspark.sql import SparkSession
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.replay.backfill import Span
 from tidelake.workbench import Workbench
 
 DAY, NEXT = datetime(2026, 1, 5, tzinfo=UTC), datetime(2026, 1, 6, tzinfo=UTC)
@@ -58,4 +57,4 @@ def test_half_a_range_is_refused(
         work.build("silver", first=first, last=last)
     work.build("silver", first=DAY, last=NEXT)
     work.build("silver")
-    assert asked[1:] == [Span(DAY, NEXT), None]
+    assert asked[1:] == [(DAY, NEXT), None]

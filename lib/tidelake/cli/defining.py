@@ -21,7 +21,7 @@ from tidelake.config.places import conf_dir, find_file, pipeline_names, usual_pi
 from tidelake.config.sharing import names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit, slowest_of
-from tidelake.delta.tables import HOPS, hop_tables
+from tidelake.delta.tables import HOPS
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.instants import now, to_json
 from tidelake.visible import visible
@@ -144,7 +144,7 @@ def _listed(name: str, where: Place) -> dict[str, Any]:
     except UsageError as error:
         known = {"pipeline": name, "file": getattr(error, "file", None), "error": str(error)}
         return known | {"kind": None, "source": None, "tables": [], "runs": runs}
-    tables = hop_tables(where.lake, pipeline)
+    tables = {hop: where.lake.closing_tables(pipeline, hop) for hop in HOPS}
     # The log of a table in a catalog is read through Spark.
     for hop, own in tables.items() if where.lake.catalog is None else ():
         table = slowest_of(own)

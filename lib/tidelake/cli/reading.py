@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,14 +76,12 @@ def write_answer(
     lake: Lake, query: str, target: AnswerFile, *, consistent: bool, say: Callable[[str], None]
 ) -> None:
     """Write a statement's result to a file."""
-    from tidelake.ledger.query import write_at_epoch, write_for_user  # noqa: PLC0415
+    from tidelake.ledger.query import at_epoch, write_for_user  # noqa: PLC0415
 
-    if consistent:
-        rows, epoch = write_at_epoch(lake, query, target)
-        if epoch:
-            say(f"Read in {epoch}")
-    else:
-        rows = write_for_user(lake, query, target)
+    write = partial(write_for_user, lake, query, target)
+    rows, epoch = at_epoch(lake, query, write) if consistent else (write(), None)
+    if epoch:
+        say(f"Read in {epoch}")
     say(f"{counted(rows)} in {target.file}")
 
 

@@ -31,10 +31,10 @@ from tidelake.replay.subject import parse_subject
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
     from tidelake.replay.backfill import Start
+    from tidelake.replay.backfill_promotion import Differences
     from tidelake.replay.compare import RowDifference
     from tidelake.replay.compatibility import FieldDrift, TableVerdict
     from tidelake.replay.erase import Report
-    from tidelake.replay.promotion import Differences
     from tidelake.replay.verify import Verification
 
 _STANDING_TEXTS = {
@@ -343,9 +343,9 @@ def run(
             "a range needs --start and a later --end, such as --start 2026-01-05 --end 2026-01-06"
         )
     with started(where) as context:
-        from tidelake.replay.backfill import Span, build  # noqa: PLC0415
+        from tidelake.replay.backfill import build  # noqa: PLC0415
 
-        span = Span(first, last) if first and last else None
+        span = (first, last) if first and last else None
         build(context, start, span, since=first if start == "bronze" else None)
     say(f"Built. Compare with: {where.command('backfill compare')}")
 
@@ -359,7 +359,7 @@ def compare(where: Place) -> None:
     name = where.pipeline.name
     state = need_state(where.lake, where.pipeline, "built")
     with started(where) as context:
-        from tidelake.replay.promotion import differences  # noqa: PLC0415
+        from tidelake.replay.backfill_promotion import differences  # noqa: PLC0415
 
         found = differences(context, state)
     gold = {
@@ -394,9 +394,9 @@ def _show_differences(name: str, found: Differences) -> None:
 def promote(where: Place) -> None:
     """Replace live tables with green ones, new arrivals included."""
     with started(where) as context:
-        from tidelake.replay import promotion  # noqa: PLC0415
+        from tidelake.replay import backfill_promotion  # noqa: PLC0415
 
-        promotion.promote(context)
+        backfill_promotion.promote(context)
     say(
         f"Promoted. Continue with: {where.command('run')}\n"
         f"Undo with: {where.command('backfill rollback')}"
@@ -408,9 +408,9 @@ def promote(where: Place) -> None:
 def rollback(where: Place) -> None:
     """Restore the tables from before the promotion."""
     with started(where) as context:
-        from tidelake.replay import promotion  # noqa: PLC0415
+        from tidelake.replay import backfill_promotion  # noqa: PLC0415
 
-        promotion.rollback(context)
+        backfill_promotion.rollback(context)
     say(
         "Rolled back. If the backfill used a changed definition, restore the old one too.\n"
         f"Process newer arrivals with: {where.command('run')}"

@@ -122,6 +122,13 @@ class SilverNote:
         return add_up(self.counts)
 
 
+def rows_read(commit: Commit) -> int:
+    """Return the number of rows that a hop's batch read."""
+    if "counts" in commit.note:
+        return sum(FateCount(*count).rows for count in commit.note["counts"])
+    return int(commit.note.get("records", commit.note.get("rows", 0)))
+
+
 def positions(commit: Commit | None) -> dict[str, Position]:
     """Read the end position of a commit's batch in each of its input tables."""
     return msgspec.convert(commit.note.get("until", {}) if commit else {}, dict[str, Position])

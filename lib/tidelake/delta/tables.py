@@ -81,6 +81,19 @@ class Lake:
         """The input tables of silver, in the order of its stream."""
         return {"bronze": self.bronze(pipeline), "requeue": self.requeue(pipeline)}
 
+    def hop_inputs(self, pipeline: Pipeline, hop: Hop) -> dict[str, Table]:
+        """The tables that a hop reads by key, in the order of its stream; none for bronze.
+
+        Gold reads the silver of its own pipeline, under the key ``silver``, and that of others.
+        """
+        if hop == "bronze":
+            return {}
+        if hop == "silver":
+            return self.silver_inputs(pipeline.name)
+        own = self.silver(pipeline.name)
+        others = [self.silver(join.right.pipeline) for join in pipeline.joins]
+        return {"silver": own} | {table.name: table for table in others if table != own}
+
     def silver(self, pipeline: str) -> Table:
         """Accepted, deduplicated events."""
         return self.table(f"silver.{pipeline}")
@@ -100,6 +113,11 @@ class Lake:
     def gold(self, name: str) -> Table:
         """A gold table."""
         return self.table(f"gold.{name}")
+
+    def closing_tables(self, pipeline: Pipeline, hop: Hop) -> list[Table]:
+        """List the tables whose commits close a hop's batches, gold's in the file's order."""
+        names = pipeline.gold_names if hop == "gold" else (f"{hop}.{pipeline.name}",)
+        return [self.table(name) for name in names]
 
     def books(self) -> Table:
         """The ledger, kept beyond the retention of Delta's logs."""
@@ -169,10 +187,3 @@ def lake_of(environment: Environment) -> Lake:
     session = functools.cache(lambda: build_session(environment))
     catalog = Catalog(environment.catalog, session)
     return Lake(environment.files, catalog=catalog, needs_locks=False)
-
-
-def hop_tables(lake: Lake, pipeline: Pipeline) -> dict[Hop, list[Table]]:
-    """Return the tables that each hop commits to, in the order of the flow."""
-    golds = [lake.table(name) for name in pipeline.gold_names]
-    name = pipeline.name
-    return {"bronze": [lake.bronze(name)], "silver": [lake.silver(name)], "gold": golds}

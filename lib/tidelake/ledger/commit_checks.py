@@ -15,16 +15,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
+from tidelake.delta import notes
 from tidelake.delta.log import ERASED, Commit, repeated
-from tidelake.delta.notes import (
-    FRESH,
-    RECORDS,
-    Deduction,
-    FateCount,
-    SilverNote,
-    arrivals_in,
-    deductions_in,
-)
 from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import (
     DUCKDB_DISTINCT,
@@ -44,10 +36,14 @@ _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 @dataclass(frozen=True)
 class Mark:
-    """The number of rows in a set, and the fingerprint of their record ids."""
+    """The number of rows in a set, and the fingerprints of their record ids and whole records.
+
+    ``contents`` is None if a commit of an earlier version lacks it.
+    """
 
     rows: int = 0
     fingerprint: Fingerprint = EMPTY
+    contents: Fingerprint | None = EMPTY
 
     @staticmethod
     def of(parts: Iterable[tuple[int, Fingerprint]]) -> Mark:
@@ -55,9 +51,23 @@ class Mark:
         marks = list(parts)
         return Mark(sum(rows for rows, _ in marks), combined(ids for _, ids in marks))
 
+    def plus(self, other: Mark, *, sign: int = 1) -> Mark:
+        """Add the other's rows; with a ``sign`` of -1, subtract them."""
+        contents = None
+        if self.contents and other.contents:
+            contents = self.contents.plus(other.contents, sign=sign)
+        ids = self.fingerprint.plus(other.fingerprint, sign=sign)
+        return Mark(self.rows + sign * other.rows, ids, contents)
+
     def minus(self, other: Mark) -> Mark:
         """Subtract the other's rows."""
-        return Mark(self.rows - other.rows, self.fingerprint.minus(other.fingerprint))
+        return self.plus(other, sign=-1)
+
+    def agrees(self, other: Mark) -> bool:
+        """Return whether both can be of the same rows."""
+        if self.rows != other.rows or not self.fingerprint.agrees(other.fingerprint):
+            return False
+        return not (self.contents and other.contents) or self.contents.agrees(other.contents)
 
 
 @dataclass(frozen=True)
@@ -89,13 +99,13 @@ class Batch:
     closed_at: datetime
     taken: int
     returned: int
-    counts: tuple[FateCount, ...]
-    erased: tuple[Deduction, ...] = ()
+    counts: tuple[notes.FateCount, ...]
+    erased: tuple[notes.Deduction, ...] = ()
 
     @staticmethod
     def of(commit: Commit) -> Batch:
         """Build a batch from silver's commit."""
-        note = SilverNote.of(commit)
+        note = notes.SilverNote.of(commit)
         return Batch(
             number=commit.batch,
             generation=commit.generation,
@@ -103,7 +113,7 @@ class Batch:
             taken=note.taken.get("bronze", 0),
             returned=note.taken.get("requeue", 0),
             counts=note.counts,
-            erased=deductions_in([commit]),
+            erased=notes.deductions_in([commit]),
         )
 
 
@@ -167,8 +177,8 @@ def problems_of(
     fated = sum(fates.values()) + pending + requeued
     if fated != bronze.rows:
         yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
-    fresh = Mark.of((c.rows, c.mark) for b in batches for c in b.counts if c.origin == FRESH)
-    gone = Mark.of((one.rows, one.ids) for one in erased if one.fate == RECORDS)
+    fresh = Mark.of((c.rows, c.mark) for b in batches for c in b.counts if c.origin == notes.FRESH)
+    gone = Mark.of((one.rows, one.ids) for one in erased if one.fate == notes.RECORDS)
     kept = fresh.minus(gone)
     if kept.rows + pending != bronze.rows:
         less = f", less {gone.rows:,} that were erased," if gone.rows else ""
@@ -188,7 +198,7 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Mark) -> Iterator[str]:
                 f"{written:,} rows were written"
             )
     added = Mark.of((commit.added_rows, ids_in(commit.note)) for commit in filled)
-    gone = Mark.of((one.rows, one.ids) for one in arrivals_in(filled))
+    gone = Mark.of((one.rows, one.ids) for one in notes.arrivals_in(filled))
     kept = added.minus(gone)
     if kept.rows != bronze.rows:
         less = f" and {gone.rows:,} were erased" if gone.rows else ""
@@ -204,8 +214,8 @@ def _batch_problems(
 ) -> Iterator[str]:
     place, key = f"silver, batch {batch.number}", (batch.generation, batch.number)
     for source, rows in (("bronze", batch.taken), ("the requeue", batch.returned)):
-        is_fresh = source == FRESH
-        given = sum(c.rows for c in batch.counts if (c.origin == FRESH) is is_fresh)
+        is_fresh = source == notes.FRESH
+        given = sum(c.rows for c in batch.counts if (c.origin == notes.FRESH) is is_fresh)
         if rows != given:
             yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
     for fate in ("silver", "quarantined", "late"):

@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from itertools import takewhile
+from itertools import pairwise, takewhile
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
-from tidelake.delta.notes import position
+from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import Position, rows_between
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
@@ -20,6 +20,8 @@ from tidelake.ledger.query import ask
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 
 _RECENT = timedelta(hours=1)
+# Commits further apart are not consecutive batches of one run.
+_PAUSE = timedelta(minutes=5)
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
@@ -67,6 +69,18 @@ def newest_batches(table: Table) -> list[Commit]:
             break
         found.append(commit)
     return found
+
+
+def rate_of(newest_first: Sequence[Commit]) -> float | None:
+    """Return a hop's rows per second since the last pause between batches; None for one batch."""
+    times = [commit.written_at for commit in newest_first]
+    gaps = (later - earlier for later, earlier in pairwise(times))
+    batches = sum(1 for _ in takewhile(lambda gap: gap <= _PAUSE, gaps))
+    if not batches:
+        return None
+    # The rows of the first batch were read before its commit.
+    rows = sum(map(rows_read, newest_first[:batches]))
+    return rows / max((times[0] - times[batches]).total_seconds(), 1e-3)
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:

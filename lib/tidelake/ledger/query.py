@@ -177,17 +177,13 @@ def ask_at_epoch(lake: Lake, sql: str) -> tuple[Answer, Epoch | None]:
         UsageError: No epoch has all tables, or files of its versions are gone; or as for
             :func:`ask_for_user`.
     """
-    return _at_epoch(lake, sql, lambda versions: ask_for_user(lake, sql, versions))
+    return at_epoch(lake, sql, functools.partial(ask_for_user, lake, sql))
 
 
-def write_at_epoch(lake: Lake, sql: str, target: AnswerFile) -> tuple[int, Epoch | None]:
-    """Write the answer of :func:`ask_at_epoch` to a file, and return the number of rows."""
-    return _at_epoch(lake, sql, lambda versions: write_for_user(lake, sql, target, versions))
-
-
-def _at_epoch(
+def at_epoch(
     lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
 ) -> tuple[_T, Epoch | None]:
+    """Call ``read`` with the table versions of the epoch of :func:`ask_at_epoch`."""
     dialect = DUCKDB if lake.catalog is None else SPARK
     tables = tables_in(sql, lake, dialect=dialect)
     names = {table.name for table in tables.values()}

@@ -176,7 +176,7 @@ def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
 def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
     name = pipeline.name
     tables = [lake.bronze(name), lake.requeue(name), lake.silver(name)]
-    return [newest_version(t) for t in [*tables, *map(lake.table, pipeline.gold_names)]]
+    return [newest_version(t) for t in [*tables, *lake.closing_tables(pipeline, "gold")]]
 
 
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:

@@ -19,7 +19,7 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table, hop_tables
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.instants import to_json
 from tidelake.ledger.history import (
@@ -34,7 +34,7 @@ from tidelake.ledger.history import (
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, source_lag
-from tidelake.runtime.checkpoints import CheckpointGuard, open_generation
+from tidelake.runtime.checkpoints import CheckpointGuard, newest_logged, open_generation
 from tidelake.runtime.landed_files import check_landing
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
@@ -102,7 +102,7 @@ class AlertContext:
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
         """The existing tables that each hop commits to."""
-        tables = hop_tables(self.lake, self.pipeline)
+        tables = {hop: self.lake.closing_tables(self.pipeline, hop) for hop in HOPS}
         return {hop: [table for table in own if table.exists] for hop, own in tables.items()}
 
     @cached_property
@@ -252,13 +252,7 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
-    inputs: Mapping[str, Table] = {}
-    if hop == "silver":
-        inputs = lake.silver_inputs(name)
-    if hop == "gold":
-        from tidelake.runtime.gold_tables import inputs_of  # noqa: PLC0415  Spark is slow to load
-
-        inputs = inputs_of(lake, context.pipeline)
+    inputs = lake.hop_inputs(context.pipeline, hop)
     guard = CheckpointGuard(fence, folder / fence.generation, tuple(tables), inputs)
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
@@ -296,8 +290,7 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
         batch = min(one.batch for one in closed)
         committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
-        files = [file.name for file in (checkpoint / "commits").glob("[0-9]*")]
-        committed = max((int(name) for name in files if name.isdigit()), default=-1)
+        committed = newest_logged(checkpoint / "commits")
         # `hop_refused` reports a missing checkpoint, with another remedy.
         if not checkpoint.exists() or committed >= batch:
             continue
@@ -457,11 +450,10 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
     """Find expressions of gold tables that failed on events of the last hour of batches."""
     failed: Counter[str] = Counter()
     since: list[datetime] = []
-    for name in context.pipeline.gold_names:
-        table = context.lake.table(name)
-        for commit in newest_batches(table) if table.exists else ():
+    for table in context.closing["gold"]:
+        for commit in newest_batches(table):
             if commit.note.get("failed"):
-                failed[name] += int(commit.note["failed"])
+                failed[table.name] += int(commit.note["failed"])
                 since.append(commit.written_at)
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())

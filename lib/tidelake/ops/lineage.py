@@ -26,7 +26,6 @@ from tidelake.errors import MachineError, UsageError
 from tidelake.folders import absolute, namespace_of
 from tidelake.instants import now
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_tables import inputs_of
 from tidelake.runtime.hop import Run
 from tidelake.visible import first_line
 
@@ -54,13 +53,6 @@ class LineageFlow(NamedTuple):
 
     inputs: tuple[LineagePlace, ...] = ()
     outputs: tuple[LineagePlace, ...] = ()
-
-
-class Written(NamedTuple):
-    """Rows that a hop wrote to a table, and the table's version afterwards."""
-
-    rows: int
-    version: int
 
 
 @dataclass(frozen=True)
@@ -99,8 +91,8 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
         reads = [*lake.silver_inputs(name).values(), *dimensions]
         writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
     else:
-        reads = list(inputs_of(lake, pipeline).values())
-        writes = [lake.table(one) for one in pipeline.gold_names]
+        reads = list(lake.hop_inputs(pipeline, hop).values())
+        writes = lake.closing_tables(pipeline, "gold")
     inputs = sources + [LineagePlace(namespace, one.name, one) for one in dict.fromkeys(reads)]
     outputs = [LineagePlace(namespace, one.name, one) for one in writes]
     return LineageFlow(tuple(inputs), tuple(outputs))
@@ -143,13 +135,14 @@ def event_of(
     flow: LineageFlow | None = None,
     *,
     schemas: Mapping[str, Sequence[tuple[str, str]]] | None = None,
-    written: Mapping[str, Written] | None = None,
+    written: Mapping[str, tuple[int, int]] | None = None,
     error: str = "",
 ) -> Any:
     """Build a run event with the client's models.
 
-    ``schemas`` has the name and type of each column and ``written`` the rows written, both by
-    logical table name; ``error`` is the message of the error that stopped the job.
+    By logical table name, ``schemas`` has the name and type of each column, and ``written`` the
+    rows written and the table's version afterwards; ``error`` is the message of the error that
+    stopped the job.
     """
     model, facets = _loaded("event_v2"), _loaded("facet_v2")
     flow = flow or LineageFlow()
@@ -308,12 +301,12 @@ def _tables(places: Sequence[LineagePlace]) -> list[Table]:
 
 def _written(
     flow: LineageFlow, before: Mapping[str, int], versions: Mapping[str, int]
-) -> dict[str, Written]:
+) -> dict[str, tuple[int, int]]:
     """Count the rows written to each table between versions, not those that merges copied."""
     written = {}
     for table in _tables(flow.outputs):
         first, last = before[table.name], versions[table.name]
         new = (one for one in commits(table, up_to=last) if one.version > first and one.batch >= 0)
         if last >= 0:
-            written[table.name] = Written(sum(one.added_rows - one.copied for one in new), last)
+            written[table.name] = sum(one.added_rows - one.copied for one in new), last
     return written

@@ -107,7 +107,7 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
     name = pipeline.name
     tables = [lake.bronze(name), lake.requeue(name), lake.schemas(name), lake.silver(name)]
     tables += [lake.quarantine(name), lake.late(name), lake.discarded(name)]
-    tables += map(lake.table, pipeline.gold_names)
+    tables += lake.closing_tables(pipeline, "gold")
     tables += [lake.books(), lake.epochs(), lake.progress()]
     return [table for table in tables if table.exists]
 

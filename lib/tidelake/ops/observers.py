@@ -11,10 +11,11 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import islice
 from operator import methodcaller
 from queue import Empty, SimpleQueue
@@ -25,7 +26,7 @@ from pyspark.sql.streaming import listener
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table, hop_tables
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
 from tidelake.kafka.topic_offsets import total
 from tidelake.ledger.history import BacklogReader
@@ -51,14 +52,8 @@ _LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
 _OVERDUE = timedelta(seconds=10)
 # Batches that are kept for alerts: an hour of batches of a second.
 _RECENT = 3_600
-
-
-class Started(NamedTuple):
-    """A hop's query started; ``limit`` is the largest input of a batch, in the hop's unit."""
-
-    hop: Hop
-    generation: str
-    limit: int | None
+# Generation and limit of a hop whose start was not reported.
+_UNKNOWN: tuple[str, int | None] = "", None
 
 
 class Closed(NamedTuple):
@@ -68,15 +63,6 @@ class Closed(NamedTuple):
     batch: int
     rows: int
     seconds: float
-    at: datetime
-
-
-class Failed(NamedTuple):
-    """A hop stopped with an error, given by its class and message."""
-
-    hop: Hop
-    kind: str
-    message: str
     at: datetime
 
 
@@ -98,9 +84,6 @@ class TriggerProgress:
     def seconds(self) -> float:
         """Duration of the whole trigger: planning, the batch, and both checkpoint writes."""
         return self.phases.get("triggerExecution", 0) / 1000
-
-
-Message = Started | Closed | Failed | TriggerProgress
 
 
 class TriggerListener(listener.StreamingQueryListener):
@@ -139,7 +122,10 @@ class TriggerListener(listener.StreamingQueryListener):
 
 
 class BatchJoiner:
-    """Joins each batch with its trigger and with the metadata of its commit."""
+    """Joins each batch with its trigger and with the metadata of its commit.
+
+    Each method takes a report, and yields the batches or the failure that it completes.
+    """
 
     def __init__(self, lake: Lake, pipeline: Pipeline, run: str, interval: float | None) -> None:
         """Join batches of one run; ``interval`` is the trigger interval in seconds, or None."""
@@ -150,7 +136,8 @@ class BatchJoiner:
         self._backlogs = BacklogReader(lake, pipeline)
         self._open: dict[tuple[Hop, int], Closed] = {}
         self._reported: dict[Hop, TriggerProgress] = {}
-        self._started: dict[Hop, Started] = {}
+        # The generation, and the limit of a batch.
+        self._started: dict[Hop, tuple[str, int | None]] = {}
         # Number and start of the last measured batch of each hop.
         self._last: dict[Hop, tuple[int, datetime]] = {}
         # Silver's watermark, and when it took that value.
@@ -161,28 +148,34 @@ class BatchJoiner:
         """Whether a committed batch still lacks Spark's report of its trigger."""
         return bool(self._open)
 
-    def take(self, message: Message) -> Iterator[Measured]:
-        """Process a message and yield the batch or failure that it completes, if any."""
-        hop: Hop | None = None
-        if isinstance(message, Started):
-            self._started[message.hop] = message
-        elif isinstance(message, Failed):
-            batch = self._last[message.hop][0] + 1 if message.hop in self._last else -1
-            times = {"started_at": message.at, "ended_at": message.at}
-            error = {"error_class": message.kind, "error": message.message}
-            yield self._record(message.hop, batch=batch, **times, **error)
-        elif isinstance(message, Closed):
-            hop = message.hop
-            self._open[message.hop, message.batch] = message
-        else:
-            by_query = {f"{self._pipeline.name}-{hop}": hop for hop in HOPS}
-            hop = by_query.get(message.query)
-            if hop is not None:
+    def started(self, hop: Hop, generation: str, limit: int | None) -> Iterable[Measured]:
+        """A hop's query started; ``limit`` is the largest input of a batch, in the hop's unit."""
+        self._started[hop] = generation, limit
+        return ()
+
+    def failed(self, hop: Hop, kind: str, message: str, at: datetime) -> Iterator[Measured]:
+        """A hop stopped with an error, given by its class and message."""
+        batch = self._last[hop][0] + 1 if hop in self._last else -1
+        error = {"error_class": kind, "error": message}
+        yield self._record(hop, batch=batch, started_at=at, ended_at=at, **error)
+
+    def closed(self, batch: Closed) -> Iterator[Measured]:
+        """A batch was committed to the tables."""
+        self._open[batch.hop, batch.batch] = batch
+        yield from self._joined(batch.hop)
+
+    def triggered(self, trigger: TriggerProgress) -> Iterator[Measured]:
+        """Spark reported a trigger, of any query."""
+        for hop in HOPS:
+            if trigger.query == f"{self._pipeline.name}-{hop}":
                 # With Spark Connect the trigger's progress may arrive before the batch's report.
-                self._reported[hop] = message
+                self._reported[hop] = trigger
+                yield from self._joined(hop)
+
+    def _joined(self, hop: Hop) -> Iterator[Measured]:
         # A trigger without a batch report wrote nothing: an earlier run committed and measured it.
-        trigger = self._reported.get(hop) if hop else None
-        closed = self._open.pop((hop, trigger.batch), None) if hop and trigger else None
+        trigger = self._reported.get(hop)
+        closed = self._open.pop((hop, trigger.batch), None) if trigger else None
         if closed is not None:
             yield self._measured(closed, trigger)
 
@@ -194,18 +187,17 @@ class BatchJoiner:
                 yield self._measured(closed, None)
 
     def _record(self, hop: Hop, **values: Any) -> Measured:
-        started = self._started.get(hop)
         return Measured(
             pipeline=self._pipeline.name,
             hop=hop,
-            generation=started.generation if started else "",
+            generation=self._started.get(hop, _UNKNOWN)[0],
             run=self._run,
             interval_seconds=self._interval,
             **values,
         )
 
     def _measured(self, closed: Closed, trigger: TriggerProgress | None) -> Measured:
-        hop, started = closed.hop, self._started.get(closed.hop)
+        hop = closed.hop
         started_at, seconds = closed.at - timedelta(seconds=closed.seconds), closed.seconds
         # A batch that changes its own limit is retried after its commit: Spark then reports the
         # second attempt, which began later and wrote nothing.
@@ -231,7 +223,7 @@ class BatchJoiner:
             state_bytes=trigger.state_bytes if trigger else None,
             waiting=waiting,
             lag_seconds=lag,
-            limit=started.limit if started else None,
+            limit=self._started.get(hop, _UNKNOWN)[1],
             **self._noted(closed, trigger.state_rows if trigger else None, ended_at),
         )
 
@@ -256,7 +248,7 @@ class BatchJoiner:
     def _waiting(self, hop: Hop, batch: int, at: datetime) -> tuple[int | None, float | None]:
         """Return the backlog of a hop after its batch, and the age of its oldest input (s)."""
         lake, pipeline = self.lake, self._pipeline
-        reader = hop_tables(lake, pipeline)[hop][0]
+        reader = lake.closing_tables(pipeline, hop)[0]
         # Only the alerts need to know how the backlog changed.
         backlog = self._backlogs.backlog(hop, reader, now=at, lately=timedelta(0))
         if backlog is not None:
@@ -290,11 +282,11 @@ class RunObserver:
         self._sinks = list(sinks)
         self._say = say
         self._lineage = lineage
-        self._queue: SimpleQueue[Message | None] = SimpleQueue()
+        self._queue: SimpleQueue[Callable[[], Iterable[Measured]] | None] = SimpleQueue()
         self._recent: deque[Measured] = deque(maxlen=_RECENT)
         self._lock = threading.Lock()
         self._has_failed = False
-        self._listener = TriggerListener(self.hear)
+        self._listener = TriggerListener(lambda trigger: self.hear(joining.triggered, trigger))
         self._sessions: list[SparkSession] = []
         self._thread = threading.Thread(target=self._work, name="tidelake-metrics", daemon=True)
         self._thread.start()
@@ -318,12 +310,12 @@ class RunObserver:
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
         """Record the start of a hop."""
-        self.hear(Started(hop, generation, limit))
+        self.hear(self._joining.started, hop, generation, limit)
         self._report(lambda lineage: lineage.starts(hop))
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Record a committed batch."""
-        self.hear(Closed(hop, batch, rows, seconds, now()))
+        self.hear(self._joining.closed, Closed(hop, batch, rows, seconds, now()))
 
     def ends(self, hop: Hop) -> None:
         """Forward the end of a hop, which has no metrics."""
@@ -331,12 +323,12 @@ class RunObserver:
 
     def failed(self, hop: Hop, error: Exception) -> None:
         """Record the error's class and message, without values of rows."""
-        self.hear(Failed(hop, type(error).__name__, kind_of(error), now()))
+        self.hear(self._joining.failed, hop, type(error).__name__, kind_of(error), now())
         self._report(lambda lineage: lineage.failed(hop, error))
 
-    def hear(self, message: Message) -> None:
-        """Queue a message."""
-        self._queue.put(message)
+    def hear(self, report: Callable[..., Iterable[Measured]], *values: Any) -> None:
+        """Queue a report to the :class:`BatchJoiner`."""
+        self._queue.put(partial(report, *values))
 
     def recent(self) -> tuple[Measured, ...]:
         """Return the latest batches, oldest first."""
@@ -357,10 +349,10 @@ class RunObserver:
     def _work(self) -> None:
         while True:
             with suppress(Empty):
-                message = self._queue.get(timeout=_POLL_SECONDS)
-                if message is None:
+                report = self._queue.get(timeout=_POLL_SECONDS)
+                if report is None:
                     break
-                self._record(self._joining.take(message))
+                self._record(report())
             if self._joining.waits:
                 # Some compute has no listeners, and a stopped query reports no progress.
                 self._record(self._joining.rest(until=now() - _OVERDUE))
@@ -368,7 +360,7 @@ class RunObserver:
         self._record(self._joining.rest())
         self._for_each_sink(methodcaller("close"))
 
-    def _record(self, measures: Iterator[Measured]) -> None:
+    def _record(self, measures: Iterable[Measured]) -> None:
         """Store measures and write them to the sinks; report the first error in computing them."""
         try:
             for measured in measures:

@@ -11,15 +11,13 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelake.config.standard import PROGRESS_COLUMNS
-from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold
-from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
-from tidelake.delta.merge import compact, is_due
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
-from tidelake.instants import from_json, now, to_json
+from tidelake.instants import from_json, now
 from tidelake.ledger.query import ask
-from tidelake.runtime.schemas import from_ddl, from_records
+from tidelake.runtime.schemas import append_records
 
 if TYPE_CHECKING:
     from tidelake.ledger.history import Backlog
@@ -73,13 +71,6 @@ class Measured:
     error_class: str | None = None
     error: str | None = None
 
-    def to_json(self) -> dict[str, Any]:
-        """Return the record with instants as ISO 8601, keys in the order of the table."""
-        data = asdict(self)
-        for name in ("started_at", "ended_at", "watermark"):
-            data[name] = to_json(data[name])
-        return data
-
 
 class Sink:
     """A destination of batch metrics, called from one thread; messages contain its ``name``."""
@@ -112,7 +103,7 @@ class ProgressTable(Sink):
 
     def put(self, measured: Measured) -> None:
         """Buffer the metrics of a batch."""
-        self._waiting.append(measured.to_json())
+        self._waiting.append(asdict(measured))
 
     def tick(self) -> None:
         """Append the buffered rows, at most once a minute."""
@@ -128,19 +119,12 @@ class ProgressTable(Sink):
         spark, table = self.run.spark, self.run.lake.progress()
         # Hops may run in several processes, which all append to this table.
         with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
-            name = self.run.pipeline.name
-            stamp = {"pipeline": name, "hop": "progress", "generation": FIRST_GENERATION}
-            moment = now()
-            created = {**stamp, "batch": CREATION, "cleaned_at": moment.isoformat()}
-            ensure_table(spark, table, from_ddl(spark, _DDL), created)
-            last = last_commit(table)
-            batch = last.batch + 1 if last else 0
+            name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None
-            cleaned = self._cleaned(before, moment)
-            note = {**stamp, "batch": batch, "cleaned_at": cleaned.isoformat()}
-            append(from_records(spark, rows, _DDL), table, note)
-            if is_due(batch):
-                compact(spark, table)
+            cleaned = self._cleaned(before, now()).isoformat()
+            append_records(
+                spark, table, rows, _DDL, pipeline=name, hop="progress", cleaned_at=cleaned
+            )
 
     def _cleaned(self, before: datetime | None, moment: datetime) -> datetime:
         """Delete rows older than ``keep`` once a day; return when that was last done."""

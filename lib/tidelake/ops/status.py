@@ -15,9 +15,9 @@ from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, batch_reached, last_commit, slowest_of
-from tidelake.delta.notes import DimensionUse, FateCount, SilverNote, position
+from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
 from tidelake.delta.positions import bytes_between, rows_between
-from tidelake.delta.tables import Hop, Lake, hop_tables
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
@@ -29,8 +29,6 @@ from tidelake.spark.tuning import BRIEF_RUN_BYTES
 
 Verdict = Literal["none", "unknown", "falls", "rests", "limit", "slots", "partitions", "enough"]
 Trend = Literal["growing", "falling", "steady"]
-# By topic and partition: the lag at the earlier check, None where unknown, and the latest.
-Lags = dict[tuple[str, str], tuple[int | None, int]]
 
 # Default for how long a lag may last.
 LAG_SECONDS = 300.0
@@ -175,7 +173,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     name = pipeline.name
     require_tables(lake, name)
     now = now or datetime.now(UTC)
-    tables = hop_tables(lake, pipeline)
+    tables = {hop: lake.closing_tables(pipeline, hop) for hop in HOPS}
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     silver = lake.silver(name)
     note = SilverNote.of(last_commit(silver))
@@ -203,7 +201,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         else:
             offered = offered_files(pipeline)
             waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
-        rows = sum(rows_read(hop, commit) for commit in histories[table.name])
+        rows = sum(map(rows_read, histories[table.name]))
         generation, at = (last.generation, last.written_at) if last else (None, None)
         hops.append(HopStatus(hop, generation, batch_reached(table), rows, waiting, at))
     held_back, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
@@ -226,15 +224,6 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     )
 
 
-def rows_read(hop: str, commit: Commit) -> int:
-    """Return the number of rows that a batch of a hop read."""
-    if hop == "bronze":
-        return commit.added_rows
-    if hop == "silver":
-        return sum(FateCount(*count).rows for count in commit.note.get("counts", ()))
-    return int(commit.note.get("rows", 0))
-
-
 def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     """Estimate without Spark whether the backlog of all hops is small; False if unknown.
 
@@ -250,7 +239,7 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     if landed > BRIEF_RUN_BYTES:
         return False
     for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
-    golds = hop_tables(lake, pipeline)["gold"]
+    golds = lake.closing_tables(pipeline, "gold")
     reached = (position(last_commit(gold), "silver") for gold in golds)
     for_gold = max((bytes_between(silver, since) for since in reached), default=0)
     return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
@@ -312,27 +301,24 @@ def lag_of(
     older = [check for check in checks[1:] if check.at < latest.at]
     apart = (check for check in older if latest.at - check.at >= _MIN_CHECK_INTERVAL)
     earlier = next(apart, older[-1] if older else None)
-    was = earlier.behind if earlier else {}
-    lags: Lags = {
-        (topic, partition): (was.get(topic, {}).get(partition), lag)
-        for topic, of_topic in latest.behind.items()
-        for partition, lag in of_topic.items()
-    }
-    partitions = []
-    for (topic, partition), (before, lag) in lags.items():
-        taken, trend = latest.taken[topic][partition], trend_of(before, lag)
-        partitions.append(PartitionLag(topic, int(partition), taken, taken + lag, lag, trend))
+    partitions, arrived = [], 0
+    # Of each partition the lag at the earlier check, None where unknown, and the latest.
+    lags: list[tuple[int | None, int]] = []
+    for topic, of_topic in latest.behind.items():
+        for partition, lag in of_topic.items():
+            taken = latest.taken[topic][partition]
+            before = earlier.behind.get(topic, {}).get(partition) if earlier else None
+            # Partitions added since are ignored.
+            if earlier and before is not None:
+                arrived += taken + lag - earlier.taken[topic][partition] - before
+            lags.append((before, lag))
+            trend = trend_of(before, lag)
+            partitions.append(PartitionLag(topic, int(partition), taken, taken + lag, lag, trend))
     recent = [commit for commit in newest_first if commit.note.get("records")][:_RATE_BATCHES]
     took: int = sum(commit.note["records"] for commit in recent)
     rate = took / sum(map(_seconds, recent)) if recent else None
     arriving = None
     if earlier:
-        # Partitions added since are ignored.
-        arrived = sum(
-            latest.taken[topic][partition] + lag - earlier.taken[topic][partition] - before
-            for (topic, partition), (before, lag) in lags.items()
-            if before is not None
-        )
         arriving = max(arrived, 0) / (latest.at - earlier.at).total_seconds()
     slots = recent[0].note["slots"] if recent else 1
     tasks = max(len(lags), min_partitions)
@@ -348,7 +334,7 @@ def lag_of(
         arriving_per_second=arriving,
         catch_up_seconds=catch_up if waits else 0.0,
         advice=advise(
-            list(lags.values()),
+            lags,
             rows_per_slot=rate / min(slots, tasks) if rate else None,
             slots=slots,
             tasks=tasks,

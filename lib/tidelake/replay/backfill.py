@@ -3,7 +3,7 @@
 Green tables are those that a backfill fills; live tables are those that users read. Green tables
 and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
 bronze, resolve to the live ones, so the ordinary hops can continue a backfill. Comparing, promoting
-and rolling back: :mod:`tidelake.replay.promotion`.
+and rolling back: :mod:`tidelake.replay.backfill_promotion`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime, timedelta
-from statistics import median
+from datetime import datetime
 from typing import Literal
 
 from pyspark.sql import DataFrame
@@ -21,17 +20,17 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.notes import SilverNote, changed_definition, hash_of, positions
+from tidelake.delta.log import CREATION, last_commit, newest_version
+from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history, rate_of, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
-from tidelake.replay.generations import closing_tables, decided_before, rebuild_gold, rebuild_silver
+from tidelake.replay.generations import decided_before, rebuild_gold, rebuild_silver
 from tidelake.replay.verify_silver import BATCH_COLUMNS
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
@@ -40,11 +39,11 @@ from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 Start = Literal["bronze", "silver"]
+# A range of event time: inclusive start, exclusive end (UTC).
+Span = tuple[datetime, datetime]
 Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
-# Commits further apart are not consecutive batches of one run.
-_ONE_RUN = timedelta(minutes=5)
 
 _NEXT: dict[Stage, str] = {
     "building": "Continue with: tidelake backfill run {0}",
@@ -101,14 +100,6 @@ class State:
     span: Sequence[str] | None = None
     since: str | None = None
     requeue: int | None = None
-
-
-@dataclass(frozen=True)
-class Span:
-    """A range of event time: inclusive start, exclusive end (UTC)."""
-
-    start: datetime
-    end: datetime
 
 
 @dataclass(frozen=True)
@@ -225,15 +216,13 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     steps = []
     rows = count(source)
     if start == "bronze":
-        closing = history(lake, silver) if silver.exists else []
-        rate = _rate(closing, [sum(SilverNote.of(commit).taken.values()) for commit in closing])
+        rate = rate_of(history(lake, silver)) if silver.exists else None
         own = green_lake(lake, pipeline, start).own
         fills = tuple(sorted(table for table in own if table.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
     gold = lake.table(pipeline.gold_names[0])
-    merged = history(lake, gold) if gold.exists else []
-    rate = _rate(merged, [int(commit.note.get("rows", 0)) for commit in merged])
+    rate = rate_of(history(lake, gold)) if gold.exists else None
     version = newest_version(silver)
     steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps
@@ -243,16 +232,6 @@ def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
     source = lake.table(f"{start}.{pipeline.name}")
     require_table(source, pipeline.name)
     return source
-
-
-def _rate(newest_first: Sequence[Commit], rows: Sequence[int]) -> float | None:
-    """Return the median rows per second between consecutive commits."""
-    rates = [
-        count / apart.total_seconds()
-        for later, earlier, count in zip(newest_first, newest_first[1:], rows, strict=False)
-        if count and timedelta(0) < (apart := later.written_at - earlier.written_at) < _ONE_RUN
-    ]
-    return median(rates) if rates else None
 
 
 def build(
@@ -283,7 +262,7 @@ def build(
         start,
         hash_of(pipeline),
         # A list, to compare equal with the state read from JSON.
-        span=None if span is None else [span.start.isoformat(), span.end.isoformat()],
+        span=None if span is None else [one.isoformat() for one in span],
         since=None if since is None else since.isoformat(),
     )
     built = replace(wanted, stage="built")
@@ -329,7 +308,7 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
 
 
 def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
-    found = [last_commit(table) for table in closing_tables(green, "gold")]
+    found = [last_commit(one) for one in green.lake.closing_tables(green.pipeline, "gold")]
     if None not in found and len({one.generation for one in found if one}) == 1:
         return
     if span is None:
@@ -337,7 +316,8 @@ def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)
-    green.progress.say(f"computing {span.start:%F %T} to {span.end:%F %T} (UTC) of gold")
+    start, end = span
+    green.progress.say(f"computing {start:%F %T} to {end:%F %T} (UTC) of gold")
     rebuild_gold(green, until=until, rows_of=_rows_in(live, versions, span))
 
 
@@ -378,7 +358,7 @@ def _rows_in(
     A row is in the range if its first instant is. Tables whose rows have no instant are recomputed
     whole.
     """
-    first, end = F.lit(span.start), F.lit(span.end)
+    first, end = map(F.lit, span)
 
     def rows_of(target: Target, inputs: Inputs) -> DataFrame:
         kind = target.kind
@@ -387,7 +367,7 @@ def _rows_in(
         reach = kind.reach
         if reach is not None:
             # Rows in the range depend on no other events.
-            event_time, after = F.col("event_time"), F.lit(span.end + reach)
+            event_time, after = F.col("event_time"), F.lit(span[1] + reach)
             near = (event_time >= first) & (event_time < after)
             whole = inputs.whole
             inputs = Inputs({}, lambda key: whole(key).where(near))

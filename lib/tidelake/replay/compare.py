@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.delta.append import types_of
-from tidelake.silver.classify import utc_date
+from tidelake.silver.stages import utc_date
 
 Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
 # By group (None for rows without marks): the count, the sum of the hashes of the columns that must

@@ -20,12 +20,11 @@ from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
-    GOLD_FREEDOM,
     check_definition,
+    column_changes,
     known_targets,
     silver_freedom,
     silver_schemas,
-    target_schema,
 )
 from tidelake.silver.fields import new_columns
 
@@ -119,17 +118,16 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
 
 
 def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
-    tables = [run.lake.table(name) for name in run.pipeline.gold_names]
+    tables = run.lake.closing_tables(run.pipeline, "gold")
     have_batches = any(last.batch >= 0 for last in map(last_commit, tables) if last)
     for target in known_targets(run):
         table = target.table
         if not table.exists:
             yield TableVerdict(table.name, "new" if have_batches else "not there yet")
             continue
-        wanted = target_schema(run, target)
-        found = tuple(differences(load(run.spark, table).schema, wanted, GOLD_FREEDOM))
         redefined = changed_definition(last_commit(table), target.kind.definition)
-        yield TableVerdict(table.name, "redefined" if redefined else "continues", found)
+        standing: Standing = "redefined" if redefined else "continues"
+        yield TableVerdict(table.name, standing, column_changes(run, target))
     for table in run.lake.existing():
         last = last_commit(table)
         is_own = last is not None and last.note["pipeline"] == run.pipeline.name

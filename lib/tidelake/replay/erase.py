@@ -34,25 +34,8 @@ from tidelake.gold.kinds import span
 from tidelake.instants import to_json
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.readers import needs_of
+from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import clear, folder_of, read_state, what_next
-from tidelake.replay.erase_records import (
-    Erasure,
-    begin,
-    conflicting,
-    count_rows,
-    end,
-    find_records,
-    read_begun,
-    stored_ids,
-    tables_with_records,
-)
-from tidelake.replay.generations import (
-    continue_silver,
-    fitted_to_bronze,
-    gold_mismatches,
-    heads,
-    rebuild_gold,
-)
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.books import copy_books
@@ -116,8 +99,10 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
         UsageError: The pipeline has not run under this root.
     """
     require_tables(run.lake, run.pipeline.name)
-    with fitted_to_bronze(run), CheckpointedFrames() as frames:
-        return count_rows(run, frames.checkpoint(find_records(run, subject)))
+    with generations.fitted_to_bronze(run), CheckpointedFrames() as frames:
+        return erase_records.count_rows(
+            run, frames.checkpoint(erase_records.find_records(run, subject))
+        )
 
 
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
@@ -148,13 +133,13 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     retry = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, with the same value"
     with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
         run = replace(run, locks=locks)
-        begun = read_begun(run, subject)
+        begun = erase_records.read_begun(run, subject)
         if begun is None:
             _refuse_backfill(run)
             locks.step("process what has arrived")
             _drain(run)
-            with fitted_to_bronze(run):
-                begun = begin(run, subject)
+            with generations.fitted_to_bronze(run):
+                begun = erase_records.begin(run, subject)
             # A backfill may have begun since the first check; later ones see the erasure.
             _refuse_backfill(run, begun)
         gave_up, requeued = False, 0
@@ -172,7 +157,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             gave_up = folder_of(lake, pipeline).exists()
             clear(run)
             locks.step("record that all rows are erased")
-            end(run)
+            erase_records.end(run)
         if now:
             locks.step("delete old files")
         broken = purge(run) if now else []
@@ -188,7 +173,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         )
 
 
-def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
+def _refuse_backfill(run: Run, begun: erase_records.Erasure | None = None) -> None:
     """Raise a RefusedError, and end the erasure, while a backfill is unfinished.
 
     Its promotion would restore the rows.
@@ -196,7 +181,7 @@ def _refuse_backfill(run: Run, begun: Erasure | None = None) -> None:
     state = read_state(run.lake, run.pipeline)
     if state is not None and state.stage not in ("promoted", "rolled back"):
         if begun is not None:
-            end(run)
+            erase_records.end(run)
         raise RefusedError(
             f"nothing was erased: {what_next(run.pipeline, state)}; or abandon it by removing "
             f"{folder_of(run.lake, run.pipeline)}"
@@ -217,15 +202,15 @@ def _drain(run: Run) -> None:
     run_hops(run, hops, parse_trigger(AVAILABLE_NOW), held=True)
 
 
-def _delete(run: Run, begun: Erasure) -> None:
+def _delete(run: Run, begun: erase_records.Erasure) -> None:
     """Delete the records from every table that holds them, bronze's rows last."""
     bronze = run.lake.bronze(run.pipeline.name)
     with CheckpointedFrames() as frames:
-        records = frames.checkpoint(stored_ids(run, "records"))
+        records = frames.checkpoint(erase_records.stored_ids(run, "records"))
         reach = span(records, "ingested_at", "ingested_at")
         # The range lets Delta skip files.
         within = between("t.ingested_at", reach) if reach else ""
-        for table in tables_with_records(run.lake, run.pipeline.name):
+        for table in erase_records.tables_with_records(run.lake, run.pipeline.name):
             rows, note = begun.rows.get(table.name, 0), None
             if not rows:
                 continue
@@ -242,22 +227,24 @@ def _delete(run: Run, begun: Erasure) -> None:
             run.progress.say(f"{table.name}: {rows:,} rows erased")
 
 
-def _continue(run: Run, begun: Erasure) -> None:
+def _continue(run: Run, begun: erase_records.Erasure) -> None:
     """Begin a generation of silver after the deletes; rebuild gold if silver lost rows."""
     lake, name = run.lake, run.pipeline.name
     if not any(erasure_of(commit) == begun.name for commit in commits(lake.silver(name))):
-        until = heads(lake.silver_inputs(name))
-        continue_silver(run, until, erased=deductions_note(begun.name, begun.deductions))
-    if any(gold_mismatches(run)):
-        rebuild_gold(run)
+        until = generations.heads(lake.silver_inputs(name))
+        generations.continue_silver(
+            run, until, erased=deductions_note(begun.name, begun.deductions)
+        )
+    if any(generations.gold_mismatches(run)):
+        generations.rebuild_gold(run)
         run.progress.say(f"gold recomputed: {', '.join(run.pipeline.gold_names)}")
 
 
 def _requeue_neighbours(run: Run) -> int:
     """Requeue the neighbours that are still in quarantine."""
     with CheckpointedFrames() as frames:
-        ids = stored_ids(run, "neighbours")
-        rows = conflicting(run).join(ids, on="record_id", how="left_semi")
+        ids = erase_records.stored_ids(run, "neighbours")
+        rows = erase_records.conflicting(run).join(ids, on="record_id", how="left_semi")
         chosen = rows.select("record_id", "ingested_at").distinct()
         return requeue_from(run, chosen, "quarantine", frames)
 
@@ -302,8 +289,11 @@ def _purge_vectors(spark: SparkSession, table: Table) -> None:
 def _filled_tables(run: Run) -> list[Table]:
     """List the existing tables of a pipeline that may hold a subject's rows."""
     lake, name = run.lake, run.pipeline.name
-    gold = [lake.table(table) for table in run.pipeline.gold_names]
-    return [*reversed(tables_with_records(lake, name)), *[table for table in gold if table.exists]]
+    gold = lake.closing_tables(run.pipeline, "gold")
+    return [
+        *reversed(erase_records.tables_with_records(lake, name)),
+        *[table for table in gold if table.exists],
+    ]
 
 
 def _old_files(run: Run) -> Iterator[Remains]:

@@ -31,7 +31,7 @@ from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import stored_schemas
 from tidelake.runtime.transformed_rows import same_rows
-from tidelake.silver.classify import FILTERED, REASONS, SELECTED, STAGE
+from tidelake.silver.stages import FILTERED, REASONS, SELECTED, STAGE
 
 _WAS_FILTERED, _STORED = "filtered", "_stored"
 

@@ -24,19 +24,10 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
 from tidelake.config import FilesSource, KafkaSource, Source
+from tidelake.delta import log
 from tidelake.delta.access import detail, load
-from tidelake.delta.append import append, differences, ensure_table
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import (
-    CREATION,
-    ERASED,
-    REBUILT,
-    Commit,
-    last_commit,
-    newest_version,
-    oldest_version,
-    written_at,
-)
 from tidelake.delta.notes import (
     FRESH,
     SilverNote,
@@ -60,17 +51,16 @@ from tidelake.runtime.gold_tables import (
     Target,
     count_contributions,
     gold_note,
-    inputs_of,
     targets_of,
     up_to,
 )
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.prefilter import PrefilteredBatch
-from tidelake.runtime.schemas import GOLD_FREEDOM, create_silver, from_ddl, target_schema
+from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
-from tidelake.silver.classify import ORIGIN, STAGE
 from tidelake.silver.fates import FATE, QUARANTINED, SILVER
+from tidelake.silver.stages import ORIGIN, STAGE
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
 
@@ -79,16 +69,10 @@ FIRST = 1
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 
 
-def closing_tables(run: Run, hop: Hop) -> list[Table]:
-    """List the tables whose commits complete a hop's batches."""
-    names = run.pipeline.gold_names if hop == "gold" else [f"{hop}.{run.pipeline.name}"]
-    return [run.lake.table(name) for name in names]
-
-
 def next_generation(run: Run, hop: Hop) -> str:
     """Return a generation name that no table or checkpoint has used."""
     names = [folder.name for folder in run.lake.checkpoints(run.pipeline.name, hop).iterdir()]
-    for table in closing_tables(run, hop):
+    for table in run.lake.closing_tables(run.pipeline, hop):
         names += [commit.generation for commit in history(run.lake, table)]
     found = [_GENERATION.fullmatch(name) for name in names]
     return f"g{max((int(match[1]) for match in found if match), default=0) + 1}"
@@ -99,7 +83,7 @@ def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
     return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
 
 
-def begin(
+def prepare_checkpoint(
     run: Run,
     hop: Hop,
     generation: str,
@@ -121,13 +105,10 @@ def begin(
         LeaseLostError: The hop's lock was lost.
     """
     lake, name = run.lake, run.pipeline.name
-    inputs: dict[str, Table] = {}
-    if hop != "bronze":
-        inputs = lake.silver_inputs(name) if hop == "silver" else inputs_of(lake, run.pipeline)
     offsets = [
         # The first commit, which holds the table id, may have been removed from the log.
         delta_offset(table.id or detail(run.spark, table)["id"], until.get(key, BEGINNING))
-        for key, table in inputs.items()
+        for key, table in lake.hop_inputs(run.pipeline, hop).items()
     ]
     run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
     folder = lake.checkpoints(name, hop) / generation
@@ -142,7 +123,7 @@ def continue_hop(
     until: Mapping[str, Position],
     metadata: Mapping[str, Any],
     *,
-    unfilled: int = CREATION,
+    unfilled: int = log.CREATION,
     source: Sequence[str] = (),
     files: Sequence[str] = (),
 ) -> str:
@@ -150,16 +131,18 @@ def continue_hop(
 
     Each table gets a commit that adds no row, with the batch number of its last commit
     (``unfilled`` if no batch filled it) and that commit's metadata, in which keys of ``metadata``
-    replace others. The new checkpoint resumes after the batch of ``tables[0]``; see :func:`begin`
-    for the other arguments.
+    replace others. The new checkpoint resumes after the batch of ``tables[0]``; the other arguments
+    are those of :func:`prepare_checkpoint`.
     """
     generation = next_generation(run, hop)
     newest = [_newest_of(run, hop, table) for table in tables]
-    batches = [max(one.batch, FIRST) if one.batch > CREATION else unfilled for one in newest]
-    begin(run, hop, generation, batches[0], until, source=source, files=files)
+    batches = [max(one.batch, FIRST) if one.batch > log.CREATION else unfilled for one in newest]
+    prepare_checkpoint(run, hop, generation, batches[0], until, source=source, files=files)
     for table, last, batch in zip(tables, newest, batches, strict=True):
         # A rebuild or an erasure must be recorded in exactly one commit.
-        kept = {key: value for key, value in last.note.items() if key not in (REBUILT, ERASED)}
+        kept = {
+            key: value for key, value in last.note.items() if key not in (log.REBUILT, log.ERASED)
+        }
         note = {**kept, **metadata, "generation": generation, "batch": batch}
         run.locks.step(f"begin generation {generation} in {table.name}")
         append(load(run.spark, table).limit(0), table, note, surely_filled=False)
@@ -178,13 +161,13 @@ def continue_silver(
     _delete_uncommitted(run)
     has_read = any(one != BEGINNING for one in until.values())
     metadata: dict[str, Any] = {}
-    if has_read or last.batch > CREATION:
+    if has_read or last.batch > log.CREATION:
         before = SilverNote.of(last)
         metadata |= replace(without_batch(before, until), watermark_in=before.watermark).to_json()
     if erased is not None:
-        metadata[ERASED] = dict(erased)
+        metadata[log.ERASED] = dict(erased)
     # A checkpoint without a batch starts at the first commit of each input.
-    unfilled = FIRST if has_read else CREATION
+    unfilled = FIRST if has_read else log.CREATION
     return continue_hop(run, "silver", [table], until, metadata, unfilled=unfilled)
 
 
@@ -205,13 +188,13 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     return continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
 
 
-def _newest_of(run: Run, hop: Hop, table: Table) -> Commit:
+def _newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
     """Return the newest Tidelake commit to a table that a hop writes.
 
     Raises:
         UsageError: The hop has not run.
     """
-    last = last_commit(table) if table.exists else None
+    last = log.last_commit(table) if table.exists else None
     if last is None:
         # Gold may also read the silver tables of other pipelines.
         name = run.pipeline.name if hop == "gold" else table.bare
@@ -241,7 +224,7 @@ def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[s
     """Replace all rows of a table in one commit; None leaves it empty."""
     run.locks.step(f"{'empty' if rows is None else 'replace'} {table.name}")
     rows = load(run.spark, table).limit(0) if rows is None else rows
-    append(rows, table, {**note, REBUILT: True}, surely_filled=False, replaces=True)
+    append(rows, table, {**note, log.REBUILT: True}, surely_filled=False, replaces=True)
 
 
 def replace_tables(
@@ -256,7 +239,7 @@ def replace_tables(
     metadata, in the order of the commits.
     """
     generation = next_generation(run, hop)
-    note = begin(run, hop, generation, FIRST, until)
+    note = prepare_checkpoint(run, hop, generation, FIRST, until)
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
         replace_rows(run, table, made, {**note, **metadata})
@@ -273,7 +256,8 @@ def rebuild_gold(
 
     Silver is read up to ``until``, None for all of it; ``rows_of`` computes a table's rows.
     """
-    inputs, targets = inputs_of(run.lake, run.pipeline), targets_of(run.lake, run.pipeline)
+    inputs = run.lake.hop_inputs(run.pipeline, "gold")
+    targets = targets_of(run.lake, run.pipeline)
     until = heads(inputs) if until is None else until
     read = up_to(run.spark, inputs, until)
     settled = settled_until((table, until[key]) for key, table in inputs.items())
@@ -287,30 +271,28 @@ def rebuild_gold(
 
 def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     """Return the position after the newest commit of each table."""
-    return {key: (newest_version(table) + 1, -1) for key, table in tables.items()}
+    return {key: (log.newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
 def gold_mismatches(run: Run) -> Iterator[str]:
     """Yield why gold's tables cannot continue from their current state."""
-    found: list[Commit] = []
+    found: list[log.Commit] = []
     for target in targets_of(run.lake, run.pipeline):
         table = target.table
-        last = last_commit(table) if table.exists else None
+        last = log.last_commit(table) if table.exists else None
         if last is None:
             yield f"{table.name} is new"
             return
         if changed_definition(last, target.kind.definition):
             yield f"the definition of {table.name} changed"
-        stored = load(run.spark, table).schema
-        changes = differences(stored, target_schema(run, target), GOLD_FREEDOM)
-        if any(one.verdict == "refused" for one in changes):
+        if any(one.verdict == "refused" for one in column_changes(run, target)):
             yield f"the columns of {table.name} changed"
         found.append(last)
     if len({(one.batch, str(positions(one))) for one in found}) > 1:
         yield "its tables are at different batches"
     reached = positions(found[0])
-    for key, table in inputs_of(run.lake, run.pipeline).items():
-        made = written_at(table, 0) if oldest_version(table) == 0 else None
+    for key, table in run.lake.hop_inputs(run.pipeline, "gold").items():
+        made = log.written_at(table, 0) if log.oldest_version(table) == 0 else None
         if reached and made is not None and made > found[0].written_at:
             yield f"{table.name} was recreated"
         if reached and key not in reached:
@@ -329,16 +311,16 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     lake, name, spark = run.lake, run.pipeline.name, run.spark
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     generation = next_generation(run, "silver")
-    note = {"pipeline": name, "generation": generation, "batch": CREATION}
+    note = {"pipeline": name, "generation": generation, "batch": log.CREATION}
     run.locks.step(f"create the missing tables of {name}")
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
     create_silver(run, {**note, "hop": "silver"})
-    version = newest_version(bronze)
+    version = log.newest_version(bronze)
     rows = load(spark, bronze, version=version)
     run.locks.step(f"empty {requeue.name}")
     spark.sql(f"DELETE FROM {requeue.sql}")
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
-    begin(run, "silver", generation, FIRST, until)
+    prepare_checkpoint(run, "silver", generation, FIRST, until)
     count = rows.count()
     taken = {"bronze": count, "requeue": 0}
     with fitted(spark, count), CheckpointedFrames() as frames:
@@ -475,10 +457,10 @@ def _repair_silver(run: Run) -> Repaired:
 
 
 def _repair_gold(run: Run) -> Repaired:
-    for table in inputs_of(run.lake, run.pipeline).values():
+    for table in run.lake.hop_inputs(run.pipeline, "gold").values():
         _newest_of(run, "silver", table)
     why = next(gold_mismatches(run), "")
     if why:
         return Repaired(rebuild_gold(run), why)
-    tables = closing_tables(run, "gold")
+    tables = run.lake.closing_tables(run.pipeline, "gold")
     return Repaired(continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime, timedelta
+from datetime import date, datetime
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Window
@@ -26,7 +26,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import span
-from tidelake.instants import from_json, from_micros, to_json
+from tidelake.instants import from_micros, now, now_after, to_json
 from tidelake.ledger.history import require_table
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
@@ -36,8 +36,8 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import from_ddl, schemas_for
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.transformed_rows import same_rows
-from tidelake.silver.classify import STAGE
 from tidelake.silver.fates import FATE, QUARANTINED
+from tidelake.silver.stages import STAGE
 
 Reason = Literal["late", "quarantine"]
 _DISCARDED_DDL = (
@@ -194,7 +194,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
                 "stage",
                 "reasons",
                 F.lit(why).alias("why"),
-                F.lit(datetime.now(UTC)).alias("discarded_at"),
+                F.lit(now()).alias("discarded_at"),
             )
         )
         count, (xor, total) = rows.agg(F.count("*"), fingerprint()).collect()[0]
@@ -279,8 +279,6 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
 
 
 def next_instant(run: Run) -> datetime:
-    """Return the current time, but at least 1 µs after the last requeue: clocks may go back."""
-    now = datetime.now(UTC)
+    """Return the current time, after the last requeue."""
     last = last_commit(run.lake.requeue(run.pipeline.name))
-    before = from_json(last.note.get("requeued_at")) if last else None
-    return now if before is None else max(now, before + timedelta(microseconds=1))
+    return now_after(last.note.get("requeued_at") if last else None)

@@ -22,9 +22,10 @@ from tidelake.delta.log import last_commit, newest_version, repeated
 from tidelake.delta.notes import arrivals_in, erasure_of, hash_of, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.fingerprints import EMPTY, Fingerprint, contents, contents_in, fingerprint, ids_in
+from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
 from tidelake.gold.kinds import GoldKind, Inputs, span
 from tidelake.instants import from_json, from_micros
+from tidelake.ledger.commit_checks import Mark
 from tidelake.ledger.history import history, require_table
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay.compare import (
@@ -43,7 +44,7 @@ from tidelake.replay.compare import (
 from tidelake.replay.generations import fitted_to_bronze
 from tidelake.replay.verify_silver import BATCH_COLUMNS, EVENTS, judge_silver, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.gold_tables import Target, inputs_of, targets_of, up_to
+from tidelake.runtime.gold_tables import Target, targets_of, up_to
 from tidelake.runtime.hop import Run
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
@@ -128,28 +129,6 @@ def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
         yield Judged(target.table, version, judge_target(run, target, version, since))
 
 
-class _Mark(NamedTuple):
-    """The rows of one arrival: their number, and the fingerprints of ids and of whole records.
-
-    ``contents`` is None if a commit of an earlier version lacks it.
-    """
-
-    rows: int = 0
-    ids: Fingerprint = EMPTY
-    contents: Fingerprint | None = EMPTY
-
-    def plus(self, other: _Mark, *, sign: int = 1) -> _Mark:
-        whole = None
-        if self.contents and other.contents:
-            whole = self.contents.plus(other.contents, sign=sign)
-        return _Mark(self.rows + sign * other.rows, self.ids.plus(other.ids, sign=sign), whole)
-
-    def agrees(self, other: _Mark) -> bool:
-        if self.rows != other.rows or not self.ids.agrees(other.ids):
-            return False
-        return not (self.contents and other.contents) or self.contents.agrees(other.contents)
-
-
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
     """Compare bronze's rows with the counts in its commits, by arrival.
 
@@ -162,22 +141,22 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     rows = load(run.spark, table, version=version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
-    expected: dict[datetime, _Mark] = {}
+    expected: dict[datetime, Mark] = {}
     counted = []
     for commit in commits:
         note, arrived = commit.note, from_json(commit.note.get("ingested_at"))
         if arrived is not None and (since is None or arrived >= since):
-            mark = _Mark(int(note["records"]), ids_in(note), contents_in(note))
-            expected[arrived] = expected.get(arrived, _Mark()).plus(mark)
+            mark = Mark(int(note["records"]), ids_in(note), contents_in(note))
+            expected[arrived] = expected.get(arrived, Mark()).plus(mark)
             counted.append(commit)
     for one in arrivals_in(commits):
         if one.ingested_at in expected:
-            erased = _Mark(one.rows, one.ids, one.whole)
-            expected[one.ingested_at] = expected[one.ingested_at].plus(erased, sign=-1)
+            erased = Mark(one.rows, one.ids, one.whole)
+            expected[one.ingested_at] = expected[one.ingested_at].minus(erased)
     found, by_day = _stored(rows)
     differences = []
     for arrived in sorted(expected.keys() | found.keys()):
-        wanted, stored = expected.get(arrived, _Mark()), found.get(arrived, _Mark())
+        wanted, stored = expected.get(arrived, Mark()), found.get(arrived, Mark())
         if not wanted.agrees(stored):
             kind: Kind = "missing" if wanted.rows > stored.rows else "extra"
             counts = {"rows": (wanted.rows, stored.rows)}
@@ -209,19 +188,19 @@ def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
     return compare(wanted, once, _BRONZE)
 
 
-def _stored(rows: DataFrame) -> tuple[dict[datetime, _Mark], dict[str, tuple[int, int]]]:
+def _stored(rows: DataFrame) -> tuple[dict[datetime, Mark], dict[str, tuple[int, int]]]:
     """Count the stored rows by arrival and, with the sums of their hashes, by day (UTC)."""
     columns = {name: F.col(name) for name in BRONZE_COLUMNS}
     hashed = row_hash(columns, types_of(rows.schema))
     summed = rows.groupBy(F.unix_micros("ingested_at")).agg(
         F.count("*"), fingerprint(), contents(), *sums_of_hash(hashed)
     )
-    found: dict[datetime, _Mark] = {}
+    found: dict[datetime, Mark] = {}
     days: dict[str, tuple[int, int]] = {}
     for micros, count, ids, marks, *parts in summed.collect():
         arrived = from_micros(micros)
         if arrived is not None:
-            found[arrived] = _Mark(count, Fingerprint.of(*ids), Fingerprint.of(*marks))
+            found[arrived] = Mark(count, Fingerprint.of(*ids), Fingerprint.of(*marks))
             day = arrived.astimezone(UTC).date().isoformat()
             total, hashes = days.get(day, (0, 0))
             days[day] = total + count, hashes + joined(parts)
@@ -253,7 +232,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     With ``since``, compare only rows that later arrivals may have changed. A table without a bound
     on how far back an arrival changes rows, such as sessions, is compared whole.
     """
-    tables = inputs_of(run.lake, run.pipeline)
+    tables = run.lake.hop_inputs(run.pipeline, "gold")
     last = last_commit(target.table, up_to=version)
     read = up_to(run.spark, tables, {key: position(last, key) for key in tables})
     found = load(run.spark, target.table, version=version).drop(*BATCH_COLUMNS)

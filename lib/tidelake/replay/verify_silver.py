@@ -21,17 +21,9 @@ from tidelake.delta.log import CREATION, Commit, newest_version
 from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.instants import to_json
 from tidelake.ledger.history import history
 from tidelake.ledger.side_tables import ClosedBatch
-from tidelake.replay.compare import (
-    RowDifference,
-    TableComparison,
-    TableShape,
-    compare,
-    marks,
-    summed,
-)
+from tidelake.replay import compare
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -58,8 +50,8 @@ from tidelake.spark.tuning import BROADCAST
 
 # The columns that identify the batch that wrote a row.
 BATCH_COLUMNS = ("_generation", "_batch")
-EVENTS = TableShape(key=("record_id",), moment="event_time")
-_FAILED = TableShape(key=("record_id",), moment="ingested_at")
+EVENTS = compare.TableShape(key=("record_id",), moment="event_time")
+_FAILED = compare.TableShape(key=("record_id",), moment="ingested_at")
 
 _MARK, _PINS = "_mark", "_pins"
 _UNREAD = "_quarantined_unread"
@@ -118,7 +110,7 @@ def read_inputs(run: Run) -> SilverInputs:
 
 def judge_silver(
     run: Run, inputs: SilverInputs, since: datetime | None, frames: CheckpointedFrames
-) -> dict[str, TableComparison]:
+) -> dict[str, compare.TableComparison]:
     """Compare silver, quarantine and late with a recomputation from bronze, by table.
 
     The inputs are those of :func:`read_inputs`, limited to ``since``.
@@ -147,7 +139,7 @@ def judge_silver(
 
 def _compare_tables(
     run: Run, inputs: SilverInputs, decided: DataFrame
-) -> tuple[dict[str, TableComparison], dict[str, int]]:
+) -> tuple[dict[str, compare.TableComparison], dict[str, int]]:
     """Compare each table with its computed rows, hashing all tables' rows in one pass.
 
     Returns:
@@ -169,27 +161,27 @@ def _compare_tables(
         types = types_of(stored.schema)
         names = shaped.select(f"{fate}.*").columns
         typed = {name: F.col(f"{fate}.{name}").cast(types[name]) for name in names}
-        of_row = F.when(F.col(FATE) == fate, marks(typed, types, shapes[fate]))
+        of_row = F.when(F.col(FATE) == fate, compare.marks(typed, types, shapes[fate]))
         shaped = shaped.withColumn(f"_of_{fate}", of_row)
     first = F.coalesce(*[f"_of_{fate}" for fate in tables]).alias("_of_row")
-    sums = summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
+    sums = compare.summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
     found = {}
     for fate, (table, stored) in tables.items():
         computed = decided.where(F.col(FATE) == fate).select(*columns[fate])
-        found[table.name] = compare(computed, stored, shapes[fate], sums.get(fate, {}))
+        found[table.name] = compare.compare(computed, stored, shapes[fate], sums.get(fate, {}))
     return found, {fate: sum(one[0] for one in groups.values()) for fate, groups in sums.items()}
 
 
 def _fates_that_differ(
     computed: Mapping[str, int], closing: Sequence[Commit]
-) -> Iterator[RowDifference]:
+) -> Iterator[compare.RowDifference]:
     """Compare the fates that leave no row in a table with the counts in the commits."""
     noted = add_up(count for commit in closing for count in SilverNote.of(commit).counts)
     erased = deductions_in(closing)
     for fate in ("duplicate", "filtered"):
         rows = computed.get(fate, 0), noted[fate] - erased_rows(erased, fate)
         if rows[0] != rows[1]:
-            yield RowDifference("altered", {"fate": fate}, {"rows": rows})
+            yield compare.RowDifference("altered", {"fate": fate}, {"rows": rows})
 
 
 def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
@@ -244,7 +236,7 @@ def _batch_inputs(spark: SparkSession, closing: Sequence[Commit]) -> DataFrame:
         {
             "_generation": commit.generation,
             "_batch": commit.batch,
-            _MARK: to_json(note.watermark_in),
+            _MARK: note.watermark_in,
             _PINS: pins[_versions(note)],
         }
         for commit in closing

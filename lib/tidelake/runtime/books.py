@@ -11,20 +11,12 @@ from pyspark.sql import functions as F
 
 from tidelake.config.standard import BOOKS_COLUMNS
 from tidelake.delta.access import load
-from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import (
-    CREATION,
-    FIRST_GENERATION,
-    Commit,
-    commits,
-    last_commit,
-    oldest_version,
-)
+from tidelake.delta.log import Commit, commits, oldest_version
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import LandedFile
-from tidelake.runtime.schemas import from_ddl, from_records
+from tidelake.runtime.schemas import append_records, from_records
 
 _NOTES = 50
 _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
@@ -37,10 +29,10 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     of_hop: dict[Hop, list[Table]] = {
         "bronze": [lake.bronze(name)],
         "silver": [of(name) for of in of_silver],
-        "gold": [lake.table(name) for name in run.pipeline.gold_names],
+        "gold": lake.closing_tables(run.pipeline, "gold"),
     }
     # Several commits, since two hops may copy concurrently.
-    notes = [commit.note["copied"] for commit in islice(commits(books), _NOTES)]
+    notes = [commit.note.get("copied", {}) for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
     for table in (table for hop in hops for table in of_hop[hop]):
@@ -51,14 +43,9 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
             fresh += [_row(table, commit) for commit in reversed(new)]
     if not fresh:
         return
-    stamp = {"pipeline": name, "hop": "books", "generation": FIRST_GENERATION}
-    created = {**stamp, "batch": CREATION, "copied": {}}
-    ensure_table(run.spark, books, from_ddl(run.spark, _BOOKS_DDL), created)
-    last = last_commit(books)
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
-    known = last.note["copied"] if last else {}
-    note = {**stamp, "batch": last.batch + 1 if last else 0, "copied": {**known, **copied}}
-    append(from_records(run.spark, fresh, _BOOKS_DDL), books, note)
+    copied = {**(notes[0] if notes else {}), **copied}
+    append_records(run.spark, books, fresh, _BOOKS_DDL, pipeline=name, hop="books", copied=copied)
 
 
 def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:
@@ -90,7 +77,7 @@ def _row(table: Table, commit: Commit) -> dict[str, Any]:
         "generation": commit.generation,
         "batch": commit.batch,
         "version": commit.version,
-        "committed_at": commit.written_at.isoformat(),
+        "committed_at": commit.written_at,
         "rows": commit.rows,
         "watermark": note.get("watermark"),
         "taken": note.get("taken"),

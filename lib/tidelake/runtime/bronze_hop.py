@@ -48,7 +48,7 @@ from tidelake.kafka.client import Contact, refuse_unreachable
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime import landed_files
 from tidelake.runtime.books import taken_before
-from tidelake.runtime.checkpoints import Fence, newest_batch
+from tidelake.runtime.checkpoints import Fence, newest_logged
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
@@ -177,7 +177,7 @@ class BronzeHop(HopQuery):
         self._may_clean = not runs_in_process()
         since = -1 if self._cleaned is None else self._cleaned
         new = list(takewhile(lambda commit: commit.version > since, commits(self.table)))
-        committed, mine = newest_batch(self.checkpoint / "commits"), self.fence.generation
+        committed, mine = newest_logged(self.checkpoint / "commits"), self.fence.generation
         is_open = [commit.generation == mine and commit.batch > committed for commit in new]
         still_open, closed = new[: sum(is_open)], new[sum(is_open) :]
         files = landed_files.taken_files(closed)

@@ -108,8 +108,8 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     if others:
         raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
     checkpoint = checkpoints / generation
-    committed = newest_batch(checkpoint / "commits")
-    planned = max(committed, newest_batch(checkpoint / "offsets"))
+    committed = newest_logged(checkpoint / "commits")
+    planned = max(committed, newest_logged(checkpoint / "offsets"))
     for name, commit in last.items():
         batch = CREATION if commit is None else commit.batch
         if batch in (committed, planned):
@@ -145,23 +145,6 @@ class CheckpointGuard:
             for key, table in self.inputs.items()
             if newest_version(table) < reached.get(key, BEGINNING)[0]
         )
-
-    def is_at_the_end(self) -> bool:
-        """Return whether the inputs hold neither unread rows nor unread batches.
-
-        Without this check, a mere compaction of an input would close an empty batch in every table.
-        """
-        reached, *others = (positions(last_commit(table)) for table in self.closing)
-        if not self.inputs or any(other != reached for other in others):
-            return False
-        if not reached.keys() >= self.inputs.keys():
-            return False
-        for key, table in self.inputs.items():
-            last = last_commit(table)
-            is_behind = last is not None and last.version >= reached[key][0]
-            if is_behind or rows_between(table, reached[key]):
-                return False
-        return True
 
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
         """Return the planned end of a batch in each input, from Spark's offset log.
@@ -257,6 +240,22 @@ class CheckpointGuard:
                 )
 
 
+def have_consumed(closing: Sequence[Table], inputs: Mapping[str, Table]) -> bool:
+    """Return whether a hop's tables are at the end of its inputs: no unread row, no unread batch.
+
+    False for a hop without input tables.
+    """
+    reached = [positions(last_commit(table)) for table in closing]
+    if not inputs or any(one != reached[0] or not one.keys() >= inputs.keys() for one in reached):
+        return False
+    for key, table in inputs.items():
+        last = last_commit(table)
+        is_behind = last is not None and last.version >= reached[0][key][0]
+        if is_behind or rows_between(table, reached[0][key]):
+            return False
+    return True
+
+
 def planned_positions(checkpoint: Folder, batch: int, inputs: int) -> list[Position]:
     """Read a planned micro-batch's end in each input table, in the order of the sources."""
     return [_position(line) for line in _inputs(checkpoint, batch)[:inputs]]
@@ -285,7 +284,7 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     """
     wanted = [checkpoint / "metadata"]
     for log in (checkpoint / "offsets", checkpoint / "commits"):
-        last = newest_batch(log)
+        last = newest_logged(log)
         wanted += [log / str(n) for n in range(max(min(closed - 1, last), 0), last + 1)]
     for file in (*wanted, checkpoint / "offsets" / str(closed)):
         if not (file.exists() and _is_readable(file)):
@@ -294,8 +293,8 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     return ""
 
 
-def newest_batch(folder: Folder) -> int:
-    """Return the highest batch number in the ``offsets`` or ``commits`` of a checkpoint, or -1."""
+def newest_logged(folder: Folder) -> int:
+    """Return the highest batch number in a log of a checkpoint, -1 for none."""
     numbers = [int(file.name) for file in folder.glob("[0-9]*") if file.name.isdigit()]
     return max(numbers, default=CREATION)
 

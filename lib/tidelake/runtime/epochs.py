@@ -8,28 +8,20 @@ which the others were computed exactly, whatever was written since.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 from tidelake.config.standard import EPOCHS_COLUMNS
-from tidelake.delta.append import append, ensure_final_view, ensure_table
+from tidelake.delta.append import ensure_final_view
 from tidelake.delta.locks import hold
-from tidelake.delta.log import (
-    CREATION,
-    FIRST_GENERATION,
-    Commit,
-    commits,
-    last_commit,
-    newest_version,
-)
-from tidelake.delta.merge import compact, is_due
+from tidelake.delta.log import CREATION, Commit, commits, last_commit, newest_version
 from tidelake.delta.notes import Final, SilverNote, positions
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Lake, Table
-from tidelake.instants import from_json, to_json
+from tidelake.instants import now_after
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import from_ddl, from_records
+from tidelake.runtime.schemas import append_records
 
 _EPOCHS_DDL = ", ".join(f"{name} {kind}" for name, kind in EPOCHS_COLUMNS.items())
 
@@ -49,22 +41,16 @@ def close_epoch(run: Run) -> None:
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs.
     with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
-        closing = [lake.table(table) for table in run.pipeline.gold_names]
+        closing = lake.closing_tables(run.pipeline, "gold")
         found = find_boundary(lake, name, closing)
         last = last_commit(epochs)
         # Repeated in each commit, so that each pipeline's last epoch outlasts log cleanup.
-        known: dict[str, Any] = last.note["last"] if last else {}
+        known: dict[str, Any] = last.note.get("last", {}) if last else {}
         before = known.get(name, {"epoch": 0, "versions": {}})
         if found is None or found.versions == before["versions"]:
             return
-        stamp = {"pipeline": name, "hop": "epochs", "generation": FIRST_GENERATION}
-        made = {**stamp, "batch": CREATION, "last": {}}
-        ensure_table(run.spark, epochs, from_ddl(run.spark, _EPOCHS_DDL), made, freedom="columns")
-        # ``closed_at`` must increase, even if the clock went back.
-        moment, then = datetime.now(UTC), from_json(last.note.get("closed_at")) if last else None
-        if then is not None:
-            moment = max(moment, then + timedelta(microseconds=1))
-        closed_at, number = moment.isoformat(), before["epoch"] + 1
+        closed_at = now_after(last.note.get("closed_at") if last else None).isoformat()
+        number = before["epoch"] + 1
         # Up to when rows are final, in tables whose rows become final.
         finals = {
             table.name: final
@@ -76,19 +62,22 @@ def close_epoch(run: Run) -> None:
             "pipeline": name,
             "epoch": number,
             "closed_at": closed_at,
-            "watermark": to_json(found.watermark),
+            "watermark": found.watermark,
             "generation": found.generation,
             "batch": found.batch,
             "versions": found.versions,
-            "final": {name: to_json(final.until) for name, final in finals.items()},
+            "final": {name: final.until for name, final in finals.items()},
         }
-        batch = last.batch + 1 if last else 0
-        closed = {**known, name: {"epoch": number, "versions": found.versions}}
-        note = {**stamp, "batch": batch, "closed_at": closed_at, "last": closed}
-        append(from_records(run.spark, [row], _EPOCHS_DDL), epochs, note)
-        # Readers open every file of this table.
-        if is_due(batch):
-            compact(run.spark, epochs)
+        append_records(
+            run.spark,
+            epochs,
+            [row],
+            _EPOCHS_DDL,
+            pipeline=name,
+            hop="epochs",
+            closed_at=closed_at,
+            last={**known, name: {"epoch": number, "versions": found.versions}},
+        )
     # Backfill tables get no view: it would have the name of the live one.
     if lake.catalog is not None and not lake.suffix:
         for table in closing:

@@ -9,14 +9,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.errors import PySparkException
 
-from tidelake.errors import (
-    LostError,
-    MachineError,
-    RefusedError,
-    SourceChangedError,
-    SourceError,
-    TidelakeError,
-)
+from tidelake import errors
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
 from tidelake.visible import HEAD, kind_of, visible
@@ -77,7 +70,7 @@ def naming(run: Run, step: str) -> Iterator[None]:
         raise named(error, f"{run.pipeline.name}, {step}") from error
 
 
-def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
+def named(error: Exception, place: str, *, gone: str = "") -> errors.TidelakeError:
     """Convert an error into a TidelakeError, with a specific class for known failures.
 
     ``place``, pipeline and step, begins the message. ``gone`` says what a missing file means;
@@ -87,32 +80,32 @@ def named(error: Exception, place: str, *, gone: str = "") -> TidelakeError:
     reason, lost, away, store = (
         pattern.search(text) for pattern in (_REASON, _LOST, _AWAY, _STORE)
     )
-    found: TidelakeError
+    found: errors.TidelakeError
     if reason:
         file = _FILE.search(text)
         what = f"{visible(file[1])} ({reason[0]})" if file else reason[0]
         remedy = f"{_REMEDIES[reason[0]]}, then run again. {_RETRY}"
-        found = TidelakeError(f"{place} stopped: {what}\n{remedy}")
+        found = errors.TidelakeError(f"{place} stopped: {what}\n{remedy}")
     elif lost:
-        found = LostError(f"{place}: records of a topic are gone. {visible(lost[1])}")
+        found = errors.LostError(f"{place}: records of a topic are gone. {visible(lost[1])}")
     elif away:
-        found = SourceError(
+        found = errors.SourceError(
             f"{place} stopped: the Kafka broker does not answer: {visible(away[1] or away[2])}\n"
             f"Check it, then run again. {_RETRY}"
         )
     elif store:
-        found = MachineError(
+        found = errors.MachineError(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
             f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {_RETRY}"
         )
     elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
         file = _GONE.search(text)
         what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
-        found = SourceChangedError([f"{place}: {what}"], taken=False)
+        found = errors.SourceChangedError([f"{place}: {what}"], taken=False)
         if gone:
-            found = RefusedError(f"{place}: {gone}\n{what}")
+            found = errors.RefusedError(f"{place}: {gone}\n{what}")
     else:
-        found = TidelakeError(
+        found = errors.TidelakeError(
             f"{place} stopped: {kind_of(error)}\n{_RETRY} "
             f"The full message, which may contain values: {kept_log(error)}"
         )

@@ -36,7 +36,7 @@ from tidelake.instants import back, from_micros
 from tidelake.kafka.client import refuse_unreachable
 from tidelake.kafka.topic_source import client_options
 from tidelake.runtime.failures import FOREIGN, named
-from tidelake.runtime.gold_tables import inputs_of, up_to
+from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.spark.engine import runs_in_process
@@ -102,16 +102,6 @@ class Lane:
         writer = rows.coalesce(1).write.format("delta").mode("overwrite")
         writer.save(str(self.folder / _FEATURES))
 
-    def _refresh_features(self) -> None:
-        """Overwrite the copy while streams run; a failure keeps the old one."""
-        try:
-            self._copy_features()
-        except FOREIGN as error:
-            if not self.run.stop.is_set():
-                self.run.progress.say(
-                    f"refreshing the features failed, the old copy stays: {kind_of(error)}"
-                )
-
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
         if not runs_in_process():
@@ -119,16 +109,17 @@ class Lane:
                 "a fast lane needs its own Spark session and cannot run through Spark Connect. "
                 "Give the environment a master, and unset SPARK_REMOTE."
             )
-        if pipeline.enrich:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane with enrich")
-        if pipeline.transform:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane with transform")
-        if pipeline.reads_avro:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane over Avro")
-        if isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json":
-            raise NotBuiltError(f"{pipeline.file}: a fast lane over files that are not JSON")
-        if pipeline.envelope:
-            raise NotBuiltError(f"{pipeline.file}: a fast lane over change events")
+        other = isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json"
+        not_built = {
+            "with enrich": pipeline.enrich,
+            "with transform": pipeline.transform,
+            "over Avro": pipeline.reads_avro,
+            "over files that are not JSON": other,
+            "over change events": pipeline.envelope,
+        }
+        for what, is_wanted in not_built.items():
+            if is_wanted:
+                raise NotBuiltError(f"{pipeline.file}: a fast lane {what}")
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):
@@ -219,7 +210,12 @@ class Lane:
                     query.awaitTermination(_POLL_SECONDS)
                     reported[number] = self._report(query, reported[number])
                 if time.monotonic() - refreshed >= interval:
-                    self._refresh_features()
+                    try:
+                        self._copy_features()
+                    except FOREIGN as error:
+                        if not self.run.stop.is_set():
+                            why = kind_of(error)
+                            say(f"refreshing the features failed, the old copy stays: {why}")
                     refreshed = time.monotonic()
             raise KeyboardInterrupt
         finally:
@@ -293,7 +289,7 @@ def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> Data
 
 def _decided(run: Run, exact: Table) -> DataFrame:
     """Return the ids of events that gold has processed, or that are quarantined or late."""
-    tables = inputs_of(run.lake, run.pipeline)
+    tables = run.lake.hop_inputs(run.pipeline, "gold")
     reached = positions(last_commit(exact))
     until = {key: reached.get(key, BEGINNING) for key in tables}
     ids = up_to(run.spark, tables, until)(OWN).select("event_id")

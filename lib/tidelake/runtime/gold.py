@@ -31,7 +31,6 @@ from tidelake.runtime.gold_tables import (
     count_contributions,
     counted_for,
     gold_note,
-    inputs_of,
     open_stream,
     targets_of,
     up_to,
@@ -53,9 +52,8 @@ class GoldHop(HopQuery):
     hop = "gold"
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
-        """Find the gold tables and their inputs, then open the hop; see :class:`HopQuery`."""
+        """Find the gold tables, then open the hop; see :class:`HopQuery`."""
         self._targets = targets_of(run.lake, run.pipeline)
-        self._inputs = inputs_of(run.lake, run.pipeline)
         self._sessions: SessionPool | None = None
         super().__init__(run, creates=creates, fence=fence)
 
@@ -64,22 +62,13 @@ class GoldHop(HopQuery):
         """The environment's ``gold_bytes`` limit."""
         return bytes_of(self.run.environment.limits.gold_bytes)
 
-    def closing_tables(self) -> list[Table]:
-        """List the gold tables, each of which closes a batch by its own commit."""
-        return [target.table for target in self._targets]
-
     def compacted(self, spark: SparkSession) -> list[Table]:
         """List the tables with deletion vectors; in others merges would rewrite large files."""
-        return [table for table in self.closing_tables() if has_vectors(spark, table)]
-
-    @property
-    def inputs(self) -> dict[str, Table]:
-        """The silver tables that all gold tables read, from one position each."""
-        return self._inputs
+        return [table for table in self.closing if has_vectors(spark, table)]
 
     def create_tables(self) -> None:
         """Create the gold tables."""
-        for table in self._inputs.values():
+        for table in self.inputs.values():
             if not table.exists:
                 name = table.name.removeprefix("silver.")
                 raise UsageError(
@@ -105,7 +94,7 @@ class GoldHop(HopQuery):
         """Stream silver from its first commit, with the columns that gold reads."""
         return open_stream(
             self.run.spark,
-            self._inputs,
+            self.inputs,
             self._targets,
             max_bytes=self.limit,
             idle=self.guard.idle(),
@@ -128,7 +117,7 @@ class GoldHop(HopQuery):
         sizes = self.guard.sizes(reached, until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
-        settled = settled_until((table, until[key]) for key, table in self._inputs.items())
+        settled = settled_until((table, until[key]) for key, table in self.inputs.items())
         if self._sessions is None:
             self._sessions = SessionPool(rows.sparkSession, len(self._targets))
         with ExitStack() as fitting, CheckpointedFrames(small=small) as frames:
@@ -143,7 +132,7 @@ class GoldHop(HopQuery):
             def work(session: SparkSession, piece: tuple[Target, Commit, dict[str, Any]]) -> None:
                 inputs = Inputs(
                     {key: moved(frame, session) for key, frame in taken.items()},
-                    up_to(session, self._inputs, until),
+                    up_to(session, self.inputs, until),
                 )
                 self._merge(*piece, inputs, until, small)
 
@@ -155,13 +144,13 @@ class GoldHop(HopQuery):
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
     ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
         """Checkpoint a batch; return its events by input, and the counts for each table."""
-        if len(self._inputs) > 1:
-            taken = by_input(frames.materialize(rows)[0], self._inputs)
+        if len(self.inputs) > 1:
+            taken = by_input(frames.materialize(rows)[0], self.inputs)
             return taken, count_contributions(taken, targets)
         marks = contributions(rows, OWN, targets)
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
         kept, counted = frames.materialize(rows, *counts)
-        return by_input(kept, self._inputs), counted_for(targets, [counted])
+        return by_input(kept, self.inputs), counted_for(targets, [counted])
 
     def _merge(
         self,

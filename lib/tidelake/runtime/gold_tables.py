@@ -64,13 +64,6 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
     return found
 
 
-def inputs_of(lake: Lake, pipeline: Pipeline) -> dict[str, Table]:
-    """Return the silver tables that gold reads by key, the pipeline's own first."""
-    others = [lake.silver(join.right.pipeline) for join in pipeline.joins]
-    own = lake.silver(pipeline.name)
-    return {OWN: own} | {table.name: table for table in others if table != own}
-
-
 def open_stream(
     spark: SparkSession,
     inputs: Mapping[str, Table],

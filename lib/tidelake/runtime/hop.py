@@ -29,6 +29,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
+from tidelake.delta.notes import rows_read
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
@@ -95,9 +96,9 @@ class HopQuery(ABC):
         SchemaChangedError that the definition does not fit the stored tables.
         """
         self.run = run
-        name, closing = run.pipeline.name, self.closing_tables()
+        name = run.pipeline.name
         checkpoints = run.lake.checkpoints(name, self.hop)
-        self.fence: Fence = fence or open_generation(name, self.hop, closing, checkpoints)
+        self.fence: Fence = fence or open_generation(name, self.hop, self.closing, checkpoints)
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
         self._query: StreamingQuery | None = None
@@ -105,7 +106,7 @@ class HopQuery(ABC):
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
         self._ran_batch = False
-        self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(closing), self.inputs)
+        self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(self.closing), self.inputs)
         if fence is not None:
             return
         self.guard.refuse_rewritten()
@@ -118,18 +119,19 @@ class HopQuery(ABC):
         """The table of bronze or silver that the hop fills."""
         return self.run.lake.table(f"{self.hop}.{self.run.pipeline.name}")
 
-    def closing_tables(self) -> list[Table]:
-        """List the tables whose commits close a batch."""
-        return [self.table]
+    @cached_property
+    def closing(self) -> list[Table]:
+        """The tables whose commits close a batch."""
+        return self.run.lake.closing_tables(self.run.pipeline, self.hop)
 
     def compacted(self, spark: SparkSession) -> list[Table]:
         """List the tables that are compacted from time to time."""
-        return self.closing_tables()
+        return self.closing
 
-    @property
+    @cached_property
     def inputs(self) -> Mapping[str, Table]:
         """The tables that the hop reads, by key, in the order of the stream's sources."""
-        return {}
+        return self.run.lake.hop_inputs(self.run.pipeline, self.hop)
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
@@ -187,7 +189,7 @@ class HopQuery(ABC):
         if not runs_in_process():
             build = partial(_rebuild_hop, type(self), self.fence, description(self.run))
             on_batch = partial(run_in_worker, build, tidelake.__version__)
-            self._closings = Closings(self.hop, self.closing_tables()[-1], self.run.progress)
+            self._closings = Closings(self.hop, self.closing[-1], self.run.progress)
         # Query names are unique in a session, and a backfill may run along with the live hop.
         suffix = "-backfill" if self.run.replays else ""
         writer = (
@@ -206,7 +208,7 @@ class HopQuery(ABC):
     def take(self, rows: DataFrame, batch: int) -> None:
         """Write one micro-batch, compact the tables if due, and adapt the limit."""
         began = time.monotonic()
-        heads = [last_commit(table) for table in self.closing_tables()]
+        heads = [last_commit(table) for table in self.closing]
         self.write(rows, batch, heads)
         if is_due(batch):
             for table in self.compacted(rows.sparkSession):
@@ -316,12 +318,8 @@ class Closings:
         """Report the batches closed since the last call."""
         fresh = list(takewhile(lambda commit: commit.batch > self._reported, commits(self._table)))
         for commit in reversed(fresh):
-            note = commit.note
-            rows = int(note.get("records", note.get("rows", 0)))
-            if "counts" in note:
-                rows = sum(int(count[3]) for count in note["counts"])
-            watermark = from_json(note.get("watermark"))
-            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=watermark)
+            rows, mark = rows_read(commit), from_json(commit.note.get("watermark"))
+            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=mark)
             self._reported, self._since = commit.batch, time.monotonic()
 
 

@@ -28,10 +28,10 @@ from tidelake.instants import from_micros
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.driver_dedup import DUPLICATE
 from tidelake.silver.fates import FATE
 from tidelake.silver.lenient_parse import lenient_parse
+from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, STAGE
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import REFUSED, runs_in_process
 from tidelake.spark.tuning import STATE_SETTINGS

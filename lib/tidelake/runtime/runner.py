@@ -15,6 +15,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
@@ -110,7 +111,8 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
     while True:
         try:
             with run.progress.blaming(hop):
-                if not query.guard.is_at_the_end():
+                # Otherwise a mere compaction of an input would close an empty batch in every table.
+                if not have_consumed(query.closing, query.inputs):
                     query.finish(_start_query(query, trigger))
             break
         except InputGrewError:

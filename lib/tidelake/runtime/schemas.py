@@ -24,7 +24,7 @@ from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of
 from tidelake.delta.access import load
-from tidelake.delta.append import Freedom, append, ensure_table
+from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
@@ -34,16 +34,16 @@ from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_tables import Target, inputs_of, targets_of
+from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.silver import payloads
 from tidelake.silver.avro_schema import problem_of
-from tidelake.silver.classify import SELECTED, payload_scope
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
 from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
+from tidelake.silver.stages import SELECTED, payload_scope
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
 # What may change in a gold table without a rebuild: columns are fixed; types may widen with
@@ -59,12 +59,36 @@ def from_ddl(spark: SparkSession, ddl: str) -> StructType:
 
 
 def from_records(spark: SparkSession, records: Sequence[Mapping[str, Any]], ddl: str) -> DataFrame:
-    """Create a frame from records in this process, with the columns of a DDL string.
+    """Create a frame from records in this process, instants among them, with a DDL's columns.
 
     The records go to Spark as JSON text: a list of Python rows would need a Python worker.
     """
-    text = F.lit(json.dumps(records))
+    text = F.lit(json.dumps(records, default=to_json))
     return spark.range(1).select(F.inline(F.from_json(text, f"array<struct<{ddl}>>")))
+
+
+def append_records(
+    spark: SparkSession,
+    table: Table,
+    records: Sequence[Mapping[str, Any]],
+    ddl: str,
+    *,
+    pipeline: str,
+    hop: str,
+    **metadata: Any,
+) -> None:
+    """Append records as the next batch of a table that no hop fills; create the table if missing.
+
+    The commit has ``metadata`` in addition. See :func:`from_records` for the records.
+    """
+    note = {"pipeline": pipeline, "hop": hop, "generation": FIRST_GENERATION}
+    schema = from_ddl(spark, ddl)
+    ensure_table(spark, table, schema, {**note, "batch": CREATION}, freedom="columns")
+    last = last_commit(table)
+    batch = last.batch + 1 if last else 0
+    append(from_records(spark, records, ddl), table, {**note, "batch": batch, **metadata})
+    if is_due(batch):
+        compact(spark, table)
 
 
 def silver_schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
@@ -107,10 +131,16 @@ def target_schema(run: Run, target: Target) -> StructType:
     return stamped(rows, generation="", batch=0).schema
 
 
+def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
+    """Compare the columns of a stored gold table with the definition's."""
+    stored = load(run.spark, target.table).schema
+    return tuple(differences(stored, target_schema(run, target), GOLD_FREEDOM))
+
+
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
     """Return each input of gold as an empty frame; those of other pipelines only if they exist."""
     empty = {}
-    for key, table in inputs_of(run.lake, run.pipeline).items():
+    for key, table in run.lake.hop_inputs(run.pipeline, "gold").items():
         if key == OWN:
             schema = silver_schemas(run.spark, run.plan)["silver"]
             empty[key] = run.spark.createDataFrame([], schema)
@@ -354,20 +384,14 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
 
 
 def _store(run: Run, answers: Iterable[_Answer]) -> None:
-    spark, table = run.spark, run.lake.schemas(run.pipeline.name)
-    stamp = {"pipeline": run.pipeline.name, "hop": "schemas", "generation": FIRST_GENERATION}
-    ensure_table(spark, table, from_ddl(spark, SCHEMAS_DDL), {**stamp, "batch": CREATION})
-    last = last_commit(table)
-    batch = last.batch + 1 if last else 0
-    found_at = to_json(now())
+    name, found_at = run.pipeline.name, now()
     records = [
         {
             **answer._asdict(),
-            "refused_through": to_json(from_micros(answer.refused_through)),
+            "refused_through": from_micros(answer.refused_through),
             "found_at": found_at,
         }
         for answer in answers
     ]
-    append(from_records(spark, records, SCHEMAS_DDL), table, {**stamp, "batch": batch})
-    if is_due(batch):
-        compact(spark, table)
+    table = run.lake.schemas(name)
+    append_records(run.spark, table, records, SCHEMAS_DDL, pipeline=name, hop="schemas")

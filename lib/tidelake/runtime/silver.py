@@ -69,11 +69,6 @@ class SilverHop(HopQuery):
         """The environment's ``silver_bytes`` limit."""
         return bytes_of(self.run.environment.limits.silver_bytes)
 
-    @property
-    def inputs(self) -> dict[str, Table]:
-        """The tables that silver reads: bronze and the requeue."""
-        return self.run.lake.silver_inputs(self.run.pipeline.name)
-
     def create_tables(self) -> None:
         """Create silver and its side tables."""
         name = self.run.pipeline.name

@@ -11,7 +11,7 @@ from tidelake.config import Pipeline
 from tidelake.errors import RowsChangedError, TidelakeError
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.failures import FOREIGN, error_text
-from tidelake.silver.classify import ROW, row_id
+from tidelake.silver.stages import ROW, row_id
 from tidelake.spark.session import kept_log
 from tidelake.visible import visible
 

@@ -29,7 +29,6 @@ from pyspark.sql import functions as F
 
 from tidelake.config.pipeline import Dedup
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.silver.driver_dedup import (
     CONFLICT,
     DUPLICATE,
@@ -47,6 +46,7 @@ from tidelake.silver.scope import (
     scope_in_driver,
     scope_in_spark,
 )
+from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
 
 VERDICT = "_verdict"

@@ -18,9 +18,9 @@ from pyspark.sql import functions as F
 
 from tidelake.config.pipeline import Dedup
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, ROW
 from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import ARRIVED_AT, DAY, arrival_order
+from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, ROW
 
 # A row's number by monotonically_increasing_id(), stable because the frame is checkpointed.
 NUMBER = "_number"

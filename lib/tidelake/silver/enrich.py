@@ -11,7 +11,7 @@ from pyspark.sql.types import DataType, StructType
 from tidelake.columns import equal
 from tidelake.config import Enrich
 from tidelake.names import SILVER_RESERVED
-from tidelake.silver.classify import SELECTED
+from tidelake.silver.stages import SELECTED
 
 
 def looked_up(number: int) -> str:

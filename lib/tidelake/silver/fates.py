@@ -1,6 +1,6 @@
 """Decide each row's one fate, and route it to silver, quarantine or late, or only count it.
 
-The first fate that applies is the row's: the stage from :mod:`tidelake.silver.classify`, duplicate
+The first fate that applies is the row's: the stage from :mod:`tidelake.silver.stages`, duplicate
 or conflict from :mod:`tidelake.silver.dedup`, too late, else silver.
 
 Spark's own late filter drops rows silently; here every row gets a lateness verdict. The watermark
@@ -20,7 +20,13 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.instants import to_micros
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import (
+from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
+from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER
+from tidelake.silver.enrich import enriched_columns
+from tidelake.silver.fields import RESCUED
+from tidelake.silver.payloads import UNKNOWN
+from tidelake.silver.row_sets import has_number
+from tidelake.silver.stages import (
     CONFLICTING,
     FILTERED,
     ORIGIN,
@@ -31,12 +37,6 @@ from tidelake.silver.classify import (
     STAGE,
     reasons_by_stage,
 )
-from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
-from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER
-from tidelake.silver.enrich import enriched_columns
-from tidelake.silver.fields import RESCUED
-from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.row_sets import has_number
 
 TOO_LATE = "too_late"
 FATE, LATENESS = "_fate", "_lateness"

@@ -17,7 +17,7 @@ from tidelake.columns import VALUE, try_eval
 from tidelake.config import Field, Pipeline
 from tidelake.config.expressions import columns_in
 from tidelake.names import BRONZE_COLUMNS, quoted
-from tidelake.silver.classify import is_representable
+from tidelake.silver.stages import is_representable
 
 # Spark writes out all zeros when it casts such an exponent to a decimal: seconds per value, or an
 # error that try_cast does not catch.

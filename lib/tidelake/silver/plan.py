@@ -8,10 +8,10 @@ from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.silver.classify import Judging, classify
 from tidelake.silver.dedup import Comparison
 from tidelake.silver.fates import Fates, Routing
 from tidelake.silver.payloads import WriterSchemas
+from tidelake.silver.stages import Judging, classify
 from tidelake.silver.summary import Counting
 
 
@@ -56,5 +56,5 @@ class SilverPlan:
         return Counting(self.pipeline)
 
     def judge(self, rows: DataFrame, schemas: WriterSchemas | None = None) -> DataFrame:
-        """Classify each row; see :func:`tidelake.silver.classify.classify`."""
+        """Classify each row; see :func:`tidelake.silver.stages.classify`."""
         return classify(rows, self.judging, schemas)

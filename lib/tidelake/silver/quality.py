@@ -5,7 +5,7 @@ true for what Great Expectations calls an unexpected row, and false or null for 
 compares both on the same rows.
 
 The types of the columns are checked before any row is evaluated: on a mismatch Spark would cast
-implicitly, and in ANSI mode a failing cast fails the batch. With :mod:`.classify`, which evaluates
+implicitly, and in ANSI mode a failing cast fails the batch. With :mod:`.stages`, which evaluates
 the columns, the file would exceed 500 lines.
 """
 

@@ -15,7 +15,7 @@ from pyspark.sql import functions as F
 from tidelake.config.pipeline import Dedup
 from tidelake.instants import back, from_micros
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
+from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
 # Maximum number of date ranges and of arrival ranges in a scope. One literal per date of a backlog
 # of years would make plans that Spark cannot handle.

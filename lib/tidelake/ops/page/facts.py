@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from itertools import islice
@@ -18,25 +18,24 @@ from typing import NamedTuple
 from tidelake.config import GoldTable, Pipeline
 from tidelake.config.source import described
 from tidelake.delta.locks import writer
-from tidelake.delta.log import Commit, commits, last_commit, slowest_of
-from tidelake.delta.notes import position
+from tidelake.delta.log import batch_reached, commits, last_commit, slowest_of
+from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import rows_between
-from tidelake.delta.tables import HOPS, Lake, hop_tables
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
+from tidelake.ledger.history import rate_of
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import HopStatus, Status, read_status, rows_read
+from tidelake.ops.status import HopStatus, Status, read_status
 from tidelake.runtime.gold_tables import Target, targets_of
 
 # Number of batches in the trend of a hop.
 _TREND_BATCHES = 30
 # Metrics of older runs are not shown.
 _MEASURED_WITHIN = timedelta(days=7)
-# Batches farther apart than this are not used for one rate.
-_MAX_GAP = timedelta(minutes=5)
 # The most points and bars in a plot, to fit a phone.
 POINTS, BARS = 60, 10
 # The longest time axis: a single row of the far past or future would compress all others.
@@ -79,22 +78,17 @@ class HopFacts:
     measured: Measured | None
 
 
-class GoldHead(NamedTuple):
-    """The last batch of a table of the gold hop, -1 for none, and its commit time (UTC)."""
-
-    table: str
-    batch: int
-    closed_at: datetime | None
-
-
 @dataclass(frozen=True)
 class Flow:
-    """The flow of a pipeline from source to gold; ``requeued`` rows wait for silver."""
+    """The flow of a pipeline from source to gold; ``requeued`` rows wait for silver.
+
+    ``golds`` has the last batch of each table of the gold hop, -1 for none, None without a table.
+    """
 
     source: str
     status: Status
     hops: tuple[HopFacts, ...]
-    golds: tuple[GoldHead, ...]
+    golds: Mapping[str, int | None]
     requeued: int
 
     @property
@@ -201,40 +195,28 @@ def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
 def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
-    name, tables = pipeline.name, hop_tables(lake, pipeline)
+    name = pipeline.name
     measured = {one.hop: one for one in measures_since(lake, name, now - _MEASURED_WITHIN)}
     hops = []
     for one in status.hops:
-        table = slowest_of(tables[one.hop])
+        table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
-        closed = [commit for commit in reversed(newest) if commit.batch >= 0]
-        sizes = tuple(rows_read(one.hop, commit) for commit in closed)
+        closed = [commit for commit in newest if commit.batch >= 0]
+        sizes = tuple(rows_read(commit) for commit in reversed(closed))
         process, last = writer(lake, name, one.hop), measured.get(one.hop)
-        hops.append(HopFacts(one, sizes, _rate(closed, sizes), process, last))
-    heads = [(table.name, last_commit(table)) for table in tables["gold"]]
+        hops.append(HopFacts(one, sizes, rate_of(closed), process, last))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
         source=described(pipeline.source),
         status=status,
         hops=tuple(hops),
-        golds=tuple(
-            GoldHead(gold, last.batch if last else -1, last.written_at if last else None)
-            for gold, last in heads
-        ),
+        golds={
+            gold.name: batch_reached(gold) if gold.exists else None
+            for gold in lake.closing_tables(pipeline, "gold")
+        },
         requeued=rows_between(requeue, reached) if requeue.exists else 0,
     )
-
-
-def _rate(oldest_first: Sequence[Commit], sizes: Sequence[int]) -> float | None:
-    """Return the rows per second since the last pause between batches."""
-    times = [commit.written_at for commit in oldest_first]
-    pauses = [after for after in range(1, len(times)) if times[after] - times[after - 1] > _MAX_GAP]
-    first = max(pauses, default=0)
-    if first >= len(times) - 1:
-        return None
-    # The rows of the first batch were read before its commit.
-    return sum(sizes[first + 1 :]) / max((times[-1] - times[first]).total_seconds(), 1e-3)
 
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:

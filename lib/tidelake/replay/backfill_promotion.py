@@ -28,7 +28,7 @@ from tidelake.delta.notes import (
     positions,
     silver_note,
 )
-from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.positions import BEGINNING, Position
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
@@ -38,7 +38,6 @@ from tidelake.replay.backfill import State, fill, green_lake, green_run, need_st
 from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
     FIRST,
-    closing_tables,
     continue_gold,
     continue_silver,
     fitted_to_bronze,
@@ -53,7 +52,8 @@ from tidelake.replay.requeue import next_instant, requeue_rows, waiting
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.gold_tables import inputs_of, targets_of
+from tidelake.runtime.checkpoints import have_consumed
+from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
 
@@ -204,13 +204,14 @@ def promote(run: Run) -> State:
         green = green_run(run, state.start)
         if state.stage == "built":
             own = map(lake.table, sorted(green_lake(lake, pipeline, state.start).own))
+            golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
             state = _advance(
                 run,
                 "record the versions that a rollback restores",
                 state,
                 stage="promoting",
                 before={table.name: newest_version(table) for table in own if table.exists},
-                gold_followed=_gold_followed(run),
+                gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
             )
         with fitted_to_bronze(run):
             if from_bronze:
@@ -244,17 +245,6 @@ def _check_ledger(run: Run, done: str, remedy: str) -> None:
             f"{done}, but its ledger does not balance: {problems[0]}. List all problems with: "
             f"tidelake ledger {run.pipeline.name}. {remedy}"
         )
-
-
-def _gold_followed(run: Run) -> bool:
-    """Return whether all gold tables have consumed all of silver."""
-    reached = [positions(last_commit(one)) for one in closing_tables(run, "gold") if one.exists]
-    if any(one != reached[0] for one in reached):
-        return False
-    return not reached or not any(
-        rows_between(table, reached[0].get(key, BEGINNING))
-        for key, table in inputs_of(run.lake, run.pipeline).items()
-    )
 
 
 def _install_silver(run: Run, green: Run) -> None:
@@ -322,7 +312,8 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
 
     With ``follows_new_silver`` gold continues after the newest commit of the replaced silver.
     """
-    inputs, tables = inputs_of(run.lake, run.pipeline), closing_tables(run, "gold")
+    inputs = run.lake.hop_inputs(run.pipeline, "gold")
+    tables = run.lake.closing_tables(run.pipeline, "gold")
     made = {table: green.lake.table(table.name) for table in tables}
     commits = {table: history(green.lake, made[table]) for table in tables}
     until = {key: positions(commits[tables[-1]][0])[key] for key in inputs}
@@ -438,7 +429,8 @@ def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
 def _continue_restored_gold(run: Run, state: State) -> None:
     """Begin a generation of gold; rebuild gold if it had not consumed all of silver."""
     from_bronze = state.start == "bronze"
-    tables = [table for table in closing_tables(run, "gold") if table.name in state.before]
+    golds = run.lake.closing_tables(run.pipeline, "gold")
+    tables = [table for table in golds if table.name in state.before]
     until = positions(last_commit(tables[0])) if tables else {}
     if not tables and not from_bronze:
         return

@@ -11,7 +11,8 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.names import ID_HASH
-from tidelake.silver.classify import (
+from tidelake.silver.payloads import REFUSAL, UNKNOWN
+from tidelake.silver.stages import (
     ORIGIN,
     PAYLOAD_HASH,
     REASONS,
@@ -24,7 +25,6 @@ from tidelake.silver.classify import (
     classify,
     reasons_by_stage,
 )
-from tidelake.silver.payloads import REFUSAL, UNKNOWN
 
 GOOD = {"event_id": "e1", "event_time": "2024-01-01T12:00:00Z", "user_id": "u", "value": 1.5}
 

@@ -1,6 +1,7 @@
-"""Classify each row on its own: parse errors, filter, contract, rules, future event times.
+"""Test each row on its own: parse errors, filter, contract, rules, future event times.
 
-The tests run in this order, and the first that applies sets the row's stage.
+The tests run in this order, and the first that applies sets the row's stage. The row's fate, which
+also depends on other rows, is decided in :mod:`tidelake.silver.fates`.
 """
 
 from __future__ import annotations
