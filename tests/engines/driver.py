@@ -1,4 +1,6 @@
-"""Run pipelines in a process of its own: on a master, or through Spark Connect.
+"""Run pipelines in a process of its own, once or several times: on a master, or by Spark Connect.
+
+The words of each run come as JSON, and so goes what came of it.
 
 What a worker of Spark Connect gets is pickled by value for classes of a main module, so that those
 that fail below need not be on the server.
@@ -9,6 +11,8 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -54,7 +58,7 @@ _FAILING: dict[str, dict[Any, type[HopQuery]]] = {
 }
 
 
-def _run() -> dict[str, Any]:
+def _run(words: Sequence[str], say: list[str]) -> dict[str, Any]:
     parser = argparse.ArgumentParser()
     parser.add_argument("lake", type=Path)
     parser.add_argument("pipelines", nargs="+", help="FILE=LANDING")
@@ -62,11 +66,12 @@ def _run() -> dict[str, Any]:
     parser.add_argument("--fails", choices=_FAILING)
     parser.add_argument("--verify", action="store_true")
     parser.add_argument("--trigger", default="available-now")
-    told = parser.parse_args()
+    told = parser.parse_args(words)
     changes: dict[str, Any] = {"limits": Limits(silver_bytes="1k", gold_bytes="1k")}
     if told.master:
         changes["master"] = told.master
     environment = load_environment("local", root=str(told.lake)).model_copy(update=changes)
+    usual = dict(runner._HOPS)
     runner._HOPS.update(_FAILING.get(told.fails, {}))
     spark = build_session(environment)
     answer: dict[str, Any] = {}
@@ -74,8 +79,7 @@ def _run() -> dict[str, Any]:
         for pair in told.pipelines:
             file, _, landing = pair.partition("=")
             pipeline = load_pipeline(file, environment, source=landing)
-            say = Progress(lambda line: print(line, file=sys.stderr))
-            run = Run(spark, pipeline, Lake(told.lake), environment, say)
+            run = Run(spark, pipeline, Lake(told.lake), environment, Progress(say.append))
             runner.run_hops(run, HOPS, parse_trigger(told.trigger))
             found = last_commit(run.lake.bronze(pipeline.name))
             answer[pipeline.name] = {
@@ -85,12 +89,24 @@ def _run() -> dict[str, Any]:
             }
     finally:
         spark.stop()
+        runner._HOPS.update(usual)
     return answer
 
 
-if __name__ == "__main__":
+def _play(words: Sequence[str]) -> dict[str, Any]:
+    """Run once; give the exit code, what came of it, and what was said."""
+    said: list[str] = []
+    code, answer = 0, None
     try:
-        print(json.dumps(_run()))
+        answer = _run(words, said)
     except TidelakeError as error:
-        print(f"{type(error).__name__}: {error}", file=sys.stderr)
-        sys.exit(error.exit_code)
+        code = error.exit_code
+        said.append(f"{type(error).__name__}: {error}")
+    except Exception:
+        code = 1
+        said.append(traceback.format_exc())
+    return {"code": code, "answer": answer, "words": "\n".join(said)}
+
+
+if __name__ == "__main__":
+    print(json.dumps([_play(words) for words in json.load(sys.stdin)]))

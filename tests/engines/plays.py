@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,11 +29,11 @@ _BROKEN = [b"garbage", b"", b"\xff\xfe\x00 no text", b'{"event_id": "x", "event_
 
 @dataclass(frozen=True)
 class Played:
-    """What a process made of it.
+    """What a run made of it.
 
     Attributes:
-        code: With which it ended.
-        answer: What it printed; None where it failed.
+        code: With which a command would end.
+        answer: What is known of the tables; None where it failed.
         words: What it said.
     """
 
@@ -56,30 +57,45 @@ class Shop:
         """The clickstream, reduced."""
         return self.worlds[-1]
 
+    def words(self, lake: Path, *words: str) -> list[str]:
+        """Tell the driver to run all into tables of their own, and what else."""
+        pairs = [f"{one.folder / one.pipeline.name}.yml={one.landing}" for one in self.worlds]
+        return [str(lake), *pairs, *words]
+
     def play(self, lake: Path, *words: str, remote: str = "") -> Played:
-        """Run all in a process of its own, into tables of their own.
+        """Run all in a process of its own.
 
         Args:
             lake: Where.
             words: What the driver is told beside that.
             remote: A server of Spark Connect; empty: none.
         """
-        environment = {**os.environ}
-        environment.pop("SPARK_REMOTE", None)
-        if remote:
-            environment |= {"SPARK_REMOTE": remote, "PYTHONPATH": python_path()}
-        pairs = [f"{one.folder / one.pipeline.name}.yml={one.landing}" for one in self.worlds]
-        driver = str(Path(__file__).parent / "driver.py")
-        done = subprocess.run(
-            [sys.executable, driver, str(lake), *pairs, *words],
-            env=environment,
-            cwd=_REPO,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        answer = json.loads(done.stdout.splitlines()[-1]) if not done.returncode else None
-        return Played(done.returncode, answer, done.stderr)
+        (played,) = played_by_one_process([self.words(lake, *words)], remote=remote)
+        return played
+
+
+def played_by_one_process(plays: Sequence[list[str]], *, remote: str = "") -> list[Played]:
+    """Run one after the other, each in a session of its own.
+
+    Args:
+        plays: What the driver is told.
+        remote: A server of Spark Connect; empty: none.
+    """
+    environment = {**os.environ}
+    environment.pop("SPARK_REMOTE", None)
+    if remote:
+        environment |= {"SPARK_REMOTE": remote, "PYTHONPATH": python_path()}
+    done = subprocess.run(
+        [sys.executable, str(Path(__file__).parent / "driver.py")],
+        input=json.dumps(plays),
+        env=environment,
+        cwd=_REPO,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return [Played(**played) for played in json.loads(done.stdout.splitlines()[-1])]
 
 
 def a_shop(spark: SparkSession, folder: Path, *, whole: bool) -> Shop:

@@ -37,7 +37,13 @@ def deliver(folder: Path, part: int, seed: int) -> None:
 def arguments(folder: Path) -> list[str]:
     """Give the arguments of a run."""
     places = ["--root", str(folder / "lake"), "--source", str(folder / "landing")]
-    return ["run", "clickstream", *places]
+    return ["run", _definition(folder), *places]
+
+
+def _definition(folder: Path) -> str:
+    """Name the definition that a folder has of its own, or the reference pipeline, whole."""
+    own = folder / "clickstream.yml"
+    return str(own) if own.exists() else "clickstream"
 
 
 def assert_as_delivered(folder: Path, parts: Iterable[int], seed: int, told: Report) -> None:
@@ -47,7 +53,7 @@ def assert_as_delivered(folder: Path, parts: Iterable[int], seed: int, told: Rep
     told.lost, told.doubled = losses(lake, delivered)
     assert (told.lost, told.doubled) == (0, 0)
     pipeline = load_pipeline(
-        "clickstream",
+        _definition(folder),
         load_environment("local", root=str(lake.root)),
         source=str(folder / "landing"),
     )

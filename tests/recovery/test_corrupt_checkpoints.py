@@ -16,11 +16,13 @@ from pyspark.sql import SparkSession
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.recovery.reporting import Report
 from tests.running import click, versions
-from tests.worlds import World, world
+from tests.worlds import World, reference_gold, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.generations import repair
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 _COMMAND = re.compile(r"tidelake repair clickstream --hop (\w+)")
 Damage = Callable[[Path], None]
@@ -37,8 +39,9 @@ def _lines(part: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Run two files; a third waits."""
-    made = world(spark, tmp_path_factory.mktemp("corrupt"))
+    """Run two files; a third waits. A checkpoint is a hop's: one table of gold stands for all."""
+    gold = reference_gold("product_totals")
+    made = world(spark, tmp_path_factory.mktemp("corrupt"), gold=gold, quality=None)
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
         made.run()

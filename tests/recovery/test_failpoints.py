@@ -32,6 +32,8 @@ from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, repl
 from tidelake.runtime import session_pool
 from tidelake.runtime.hop import Run
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _SEED = int(os.environ.get("TIDELAKE_SEED", "39"))
 _PATIENCE = 120
 

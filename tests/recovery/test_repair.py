@@ -265,8 +265,11 @@ def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(broken: World)
     ]
     changed = other.redefined(event=no_bots, gold=gold, quality=None)
     before = versions(changed.lake)
-    with pytest.raises(GenerationError, match=r"tidelake repair clickstream --hop gold"):
-        changed.run(hops=["gold"])
+    # Without the new table, which would be refused for another reason.
+    redefined = other.redefined(event=no_bots, gold=gold[:2], quality=None)
+    why = "was filled under another definition.* tidelake repair clickstream --hop gold"
+    with pytest.raises(GenerationError, match=why):
+        redefined.run(hops=["gold"])
     assert versions(changed.lake) == before
     assert repair(changed.context, "gold").why
     told = {verdict.table: verdict for verdict in judge_tables(changed.context)}

@@ -6,6 +6,7 @@ the requeue is lost, and none counts twice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -49,22 +50,19 @@ _GOLD = [
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Run two files to silver: four events, then seven late ones and two implausible ones."""
     made = world(spark, tmp_path_factory.mktemp("rollback"), gold=_GOLD)
-    _fill(made)
-    return made
-
-
-def _fill(made: World) -> None:
     made.land("a.jsonl", [click(n, minute=6 * _DAY - n) for n in range(4)])
     long_name = click(21, minute=6 * _DAY, user_id="u" * 65)
     implausible = [click(20, minute=6 * _DAY, value=-1), long_name]
     made.land("b.jsonl", [*(click(n, minute=n) for n in range(10, 17)), *implausible])
     made.run(*_ARRIVALS[:2], hops=TO_SILVER)
+    return made
 
 
 @pytest.fixture
-def played(filled: World, tmp_path: Path) -> World:
+def played(filled: World, tmp_path: Path) -> Iterator[World]:
     """Give a copy of the tables, whose files stay where they arrived."""
-    return filled.copied(tmp_path / "copy")
+    yield filled.copied(tmp_path / "copy")
+    (filled.landing / "c.jsonl").unlink(missing_ok=True)
 
 
 def _told(played: World) -> tuple[int, ...]:
@@ -142,15 +140,14 @@ def test_an_erasure_stops_between_two_tables_and_goes_on(played: World) -> None:
 
 
 def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
-    spark: SparkSession, tmp_path: Path
+    played: World,
 ) -> None:
     """Late and replayed rows, sent before the promotion or after it; gold had not run.
 
     Both lose their locks once, between two tables.
     """
-    strict = world(spark, tmp_path)
-    loose = strict.redefined(quality=None)
-    _fill(strict)
+    strict = played.redefined(gold=_GOLD[:1])
+    loose = played.redefined(gold=_GOLD[:1], quality=None)
     assert apply_late(strict.context) == 7
     assert replay_quarantine(loose.context, Choice(rule="value: ")).requeued == 1
     assert _told(strict) == (4, 0, 1, 8)

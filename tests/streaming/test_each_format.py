@@ -311,12 +311,12 @@ def test_files_of_each_format_give_the_tables_of_their_events(
     terms = {"source": taken, "bronze": taken, "duplicates": 2, "silver": 14}
     _assert_ledger(played, **terms, quarantined=len(format_.broken))
     if more:
-        _assert_rebuilt_and_erased(played, name, events)
+        played = _rebuilt_and_erased(played, name, events)
     assert verify(played.context).equal
 
 
-def _assert_rebuilt_and_erased(played: World, name: str, events: Sequence[Event]) -> None:
-    """Backfill under another definition, and erase a subject."""
+def _rebuilt_and_erased(played: World, name: str, events: Sequence[Event]) -> World:
+    """Backfill under another definition, erase a subject, and check the tables after each."""
     taken = read_ledger(played.lake, played.pipeline).to_json()["source"]
     # Stored records are read in their own dialect.
     another = {"csv": {"delimiter": ";"}} if name == "csv" else {}
@@ -330,6 +330,7 @@ def _assert_rebuilt_and_erased(played: World, name: str, events: Sequence[Event]
     events = [one for one in events if one["user_id"] != "u0"]
     _assert_computed_from(fewer, events)
     _assert_ledger(fewer, source=taken, erased=4, bronze=taken - 4, silver=len(events))
+    return fewer
 
 
 @pytest.mark.long

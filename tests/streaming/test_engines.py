@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.engines.plays import Shop, a_shop, contents
+from tests.engines.plays import Played, Shop, a_shop, contents, played_by_one_process
 from tests.engines.servers import a_server
 from tests.running import run
-from tests.worlds import world
+from tests.worlds import World, world
 from tests.written_files import to_parquet, typed_events
 from tidelake.delta.tables import Lake
 
@@ -66,29 +67,65 @@ def test_executors_in_processes_of_their_own_make_the_same_tables(
     assert played.answer["clickstream"]["slots"] == 2
 
 
-def test_spark_connect_makes_the_same_tables(
-    shop: Shop, expected: Contents, server: str, tmp_path: Path
-) -> None:
-    lake = tmp_path / "lake"
-    played = shop.play(lake, remote=server)
+@dataclass(frozen=True)
+class Connected:
+    """What one client of a server of Spark Connect made of several runs.
+
+    Attributes:
+        lakes: Where each wrote, by its name.
+        played: What came of each.
+        parquet: A run of this process over the files of ``whole files``.
+    """
+
+    lakes: dict[str, Path]
+    played: dict[str, Played]
+    parquet: World
+
+
+@pytest.fixture(scope="module")
+def connected(
+    spark: SparkSession, shop: Shop, server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Connected:
+    """Run what the tests below ask about; each Python that starts takes seconds."""
+    folder = tmp_path_factory.mktemp("connected")
+    parquet = world(spark, folder / "parquet", small=False, source={"format": "parquet"})
+    for number in range(3):
+        parquet.land(f"{number}.parquet", []).write_bytes(to_parquet(typed_events([number, 9])))
+    parquet.run()
+    broken, overtaken = folder / "broken", folder / "overtaken"
+    shutil.copytree(parquet.landing, broken)
+    (broken / "broken.parquet").write_bytes(b"PAR")
+    overtaken.mkdir()
+    (overtaken / "0.jsonl").write_bytes(b"{}\n" * 5)
+    plays = {
+        "all": (shop, ()),
+        "whole files": (Shop((parquet,)), ()),
+        "broken": (Shop((replace(parquet, landing=broken),)), ()),
+        "overtaken": (Shop((replace(shop.events, landing=overtaken),)), ("--fails", "overtaken")),
+        "goes on": (shop, ("--trigger", "10 seconds")),
+    }
+    lakes = {name: folder / "lakes" / name for name in plays}
+    words = [played.words(lakes[name], *more) for name, (played, more) in plays.items()]
+    found = played_by_one_process(words, remote=server)
+    return Connected(lakes, dict(zip(plays, found, strict=True)), parquet)
+
+
+def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Contents) -> None:
+    played = connected.played["all"]
     assert played.code == 0, played.words
-    _assert_same(contents(Lake(lake)), expected)
+    _assert_same(contents(Lake(connected.lakes["all"])), expected)
     assert played.answer["clickstream"]["balanced"]
     for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
         assert played.words.count(told) == 1, played.words
 
 
-def test_spark_connect_reads_whole_files(spark: SparkSession, server: str, tmp_path: Path) -> None:
-    played = world(spark, tmp_path / "shop", small=False, source={"format": "parquet"})
-    for number in range(3):
-        played.land(f"{number}.parquet", []).write_bytes(to_parquet(typed_events([number, 9])))
-    played.run()
-    lake, shop = tmp_path / "lake", Shop((played,))
-    done = shop.play(lake, remote=server)
+def test_spark_connect_reads_whole_files(connected: Connected) -> None:
+    done = connected.played["whole files"]
     assert done.code == 0, done.words
-    _assert_same(contents(Lake(lake)), contents(played.lake))
-    (played.landing / "broken.parquet").write_bytes(b"PAR")
-    broken = shop.play(lake, remote=server)
+    expected = contents(connected.parquet.lake)
+    assert expected["silver.clickstream"]
+    _assert_same(contents(Lake(connected.lakes["whole files"])), expected)
+    broken = connected.played["broken"]
     assert broken.code == 2, broken.words
     assert "SourceError: files of the source are broken" in broken.words
     assert "broken.parquet: it is not a Parquet file, or is truncated" in broken.words
@@ -110,24 +147,16 @@ def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
 
 
 def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
-    shop: Shop, server: str, tmp_path: Path
+    connected: Connected,
 ) -> None:
-    landing = tmp_path / "landing"
-    landing.mkdir()
-    (landing / "0.jsonl").write_bytes(b"{}\n" * 5)
-    changed = Shop((replace(shop.events, landing=landing),))
-    told = "--fails", "overtaken"
-    played = changed.play(tmp_path / "lake", *told, remote=server)
+    played = connected.played["overtaken"]
     assert played.code == 3, played.words
     assert "SourceChangedError: files changed while they were read" in played.words
     assert "tidelake-error" not in played.words
 
 
-def test_a_run_that_goes_on_is_refused_through_spark_connect(
-    shop: Shop, server: str, tmp_path: Path
-) -> None:
-    lake = tmp_path / "lake"
-    played = shop.play(lake, "--trigger", "10 seconds", remote=server)
+def test_a_run_that_goes_on_is_refused_through_spark_connect(connected: Connected) -> None:
+    played = connected.played["goes on"]
     assert played.code == 2, played.words
     assert "--trigger available-now" in played.words
-    assert not Lake(lake).existing()
+    assert not Lake(connected.lakes["goes on"]).existing()

@@ -249,7 +249,7 @@ def test_pipelines_are_listed_with_their_last_runs(
     monkeypatch.setattr(defining, "now", lambda: at + timedelta(hours=25))
     code, out, err = _run(capsys, "list", "--root", str(root))
     assert code == 0
-    assert err == "shop is invalid; see tidelake validate shop\n"
+    assert err == f"shop is invalid; see tidelake validate shop --root {root}\n"
     assert max(map(len, out.splitlines())) <= 100
     rows = {line.split()[0]: line.split() for line in out.splitlines()[4:] if line.strip()}
     assert rows["items"] == ["items", "dimension", "items", "3", "1", "d", "-", "-"]

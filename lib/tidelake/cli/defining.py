@@ -133,7 +133,8 @@ def list_pipelines(where: Place) -> None:
         say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
     for one in found:
         if one["error"]:
-            say(f"{one['pipeline']} is invalid; see tidelake validate {one['pipeline']}")
+            name = one["pipeline"]
+            say(f"{name} is invalid; see {where.typed('tidelake validate', name)}")
 
 
 def _listed(name: str, where: Place) -> dict[str, Any]:
