@@ -1,5 +1,6 @@
 """Check whether the current definition can continue on the stored tables, and what changes.
 
+The checkpoints are checked by :func:`tidelake.runtime.runner.refusals`.
 Only ``tidelake check`` loads it.
 """
 

@@ -399,11 +399,13 @@ def check_unchanged(files: Collection[LandedFile]) -> None:
 def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]:
     """Delete or archive ingested files that are still as they were; return what failed, and why.
 
-    A file is archived under its path below the source, and never replaces another one. If
-    interrupted, the same files can be given again.
+    Pass only files of batches that are closed in bronze and in Spark's checkpoint: Spark reads an
+    open batch again. A file is archived under its path below the source, and never replaces another
+    one. A missing file counts as done, so if interrupted, the same files can be given again.
 
     Raises:
-        SourceChangedError: Files changed after they were ingested; they are left where they are.
+        SourceChangedError: Files changed after they were ingested. They are left where they are;
+            all others were tried.
     """
     # With an archive there is one path.
     root, changed = str(folder(source.paths[0])), dict[str, LandedFile]()

@@ -7,8 +7,8 @@ the batch itself.
 
 Only rows whose id hash occurs twice need comparing. The driver finds and compares them
 (:mod:`tidelake.silver.driver_dedup`). If they are too many for the driver, Spark compares them
-(second half of this module): only ids, hashes and positions are shuffled, and the verdicts are
-joined back to the wide rows.
+(second half of this module): only ids, hashes and positions are shuffled.
+:mod:`tidelake.silver.fates` joins the verdicts to the wide rows.
 """
 
 from __future__ import annotations
