@@ -100,7 +100,9 @@ def a_store() -> Iterator[Store]:
     log.addHandler(heard)
     log.setLevel(logging.INFO)
     log.propagate = False
-    server = ThreadedMotoServer(ip_address="127.0.0.1", port=urlsplit(at).port, verbose=False)
+    port = urlsplit(at).port
+    assert port is not None
+    server = ThreadedMotoServer(ip_address="127.0.0.1", port=port, verbose=False)
     server.start()
     try:
         store.client.create_bucket(Bucket=_BUCKET)

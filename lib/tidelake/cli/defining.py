@@ -14,7 +14,7 @@ import yaml
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, placed
 from tidelake.cli.render import print_json, print_line, print_table
-from tidelake.cli.selecting import chosen_names
+from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
 from tidelake.config.pipeline import written_out
 from tidelake.config.places import conf_dir, find_file, pipeline_names, usual_pipeline
@@ -40,13 +40,12 @@ _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta
 def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
     """Check files of pipelines, offline; exit 2 if one is invalid."""
     names = chosen_names(pipelines, None, all_) if pipelines or all_ else [usual_pipeline()]
-    first: dict[str, str] = {}
+    known: dict[str, Pipeline] = {}
     definitions: dict[str, Pipeline] = {}
 
     def load(name: str) -> str:
         found = where.load(name)
-        if first.setdefault(found.name, found.file) != found.file:
-            raise UsageError(f"{first[found.name]} and {found.file} both name {found.name}")
+        refuse_namesake(known, found)
         definitions[name] = found
         return found.file
 

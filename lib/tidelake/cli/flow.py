@@ -193,7 +193,7 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
             pipeline.source.paths,
             taken,
             pipeline.source.format,
-            is_cleaned=pipeline.source.clean_source is not None,
+            is_cleaned=pipeline.source.is_cleaned,
         )
 
 

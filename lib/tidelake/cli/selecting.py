@@ -56,6 +56,13 @@ def chosen_names(names: Sequence[str], select: str | None, all_: bool) -> list[s
     return list(chosen)
 
 
+def refuse_namesake(known: dict[str, Pipeline], pipeline: Pipeline) -> None:
+    """Add a pipeline to the known ones by name; raise a UsageError if another file has its name."""
+    other = known.setdefault(pipeline.name, pipeline)
+    if other.file != pipeline.file:
+        raise UsageError(f"{other.file} and {pipeline.file} both name {pipeline.name}")
+
+
 def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
     """Order pipelines so that each comes after its inputs, and dimensions as early as possible.
 
@@ -69,8 +76,7 @@ def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
     by_name: dict[str, Pipeline] = {}
     for pipeline in selected:
         for one in (*pipeline.dimensions.values(), pipeline):
-            if by_name.setdefault(one.name, one).file != one.file:
-                raise UsageError(f"{by_name[one.name].file} and {one.file} both name {one.name}")
+            refuse_namesake(by_name, one)
     names = sorted(by_name, key=lambda name: (by_name[name].kind != "dimension", name))
     graph = {name: sorted(_inputs(by_name[name]) & by_name.keys()) for name in names}
     try:

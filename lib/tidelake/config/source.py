@@ -190,6 +190,11 @@ class FilesSource(Model):
         """The path, or those of the list."""
         return (self.path,) if isinstance(self.path, str) else self.path
 
+    @property
+    def is_cleaned(self) -> bool:
+        """Whether files leave the folders once they are read."""
+        return self.clean_source is not None
+
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
     # The message omits the value, which may be the secret.

@@ -87,7 +87,7 @@ def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
     """List the landing folders that can be listed; None if none can, or for other sources."""
     if not isinstance(pipeline.source, FilesSource):
         return None
-    is_cleaned = pipeline.source.clean_source is not None
+    is_cleaned = pipeline.source.is_cleaned
     found: dict[str, LandedFile] | None = None
     for path in pipeline.source.paths:
         # Reports on the tables are useful even if a landing folder is gone.

@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -20,7 +19,7 @@ from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.errors import GenerationError, RefusedError, SourceError
+from tidelake.errors import GenerationError, RefusedError
 from tidelake.instants import to_json
 from tidelake.ledger.history import (
     Backlog,
@@ -29,13 +28,14 @@ from tidelake.ledger.history import (
     first_arrival,
     history,
     newest_batches,
+    offered_files,
     require_tables,
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, source_lag
 from tidelake.runtime.checkpoints import CheckpointGuard, newest_logged, open_generation
-from tidelake.runtime.landed_files import check_landing
+from tidelake.runtime.landed_files import refuse_changed
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import visible
@@ -258,10 +258,8 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
         taken = context.backlogs.taken_files()
-        for path in source.paths:
-            # The files of a folder that cannot be listed cannot be compared.
-            with suppress(SourceError):
-                check_landing((path,), taken)
+        # The files of a folder that cannot be listed cannot be compared.
+        refuse_changed(offered_files(context.pipeline) or {}, taken)
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:

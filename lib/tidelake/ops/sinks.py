@@ -123,7 +123,14 @@ class ProgressTable(Sink):
             before = from_json(last.note.get("cleaned_at")) if last else None
             cleaned = self._cleaned(before, now()).isoformat()
             append_records(
-                spark, table, rows, _DDL, pipeline=name, hop="progress", cleaned_at=cleaned
+                spark,
+                table,
+                rows,
+                _DDL,
+                newest=last,
+                pipeline=name,
+                hop="progress",
+                cleaned_at=cleaned,
             )
 
     def _cleaned(self, before: datetime | None, moment: datetime) -> datetime:

@@ -195,7 +195,7 @@ def _drain(run: Run) -> None:
     if isinstance(source, FilesSource):
         try:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
-            check_landing(source.paths, taken, is_cleaned=source.clean_source is not None)
+            check_landing(source.paths, taken, is_cleaned=source.is_cleaned)
         except SourceError as error:
             run.progress.say(f"bronze was not drained: {error}")
             hops.remove("bronze")

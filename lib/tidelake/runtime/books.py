@@ -32,7 +32,8 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
         "gold": lake.closing_tables(run.pipeline, "gold"),
     }
     # Several commits, since two hops may copy concurrently.
-    notes = [commit.note.get("copied", {}) for commit in islice(commits(books), _NOTES)]
+    recent = list(islice(commits(books), _NOTES))
+    notes = [commit.note.get("copied", {}) for commit in recent]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
     for table in (table for hop in hops for table in of_hop[hop]):
@@ -45,7 +46,16 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
         return
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
     copied = {**(notes[0] if notes else {}), **copied}
-    append_records(run.spark, books, fresh, _BOOKS_DDL, pipeline=name, hop="books", copied=copied)
+    append_records(
+        run.spark,
+        books,
+        fresh,
+        _BOOKS_DDL,
+        newest=recent[0] if recent else None,
+        pipeline=name,
+        hop="books",
+        copied=copied,
+    )
 
 
 def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:

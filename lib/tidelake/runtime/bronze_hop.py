@@ -78,7 +78,7 @@ class BronzeHop(HopQuery):
                 table,
                 self._taken_before,
                 source.format,
-                is_cleaned=source.clean_source is not None,
+                is_cleaned=source.is_cleaned,
             )
         # The version of bronze up to which files of batches are cleaned, None before the first
         # time, and whether there may be newer ones.
@@ -169,7 +169,7 @@ class BronzeHop(HopQuery):
         an archived one of the same name. At the start also the files that earlier runs left.
         """
         source, landing = self.run.pipeline.source, self._landing
-        if landing is None or not isinstance(source, FilesSource) or source.clean_source is None:
+        if landing is None or not (isinstance(source, FilesSource) and source.is_cleaned):
             return
         if not self._may_clean:
             return

@@ -73,6 +73,7 @@ def close_epoch(run: Run) -> None:
             epochs,
             [row],
             _EPOCHS_DDL,
+            newest=last,
             pipeline=name,
             hop="epochs",
             closed_at=closed_at,

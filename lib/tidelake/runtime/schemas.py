@@ -25,7 +25,7 @@ from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.meanings import meaning_of
 from tidelake.delta.access import load
 from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
-from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit, newest_version
+from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
@@ -73,19 +73,20 @@ def append_records(
     records: Sequence[Mapping[str, Any]],
     ddl: str,
     *,
+    newest: Commit | None,
     pipeline: str,
     hop: str,
     **metadata: Any,
 ) -> None:
     """Append records as the next batch of a table that no hop fills; create the table if missing.
 
-    The commit has ``metadata`` in addition. See :func:`from_records` for the records.
+    ``newest`` is the table's newest commit; the next one has ``metadata`` in addition. See
+    :func:`from_records` for the records.
     """
     note = {"pipeline": pipeline, "hop": hop, "generation": FIRST_GENERATION}
     schema = from_ddl(spark, ddl)
     ensure_table(spark, table, schema, {**note, "batch": CREATION}, freedom="columns")
-    last = last_commit(table)
-    batch = last.batch + 1 if last else 0
+    batch = newest.batch + 1 if newest else 0
     append(from_records(spark, records, ddl), table, {**note, "batch": batch, **metadata})
     if is_due(batch):
         compact(spark, table)
@@ -394,4 +395,12 @@ def _store(run: Run, answers: Iterable[_Answer]) -> None:
         for answer in answers
     ]
     table = run.lake.schemas(name)
-    append_records(run.spark, table, records, SCHEMAS_DDL, pipeline=name, hop="schemas")
+    append_records(
+        run.spark,
+        table,
+        records,
+        SCHEMAS_DDL,
+        newest=last_commit(table),
+        pipeline=name,
+        hop="schemas",
+    )

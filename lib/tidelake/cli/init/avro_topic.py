@@ -85,8 +85,8 @@ def _decoder(schemas: dict[int, Any]) -> Callable[[bytes], bytes | None]:
     @cache
     def reader(number: int) -> tuple[Callable[[BytesIO], bytes], bytes]:
         schema = schemas[number]
-        names = json.dumps(schema) if _row_of(schema) else ""
-        return datum_reader(schema), logical_types(names).encode() if names else b""
+        of_change = logical_types(json.dumps(schema)).encode() if _row_of(schema) else b""
+        return datum_reader(schema), of_change
 
     def decode(payload: bytes) -> bytes | None:
         number = _id_of(payload)

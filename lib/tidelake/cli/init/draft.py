@@ -101,8 +101,9 @@ class Draft:
         from tidelake.silver.envelope import unwrap  # noqa: PLC0415  pyarrow is slow to import
 
         again = unwrap(self.sample.records[at].payload)
-        if again.refusal or again.unavailable or not self.key:
-            return not (again.refusal or again.unavailable)
+        is_whole = not (again.refusal or again.unavailable)
+        if not (is_whole and self.key):
+            return is_whole
         # Of two changes at one place of the order, either may be the later one.
         place = self._change(at)[:2]
         is_new = place not in seen
