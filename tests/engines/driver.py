@@ -94,6 +94,14 @@ def _run(words: Sequence[str], say: list[str]) -> dict[str, Any]:
 
 
 def _play(words: Sequence[str]) -> dict[str, Any]:
+    """Run; once more where Spark's ten seconds for the start of a worker were too few."""
+    played = _play_once(words)
+    if "caused by SocketTimeoutException" in played["words"]:
+        return _play_once(words)
+    return played
+
+
+def _play_once(words: Sequence[str]) -> dict[str, Any]:
     """Run once; give the exit code, what came of it, and what was said."""
     said: list[str] = []
     code, answer = 0, None

@@ -594,9 +594,12 @@ def test_missing_credentials_are_named(
 
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    # Clients of this process have the keys.
+    # Clients of this process have the keys; what is made here has none, and serves no other test.
     S3FileSystem.clear_instance_cache()
-    told = _refused(capsys, f"{s3.prefix()}/x", code=4)
+    try:
+        told = _refused(capsys, f"{s3.prefix()}/x", code=4)
+    finally:
+        S3FileSystem.clear_instance_cache()
     assert "no credentials for the object store" in told
 
 

@@ -4,11 +4,16 @@ Python imports this by itself where its folder is on the path: in the driver, an
 workers.
 """
 
+import sys
 from typing import Any
 
-from pyspark.errors import AnalysisException
-from pyspark.sql.connect.conf import RuntimeConf
-from pyspark.sql.connect.dataframe import DataFrame
+# The server puts its archive of PySpark first, which each worker compiles anew; it has ten seconds
+# to connect, and on a busy machine that was not always enough.
+sys.path[:] = [place for place in sys.path if not place.endswith("pyspark.zip")]
+
+from pyspark.errors import AnalysisException  # noqa: E402  of the path above
+from pyspark.sql.connect.conf import RuntimeConf  # noqa: E402  of the path above
+from pyspark.sql.connect.dataframe import DataFrame  # noqa: E402  of the path above
 
 
 def _refuse(*_: Any, **__: Any) -> None:
