@@ -163,6 +163,12 @@ def test_a_checkpoint_without_a_batch_is_left_to_the_query(place: Folder) -> Non
     assert list_folder(place / "g1") == []
 
 
+def test_no_checkpoint_resumes_after_the_first_batch(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="cannot resume after batch 0"):
+        prepare(tmp_path / "g1", 0, ["{}"])
+    assert not (tmp_path / "g1").exists()
+
+
 def test_a_source_on_a_store_offers_objects_and_no_hidden_ones(s3: Store) -> None:
     root = f"{s3.prefix()}/landing"
     for name in ("a b.jsonl", "sub/c.jsonl", ".hidden", "_tmp/d.jsonl", "sub/"):

@@ -148,7 +148,12 @@ class GoldKind(ABC):
 
     @abstractmethod
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Return the MERGE for a batch; None if it changes nothing."""
+        """Return the MERGE for a batch; None if it changes nothing.
+
+        A batch that was interrupted is planned again, and the table may hold its rows already: the
+        plan must give these rows the same keys, so that they match and the MERGE skips them
+        (``_batch`` of a stored row is not below the batch's number) instead of adding them twice.
+        """
 
     def eligible(self) -> Column:
         """Return the condition for events of the pipeline's own silver to go into the table."""

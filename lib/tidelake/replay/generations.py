@@ -95,14 +95,17 @@ def prepare_checkpoint(
 ) -> dict[str, Any]:
     """Write the checkpoint of a new generation, and return the metadata for the caller's commits.
 
-    The generation takes effect with the first commit that has this metadata. A checkpoint that an
-    interrupted attempt left is replaced. The next batch is the one after ``batch`` and reads what
-    follows the positions ``until`` in its input tables; after :data:`CREATION` it reads from the
-    first commits, whatever ``until`` is. For bronze pass the offset of its ``source`` instead and,
-    for files, the ``files`` that it has ingested, as entries of the source's log.
+    The generation must be new (:func:`next_generation`): a checkpoint of its name, which an
+    interrupted attempt may have left, is deleted. It takes effect with the first commit that has
+    the metadata. The next batch is the one after ``batch``, which is at least :data:`FIRST`, and
+    reads what follows the positions ``until`` in its input tables. With :data:`CREATION` as
+    ``batch`` no checkpoint is written: the query begins with batch 0 and the first commits,
+    whatever ``until`` is. For bronze pass the offset of its ``source`` instead and, for files, the
+    ``files`` that it has ingested, as entries of the source's log.
 
     Raises:
         LeaseLostError: The hop's lock was lost.
+        ValueError: The batch is 0, after which no query can resume.
     """
     lake, name = run.lake, run.pipeline.name
     offsets = [

@@ -319,14 +319,20 @@ def prepare(
 ) -> None:
     """Write a checkpoint from which a query resumes after a batch, which is at least 1.
 
-    With batch -1 the checkpoint is left to the query. ``offsets`` has a line per source, ``files``
-    the entries of a file source's log. The metadata is written last, since a checkpoint without it
-    is refused. No table names the generation until the checkpoint is complete, so an interrupted
-    repair has no effect; its remains are replaced.
+    Whatever ``folder`` holds is deleted. With :data:`CREATION` as batch it is left empty, and the
+    query makes its own checkpoint. ``offsets`` has a line per source, ``files`` the entries of a
+    file source's log. The metadata is written last, since a checkpoint without it is refused. No
+    table may name the generation before the checkpoint is complete: then an interrupted repair has
+    no effect, and its remains are replaced.
+
+    Raises:
+        ValueError: The batch is 0: a query resumes from two batches, and there is none before.
     """
+    if batch == 0:
+        raise ValueError("a checkpoint cannot resume after batch 0")
     remove_tree(folder)
     folder.mkdir(parents=True)
-    if batch < 0:
+    if batch == CREATION:
         return
     state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
     done = json.dumps({"nextBatchWatermarkMs": 0})

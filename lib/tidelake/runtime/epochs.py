@@ -90,8 +90,9 @@ def close_epoch(run: Run) -> None:
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
     """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
 
-    None if the batch's position is inside a commit, or gold has not run. Safe during writes: each
-    log is read up to a fixed version.
+    None if gold has not run, if the tables have no batch in common (a new table is not filled yet),
+    or if a position that the batch has read up to lies inside a commit, so that no version ends
+    there. Safe during writes: each log is read up to a fixed version.
     """
     newest = {table: newest_version(table) for table in closing}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]

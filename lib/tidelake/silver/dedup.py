@@ -153,15 +153,21 @@ def find_repeats(
     """Find the rows of a batch that repeat the event id of an accepted row in scope.
 
     Accepted are the rows of silver and late, and those of the batch that arrived before and repeat
-    none themselves. In scope are those that arrived within the TTL or, if the rules are widened,
-    have the same event date. The earliest one decides: its payload makes a duplicate, another one a
-    conflict. Rows with a stage (filtered or quarantined) are neither judged nor compared with.
+    none themselves. In scope are those that arrived within the TTL, before or after the row, or, if
+    the rules are widened, have the same event date. A late row is not compared with the row that
+    was requeued from it. The earliest one in scope decides: its payload makes a duplicate, another
+    one a conflict. Rows with a stage (filtered or quarantined) are neither judged nor compared
+    with.
 
     The driver looks up the id hashes with ``search`` and compares the rows that share one. If the
     rows have no row numbers, or the driver would have too many rows or pairs
     (:data:`~tidelake.spark.tuning.COMPARED_ROWS`), Spark looks up and compares instead. The driver
     also collects the columns ``also``, of all rows, for
     :func:`~tidelake.silver.summary.summarize_in_driver`; Spark does not.
+
+    Returns:
+        The verdicts, in ``numbers`` if the driver compared, in ``rows`` if Spark did;
+        :func:`~tidelake.silver.fates.with_verdicts` joins either to the rows.
     """
     found = _by_number(kept, search, comparison, also) if kept.numbered else None
     return _by_shuffle(kept.rows, search, comparison, checkpoint) if found is None else found
