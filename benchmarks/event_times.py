@@ -57,7 +57,8 @@ def arrivals(
     }
     for event_id, batch in ask(lake, f"SELECT event_id, _batch FROM silver.{name}").rows:
         number = int(event_id[1:])
-        gold = in_gold[batch]
+        # A batch that closed after the logs were read is not known yet.
+        gold = in_gold.get(batch)
         in_bronze = landed[number % partitions].when(number // partitions)
         if gold is not None and in_bronze is not None:
             found[number] = Arrivals(sent[number], in_bronze, in_silver[batch], gold)

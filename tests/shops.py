@@ -120,7 +120,8 @@ class Shop:
             for _ in range(batches):
                 _Batch(self, connection, self.batches).write()
                 self.batches += 1
-        self.lay_checkpoints()
+        if self.batches > 1:
+            self.lay_checkpoints()
         return self
 
     def lay_checkpoints(self) -> None:

@@ -69,7 +69,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS[:2])
-    assert apply_late(made.context, event_date=START.date()) == 3
+    assert apply_late(made.context, end=START + timedelta(days=1)) == 3
     bronze = made.lake.bronze("clickstream")
     compact(spark, bronze)
     made.run()

@@ -107,7 +107,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS[:2])
-    assert apply_late(made.context, event_date=START.date()) == 2
+    assert apply_late(made.context, end=START + timedelta(days=1)) == 2
     assert discard_quarantine(made.context, Choice(stage="contract"), why="a test") == 2
     made.land("2.jsonl", _lines(2))
     made.run(_ARRIVALS[2], hops=["bronze"])

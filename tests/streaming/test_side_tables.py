@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
+from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -15,12 +17,24 @@ from tests.crashes import before_silver_closes
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
+
+
+# The copy is a duplicate, the row itself too late.
+_ROWS_OF_E10 = {
+    "bronze.clickstream": 2,
+    "bronze.clickstream__requeue": 0,
+    "silver.clickstream": 0,
+    "silver.clickstream__late": 1,
+    "silver.clickstream__quarantine": 0,
+}
 
 
 def _first() -> list[bytes]:
@@ -70,11 +84,11 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     ]
     assert all(day.least_seconds > _DAY * 60 for day in days)
 
-    assert apply_late(played.context, event_date=dates[0]) == 3
+    assert apply_late(played.context, start=START, end=START + timedelta(days=1)) == 3
     assert [day.waiting for day in list_late(played.lake, played.pipeline)] == [0, 3]
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert (told["late"], told["requeued"], told["balanced"]) == (3, 3, True)
-    assert apply_late(played.context, event_date=dates[0]) == 0
+    assert apply_late(played.context, start=START, end=START + timedelta(days=1)) == 0
     assert apply_late(played.context) == 3
     assert apply_late(played.context) == 0
 
@@ -90,10 +104,51 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert versions(played.lake) == before
 
 
+@pytest.mark.parametrize(
+    ("command", "key", "told"),
+    [
+        ("late apply", "rows", 6),
+        ("late apply --end 2026-01-06", "rows", 3),
+        ("quarantine discard --reason x --stage parse", "rows", 1),
+        ("repair --hop bronze", "generation", None),
+        ("repair --hop silver", "generation", None),
+        ("repair --hop gold", "generation", None),
+        ("erase --subject event_id=e10", "rows", _ROWS_OF_E10),
+        ("maintain", "", None),
+        ("backfill run", "", None),
+    ],
+)
+def test_a_dry_run_changes_nothing(
+    filled: World,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: str,
+    key: str,
+    told: object,
+) -> None:
+    for module in ("operating", "rebuilding", "reports"):
+        monkeypatch.setattr(f"tidelake.cli.{module}.started", lambda _: nullcontext(filled.context))
+    file = str(filled.folder / f"{filled.pipeline.name}.yml")
+    root = Path(filled.lake.root)
+
+    def written_at() -> dict[Path, int]:
+        files = (file for file in root.rglob("*") if file.is_file() and file.name != ".lock")
+        return {file: file.stat().st_mtime_ns for file in files}
+
+    before = written_at()
+    words = [*command.split(), file, "--root", str(root), "--dry-run", "--json"]
+
+    assert run_command(app, words) == 0, capsys.readouterr().err
+
+    answer = json.loads(capsys.readouterr().out)
+    assert not key or answer[key] == told
+    assert written_at() == before
+
+
 def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World) -> None:
     played = _without_suite(played)
     before = versions(played.lake)
-    look = replay_quarantine(played.context, Choice(), look_only=True)
+    look = replay_quarantine(played.context, Choice(), dry_run=True)
     assert {(o.stage, o.fate, o.now, o.rows) for o in look.outcomes} == {
         ("parse", "quarantined", "parse", 1),
         ("contract", "quarantined", "contract", 1),

@@ -52,8 +52,8 @@ def test_each_command_that_is_named_exists_with_its_options(document: str, named
         ("tidelake generate --to x", "generate lacks ['pipeline']"),
         ("tidelake status one two", "status takes 1 arguments"),
         ("tidelake backfill", "backfill is no command by itself"),
-        ("tidelake verify PIPELINE --since yesterday", "'yesterday' is not a timestamp"),
-        ("tidelake verify PIPELINE --since", "since has no value"),
+        ("tidelake verify PIPELINE --start yesterday", "'yesterday' is not a timestamp"),
+        ("tidelake verify PIPELINE --start", "since has no value"),
     ],
 )
 def test_a_command_that_could_not_be_called_is_found(typed: str, problem: str) -> None:

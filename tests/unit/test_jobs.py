@@ -16,6 +16,7 @@ from tests.running import land
 from tidelake.cli import app, jobs
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.replay.backfill import Span, Start, State
 
 PROJECT = Path(__file__).parents[2]
 
@@ -76,11 +77,13 @@ def test_the_range_of_a_backfill_is_what_a_person_or_the_backfill_screen_writes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, given: list[str], days: tuple[int, int] | None
 ) -> None:
     asked = []
-    monkeypatch.setattr("tidelake.cli.replaying.started", no_spark)
-    monkeypatch.setattr(
-        "tidelake.replay.backfill.build",
-        lambda _, start, span, *, since: asked.append((start, span, since)),
-    )
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", no_spark)
+
+    def build(_: object, start: Start, span: Span | None, *, since: datetime | None) -> State:
+        asked.append((start, span, since))
+        return State(start, "definition")
+
+    monkeypatch.setattr("tidelake.replay.backfill.build", build)
 
     arguments = ["backfill", "run", "clickstream", "--from", "silver", *given]
     assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0

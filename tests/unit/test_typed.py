@@ -10,7 +10,7 @@ import pytest
 from tests.shops import Shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.config.places import usual_pipeline
+from tidelake.config.places import only_pipeline
 from tidelake.errors import UsageError
 from tidelake.typed import Typed, first_command
 
@@ -48,7 +48,7 @@ def test_a_pipeline_goes_by_what_it_was_called_by() -> None:
     ("command", "named"),
     [
         (["late", "list"], ["late apply {}"]),
-        (["quarantine", "list"], ["quarantine replay {} --look"]),
+        (["quarantine", "list"], ["quarantine replay {} --dry-run"]),
         (["ledger"], ["late list {}"]),
         (["backfill", "plan"], ["backfill run {}"]),
     ],
@@ -78,17 +78,15 @@ def test_no_command_names_another_without_the_options() -> None:
     assert found == []
 
 
-def test_the_only_pipeline_is_the_usual_one(own_conf: Path) -> None:
+def test_a_pipeline_is_taken_without_a_name_only_if_it_is_the_only_one(own_conf: Path) -> None:
     with pytest.raises(UsageError, match=r"name a pipeline \(known in .*: none\)"):
-        usual_pipeline()
+        only_pipeline()
     (own_conf / "store.yml").touch()
-    assert (usual_pipeline(), first_command()) == ("store", "tidelake run store")
-    (own_conf / "shop.yml").touch()
-    with pytest.raises(UsageError, match=r"name a pipeline \(known in .*: shop, store\)"):
-        usual_pipeline()
-    assert first_command() == "tidelake run shop"
+    assert (only_pipeline(), first_command()) == ("store", "tidelake run store")
     (own_conf / "clickstream.yml").touch()
-    assert (usual_pipeline(), first_command()) == ("clickstream", "tidelake demo")
+    with pytest.raises(UsageError, match=r"name a pipeline \(known in .*: clickstream, store\)"):
+        only_pipeline()
+    assert first_command() == "tidelake demo"
 
 
 def test_a_command_without_a_pipeline_takes_the_only_one(

@@ -16,23 +16,51 @@ from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
 from tidelake.cli.operating import alerts, doctor, maintain, serve, ui
 from tidelake.cli.reading import dictionary, sql
-from tidelake.cli.replaying import backfill, check, erase, repair, verify
+from tidelake.cli.rebuilding import backfill, erase, repair
+from tidelake.cli.replaying import check, verify
 from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
 
+# Commands by task, as ``--help`` lists them.
+_SECTIONS: dict[str, tuple[click.Command, ...]] = {
+    "Try": (demo, generate, kafka),
+    "Define": (init_command, list_pipelines, validate, check),
+    "Run": (run, fast),
+    "Watch": (status, alerts, doctor, ui),
+    "Prove": (ledger, verify, fate),
+    "Query": (sql, serve, dictionary),
+    "Requeue": (late, quarantine),
+    "Rebuild": (repair, backfill),
+    "Clean up": (maintain, erase),
+}
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+
+class _BySection(click.Group):
+    """Lists its commands by section."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.commands))
+        for title, commands in _SECTIONS.items():
+            rows = []
+            for command in commands:
+                name = (command.name or "").ljust(width)
+                rows.append((name, command.get_short_help_str(formatter.width - width - 6)))
+            with formatter.section(title):
+                formatter.write_dl(rows)
+
+
+@click.group(
+    cls=_BySection,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
 @click.version_option(__version__, prog_name="tidelake")
 def app() -> None:
     """Streaming medallion pipelines on Delta Lake that can prove they lost nothing."""
 
 
-for _command in (
-    *(demo, generate, kafka, init_command, run, fast, list_pipelines, validate),
-    *(status, ledger, verify, check, doctor, alerts, fate, sql, ui, serve, dictionary),
-    *(late, quarantine, repair, backfill, maintain, erase),
-):
-    app.add_command(_command)
+for _commands in _SECTIONS.values():
+    for _command in _commands:
+        app.add_command(_command)
 
 
 def main() -> None:

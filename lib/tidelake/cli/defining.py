@@ -17,7 +17,7 @@ from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
 from tidelake.config.pipeline import written_out
-from tidelake.config.places import conf_dir, find_file, pipeline_names, usual_pipeline
+from tidelake.config.places import conf_dir, find_file, only_pipeline, pipeline_names
 from tidelake.config.sharing import names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit, slowest_of
@@ -39,7 +39,7 @@ _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta
 @placed
 def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
     """Check files of pipelines, offline; exit 2 if one is invalid."""
-    names = chosen_names(pipelines, None, all_) if pipelines or all_ else [usual_pipeline()]
+    names = chosen_names(pipelines, None, all_) if pipelines or all_ else [only_pipeline()]
     known: dict[str, Pipeline] = {}
     definitions: dict[str, Pipeline] = {}
 

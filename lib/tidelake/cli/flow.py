@@ -17,9 +17,10 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
-from tidelake.cli.selecting import chosen_names, in_order, run_each
+from tidelake.cli.selecting import Result, chosen_names, in_order, run_each
 from tidelake.config import Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
+from tidelake.config.places import only_pipeline
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
@@ -56,6 +57,7 @@ _SLOTS = 16
     metavar="WHEN",
     help="available-now, continuous or interval ('10 seconds').",
 )
+@click.option("--dry-run", is_flag=True, help="Show what waits to be read; run nothing.")
 @as_json
 @located
 def run(
@@ -64,18 +66,47 @@ def run(
     all_: bool,
     hop: str,
     trigger: str | None,
+    dry_run: bool,
     where: Place,
 ) -> int:
     """Run pipelines' hops; by default all, to the source's end."""
-    if select is not None or all_ or len(pipelines) > 1:
-        return run_selected(where, chosen_names(pipelines, select, all_), hop, trigger)
-    if not pipelines:
-        raise UsageError("name a pipeline, or give --select PATTERN or --all")
-    if where.json:
-        raise UsageError("--json prints the results of --select, --all or several names")
-    where = replace(where, typed=replace(where.typed, called=pipelines[0]))
+    is_selection = select is not None or all_ or len(pipelines) > 1
+    names = chosen_names(pipelines, select, all_) if is_selection else list(pipelines)
+    names = names or [only_pipeline()]
+    if dry_run:
+        _show_waiting(where, [where.load(name) for name in names], hop)
+        return 0
+    if is_selection:
+        return run_selected(where, names, hop, trigger)
+    where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
     _run_one(where, hop, trigger)
+    seconds = round(time.monotonic() - began, 1)
+    where.printed({"pipelines": [asdict(Result(where.pipeline.name, "done", seconds))]})
     return 0
+
+
+def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None:
+    """Print what a run would read, after the checks that need no Spark."""
+    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
+    from tidelake.ops.status import waiting_input  # noqa: PLC0415
+
+    if hop == "dimensions":
+        pipelines, hop = [one for each in pipelines for one in each.dimensions.values()], "all"
+    refuse_unready(place.environment)
+    found: list[tuple[str, Hop, int | None]] = []
+    for pipeline in pipelines:
+        if "bronze" in hops_of(hop):
+            _check_source(place, pipeline)
+        waiting = waiting_input(place.lake, pipeline)
+        found += [(pipeline.name, one, waiting[one]) for one in hops_of(hop) if one in waiting]
+    columns = ("pipeline", "hop", "waiting")
+    if not place.printed({"waiting": [dict(zip(columns, row, strict=True)) for row in found]}):
+        rows = [[*row[:2], "unknown" if row[2] is None else row[2]] for row in found]
+        print_table(columns, rows, title="Waiting input")
+        say(
+            "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
+            "same run. Nothing was run."
+        )
 
 
 def _run_one(where: Place, hop: str, trigger: str | None) -> None:

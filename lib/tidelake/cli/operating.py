@@ -12,10 +12,10 @@ from tidelake.cli.flow import started, stop_on_signal
 from tidelake.cli.options import (
     Place,
     as_json,
+    changing,
     duration_option,
     host_option,
     located,
-    look_option,
     port_option,
     reporting,
 )
@@ -65,9 +65,8 @@ def alerts(tell: bool, where: Place) -> int:
 
 @click.command()
 @duration_option("--keep", help="Retention of removed files; default: recovery horizon.")
-@look_option(help="Show what needs old files, and change nothing.")
-@reporting
-def maintain(keep: timedelta | None, look: bool, where: Place) -> None:
+@changing
+def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     """Compact small files and delete unneeded old ones.
 
     Files that a reader, an epoch or a rollback needs are kept.
@@ -77,7 +76,7 @@ def maintain(keep: timedelta | None, look: bool, where: Place) -> None:
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
     plans = plan_upkeep(where.lake, where.pipeline, horizon=horizon, keep=keep)
     rows: list[list[object]] = []
-    if look:
+    if dry_run:
         title, columns = f"Old files of {name}", _PREVIEW
         for plan in plans:
             need = plan.needs[0] if plan.needs else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -13,8 +14,9 @@ import click
 
 from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
-from tidelake.config.places import usual_pipeline
+from tidelake.config.places import known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
+from tidelake.errors import RefusedError, UsageError
 from tidelake.folders import refuse_unusable
 from tidelake.typed import Typed
 
@@ -99,13 +101,26 @@ duration_option = functools.partial(click.option, metavar="DURATION", callback=d
 source_option = functools.partial(
     click.option, "--source", help="Read from here, not from the pipeline file's source."
 )
-look_option = functools.partial(click.option, "--look", is_flag=True)
+yes_option = click.option("--yes", is_flag=True, help="Do not ask before.")
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
+_dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+
+
+def _name_to_change(_: click.Context, __: click.Parameter, name: str | None) -> str:
+    if name is None:
+        raise UsageError(f"name the pipeline that this command changes ({known_pipelines()})")
+    return name
+
+
 # Optional if there is only one pipeline.
 _of_pipeline = click.argument(
     "pipeline",
     required=False,
-    callback=lambda _, __, name: usual_pipeline() if name is None else name,
+    callback=lambda _, __, name: only_pipeline() if name is None else name,
+)
+# Never guessed, even if there is only one. Not required for click, whose error names no pipelines.
+_changed_pipeline = click.argument(
+    "pipeline", metavar="PIPELINE", required=False, callback=_name_to_change
 )
 _root = click.option(
     "--root", metavar="DIR|s3://…", help="Root of tables and checkpoints: folder or s3:// prefix."
@@ -145,9 +160,34 @@ def located(command: Command) -> Command:
     return placed(opened)
 
 
-def on_pipeline(command: Command) -> Command:
-    """Add an optional ``PIPELINE`` to :func:`located`."""
-    return _of_pipeline(located(command))
+def changing(command: Command) -> Command:
+    """Add ``PIPELINE``, ``--dry-run`` and ``--json`` to :func:`located`.
+
+    For commands that change more than new batches.
+    """
+    return _changed_pipeline(_dry_run(as_json(located(command))))
+
+
+def confirm(what: str, *, yes: bool) -> None:
+    """Ask before a change that cannot be undone.
+
+    Args:
+        what: The change, as the subject of a sentence.
+        yes: Whether the user has answered in advance.
+
+    Raises:
+        UsageError: Nobody can answer: stdin is no terminal.
+        RefusedError: The answer is no.
+    """
+    if yes:
+        return
+    if not sys.stdin.isatty():
+        raise UsageError(
+            f"{what} cannot be undone, and there is no terminal to ask at. See what would change "
+            "with --dry-run, then add --yes"
+        )
+    if not click.confirm(f"{what} cannot be undone. Continue?", err=True):
+        raise RefusedError("Nothing was changed.")
 
 
 def reporting(command: Command) -> Command:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import datetime
 from textwrap import fill
@@ -12,7 +14,7 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Place, look_option, on_pipeline, reporting
+from tidelake.cli.options import Place, changing, confirm, moment_option, reporting, yes_option
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
@@ -27,20 +29,30 @@ if TYPE_CHECKING:
     from tidelake.replay.fate import Fate
 
 _TOP = 3
+_WATCH_SECONDS = 5
 # Partitions shown; --json lists all.
 _PARTITIONS = 20
 _Rows = Sequence[Sequence[object]]
 
 
 @click.command()
+@click.option("--watch", is_flag=True, help="Show it anew every few seconds, until Ctrl-C.")
 @reporting
-def status(where: Place) -> None:
+def status(watch: bool, where: Place) -> None:
     """Show the progress and lag of each hop."""
     from tidelake.ops.status import read_status  # noqa: PLC0415
 
+    if watch and where.json:
+        raise UsageError("--watch is for a terminal: leave out --json")
     found = read_status(where.lake, where.pipeline)
     if not where.printed(found.to_json()):
         _show_status(found)
+    with suppress(KeyboardInterrupt):
+        while watch:
+            time.sleep(_WATCH_SECONDS)
+            found = read_status(where.lake, where.pipeline)
+            click.clear()
+            _show_status(found)
 
 
 def _show_status(status: Status) -> None:
@@ -223,17 +235,23 @@ def late_list(where: Place) -> None:
 
 
 @late.command("apply")
-@click.option(
-    "--event-date", type=click.DateTime(["%Y-%m-%d"]), help="Only rows of this event date."
-)
-@on_pipeline
-def late_apply(event_date: datetime | None, where: Place) -> None:
+@moment_option("--start", help="Only rows with an event time from this one on (UTC).")
+@moment_option("--end", help="Only rows with an earlier event time (UTC).")
+@changing
+def late_apply(start: datetime | None, end: datetime | None, dry_run: bool, where: Place) -> None:
     """Requeue late rows; the next run skips their lateness test."""
+    if start is not None and end is not None and start >= end:
+        raise UsageError("--end must be later than --start")
     with started(where) as run:
         from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
-        rows = apply_late(run, event_date=event_date.date() if event_date else None)
-    _say_requeued(rows, where)
+        rows = apply_late(run, start=start, end=end, dry_run=dry_run)
+    if where.printed({"pipeline": where.pipeline.name, "rows": rows, "dry_run": dry_run}):
+        return
+    if dry_run:
+        say(f"{rows:,} rows would be requeued. Nothing was changed.")
+    else:
+        _say_requeued(rows, where)
 
 
 @click.group()
@@ -278,26 +296,25 @@ def quarantine_list(stage: str | None, rule: str | None, where: Place) -> None:
         print_line(f"  {group.reason}")
         print_line(f"    {_text(group.example, _EXAMPLE)}")
     if groups:
-        look = where.command("quarantine replay", "--look")
-        say(f"After a fix, preview what would be released: {look}")
+        preview = where.command("quarantine replay", "--dry-run")
+        say(f"After a fix, preview what would be released: {preview}")
 
 
 @quarantine.command("replay")
 @_chosen
-@look_option(help="Show what would be released; requeue nothing.")
-@reporting
-def quarantine_replay(stage: str | None, rule: str | None, look: bool, where: Place) -> None:
+@changing
+def quarantine_replay(stage: str | None, rule: str | None, dry_run: bool, where: Place) -> None:
     """Requeue rows that the current definition would accept."""
     with started(where) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
-        replay = replay_quarantine(run, Choice(stage, rule), look_only=look)
+        replay = replay_quarantine(run, Choice(stage, rule), dry_run=dry_run)
     if where.printed(asdict(replay) | {"released": replay.released}):
         return
     rows = [[o.stage, f"{o.fate} ({o.now})" if o.now else o.fate, o.rows] for o in replay.outcomes]
     title = f"Quarantine of {where.called}, judged by the current definition"
     print_table(["failed at", "fate now", "rows"], rows, title=title)
-    if look:
+    if dry_run:
         say(f"{replay.released:,} rows would be released. Nothing was requeued.")
     else:
         _say_requeued(replay.requeued, where)
@@ -306,16 +323,30 @@ def quarantine_replay(stage: str | None, rule: str | None, look: bool, where: Pl
 @quarantine.command("discard")
 @_chosen
 @click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with each row.")
-@on_pipeline
-def quarantine_discard(stage: str | None, rule: str | None, reason: str, where: Place) -> None:
-    """Discard rows; they stay in the table and the ledger."""
+@yes_option
+@changing
+def quarantine_discard(
+    stage: str | None, rule: str | None, reason: str, yes: bool, dry_run: bool, where: Place
+) -> None:
+    """Discard rows; they stay in the table and the ledger.
+
+    It asks first, because no command takes discarded rows back.
+    """
     if not reason.strip():
         raise click.BadParameter("must not be blank", param_hint="--reason")
+    name = where.pipeline.name
+    if not dry_run:
+        confirm(f"Discarding quarantined rows of {name}", yes=yes)
     with started(where) as run:
         from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
-        rows = discard_quarantine(run, Choice(stage, rule), why=reason)
-    say(f"{rows:,} rows discarded. See them with: {where.command('quarantine list')}")
+        rows = discard_quarantine(run, Choice(stage, rule), why=reason, dry_run=dry_run)
+    if where.printed({"pipeline": name, "rows": rows, "dry_run": dry_run}):
+        return
+    if dry_run:
+        say(f"{rows:,} rows would be discarded. Nothing was changed.")
+    else:
+        say(f"{rows:,} rows discarded. See them with: {where.command('quarantine list')}")
 
 
 def _say_requeued(rows: int, where: Place) -> None:
@@ -397,7 +428,7 @@ def _show_fate(found: Fate, where: Place) -> None:
     if found.state == "late":
         say(f"Requeue it with: {where.command('late apply')}")
     elif found.state == "quarantined":
-        preview = where.command("quarantine replay", "--look")
+        preview = where.command("quarantine replay", "--dry-run")
         say(f"Check whether it would pass now: {preview}")
     elif found.state in ("requeued", "pending"):
         say(f"Process it with: {where.command('run')}")

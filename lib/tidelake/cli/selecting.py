@@ -12,7 +12,7 @@ from typing import Literal
 
 from tidelake.cli.exits import message_of, say
 from tidelake.config import Pipeline
-from tidelake.config.places import conf_dir, pipeline_names
+from tidelake.config.places import known_pipelines, pipeline_names
 from tidelake.errors import UsageError
 
 
@@ -48,10 +48,7 @@ def chosen_names(names: Sequence[str], select: str | None, all_: bool) -> list[s
     for pattern in patterns:
         found = [name for name in known if fnmatchcase(name, pattern)]
         if not found:
-            raise UsageError(
-                f"'{pattern}' matches no pipeline "
-                f"(known in {conf_dir() / 'pipelines'}: {', '.join(known) or 'none'})"
-            )
+            raise UsageError(f"'{pattern}' matches no pipeline ({known_pipelines()})")
         chosen.update(dict.fromkeys(found))
     return list(chosen)
 

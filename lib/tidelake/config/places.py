@@ -48,19 +48,17 @@ def is_found_by_name(file: Path) -> bool:
     return any(file.resolve().parent == (one / "pipelines").resolve() for one in _conf_folders())
 
 
-def usual_pipeline() -> str:
-    """Return the default pipeline of commands: the demo's, else the only one.
-
-    Raises:
-        UsageError: The demo is missing, and there is not exactly one pipeline.
-    """
+def only_pipeline() -> str:
+    """Return the only pipeline of the conf folder, or raise a UsageError that lists them."""
     names = pipeline_names()
-    if DEFAULT_PIPELINE in names:
-        return DEFAULT_PIPELINE
     if len(names) == 1:
         return names[0]
-    known = ", ".join(names) or "none"
-    raise UsageError(f"name a pipeline (known in {conf_dir() / 'pipelines'}: {known})")
+    raise UsageError(f"name a pipeline ({known_pipelines()})")
+
+
+def known_pipelines() -> str:
+    """Return the names of the pipelines and their folder, for messages."""
+    return f"known in {conf_dir() / 'pipelines'}: {', '.join(pipeline_names()) or 'none'}"
 
 
 def find_file(name: str, kind: str) -> Path:

@@ -187,23 +187,16 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
             dimensions[use.table] = newest._replace(unmatched=unmatched)
     arrived = histories[lake.bronze(name).name]
     lag = source_lag(pipeline, arrived, now=now)
+    waiting = _waiting(lake, pipeline, arrived, lag)
     hops = []
     for hop, own in tables.items():
         table = slowest_of(own)
         if table is None:
             continue
         last = last_commit(table)
-        if hop != "bronze":
-            key: Hop = "bronze" if hop == "silver" else "silver"
-            waiting: int | None = rows_between(tables[key][0], position(last, key))
-        elif lag is not None:
-            waiting = lag.lag
-        else:
-            offered = offered_files(pipeline)
-            waiting = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
         rows = sum(map(rows_read, histories[table.name]))
         generation, at = (last.generation, last.written_at) if last else (None, None)
-        hops.append(HopStatus(hop, generation, batch_reached(table), rows, waiting, at))
+        hops.append(HopStatus(hop, generation, batch_reached(table), rows, waiting[hop], at))
     held_back, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
     failed = {
         table.name: sum(int(commit.note.get("failed", 0)) for commit in histories[table.name])
@@ -222,6 +215,34 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         failed={name: rows for name, rows in failed.items() if rows},
         hops=tuple(hops),
     )
+
+
+def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:
+    """Count what the next run of each hop would read; tables need not exist.
+
+    The unit is files or records for bronze, else rows; None if the number is unknown.
+    """
+    arrived = history(lake, lake.bronze(pipeline.name))
+    lag = source_lag(pipeline, arrived, now=datetime.now(UTC))
+    return _waiting(lake, pipeline, arrived, lag)
+
+
+def _waiting(
+    lake: Lake, pipeline: Pipeline, arrived: Sequence[Commit], lag: SourceLag | None
+) -> dict[Hop, int | None]:
+    if lag is not None:
+        bronze: int | None = lag.lag
+    else:
+        offered = offered_files(pipeline)
+        bronze = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
+    found: dict[Hop, int | None] = {"bronze": bronze}
+    inputs: tuple[tuple[Hop, Hop], ...] = (("silver", "bronze"), ("gold", "silver"))
+    for hop, read in inputs:
+        table = slowest_of(lake.closing_tables(pipeline, hop))
+        if table is not None:
+            source = lake.table(f"{read}.{pipeline.name}")
+            found[hop] = rows_between(source, position(last_commit(table), read))
+    return found
 
 
 def little_waits(lake: Lake, pipeline: Pipeline) -> bool:

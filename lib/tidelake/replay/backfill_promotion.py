@@ -16,6 +16,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
@@ -29,12 +30,22 @@ from tidelake.delta.notes import (
     silver_note,
 )
 from tidelake.delta.positions import BEGINNING, Position
+from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
 from tidelake.ledger.terms import read_ledger
 from tidelake.names import ID_HASH
-from tidelake.replay.backfill import State, fill, green_lake, green_run, need_state, write_state
+from tidelake.replay.backfill import (
+    Stage,
+    Start,
+    State,
+    fill,
+    green_lake,
+    green_run,
+    need_state,
+    write_state,
+)
 from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
     FIRST,
@@ -61,6 +72,8 @@ Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
 # Columns that depend on batch boundaries, not on the event.
 _OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
+# The stages of a backfill that a rollback starts from.
+CAN_ROLL_BACK: tuple[Stage, ...] = ("promoting", "promoted", "rolling back")
 _TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
 
 
@@ -175,6 +188,27 @@ def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
     return F.xxhash64(*[F.to_json(F.struct(name)) for name in names])
 
 
+def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
+    """Return the state of a backfill that may be promoted; nothing is written.
+
+    Raises:
+        UsageError: No backfill is built, or the definition has changed since.
+    """
+    state = need_state(lake, pipeline, "built", "promoting")
+    if state.definition != hash_of(pipeline):
+        raise UsageError(
+            f"the definition of {pipeline.name} changed after its backfill was filled. "
+            f"Fill it again with: tidelake backfill run {pipeline.name}"
+        )
+    return state
+
+
+def replaced_versions(lake: Lake, pipeline: Pipeline, start: Start) -> dict[str, int]:
+    """Return the versions of the live tables that a promotion replaces, by logical name."""
+    own = map(lake.table, sorted(green_lake(lake, pipeline, start).own))
+    return {table.name: newest_version(table) for table in own if table.exists}
+
+
 def promote(run: Run) -> State:
     """Replace the live tables with the green ones, and return the new state.
 
@@ -189,12 +223,7 @@ def promote(run: Run) -> State:
         UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    state = need_state(lake, pipeline, "built", "promoting")
-    if state.definition != hash_of(pipeline):
-        raise UsageError(
-            f"the definition of {pipeline.name} changed after its backfill was filled. "
-            f"Fill it again with: tidelake backfill run {pipeline.name}"
-        )
+    state = need_promotable(lake, pipeline)
     from_bronze = state.start == "bronze"
     with _holding(run, "promote") as locks:
         run = replace(run, locks=locks)
@@ -203,14 +232,13 @@ def promote(run: Run) -> State:
         fill(replace(run, locks=HopLocks()), state.start)
         green = green_run(run, state.start)
         if state.stage == "built":
-            own = map(lake.table, sorted(green_lake(lake, pipeline, state.start).own))
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
             state = _advance(
                 run,
                 "record the versions that a rollback restores",
                 state,
                 stage="promoting",
-                before={table.name: newest_version(table) for table in own if table.exists},
+                before=replaced_versions(lake, pipeline, state.start),
                 gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
             )
         with fitted_to_bronze(run):
@@ -347,7 +375,7 @@ def rollback(run: Run) -> State:
     """
     lake, pipeline = run.lake, run.pipeline
     name = pipeline.name
-    state = need_state(lake, pipeline, "promoting", "promoted", "rolling back")
+    state = need_state(lake, pipeline, *CAN_ROLL_BACK)
     from_bronze = state.start == "bronze"
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)

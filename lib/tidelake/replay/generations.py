@@ -396,7 +396,7 @@ class Repaired(NamedTuple):
     """The new generation, and why the tables were rebuilt ("" if they were not)."""
 
     generation: str
-    why: str = ""
+    why: str
 
 
 def repair(run: Run, hop: Hop) -> Repaired:
@@ -411,34 +411,42 @@ def repair(run: Run, hop: Hop) -> Repaired:
         LockedError: Another process writes the hop.
         LeaseLostError: The lock was lost; the message says which steps were done.
     """
-    repairs: dict[Hop, Callable[[Run], Repaired]]
-    repairs = {"bronze": _repair_bronze, "silver": _repair_silver, "gold": _repair_gold}
     command = f"tidelake repair {run.pipeline.name} --hop {hop}"
     with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
-        return repairs[hop](replace(run, locks=locks))
+        why, locked = why_rebuilt(run, hop), replace(run, locks=locks)
+        if hop == "bronze":
+            generation = _repair_bronze(locked)
+        elif hop == "silver":
+            generation = rebuild_silver(locked) if why else _repair_silver(locked)
+        else:
+            generation = rebuild_gold(locked) if why else _repair_gold(locked)
+        return Repaired(generation, why)
 
 
-def _repair_bronze(run: Run) -> Repaired:
-    source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
-    last = _newest_of(run, "bronze", table)
-    files: list[str] = []
-    metadata: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
-    if isinstance(source, FilesSource):
-        offset: dict[str, Any] = {"logOffset": 0}
-        taken = taken_files(history(run.lake, table)).values()
-        files = [file_entry(listed(file.path), file) for file in taken]
-    elif isinstance(source, KafkaSource):
-        metadata |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
-        offset = metadata["offsets"]
-        # The repair itself reads nothing from the source.
-        metadata |= {"from": offset, "read": {}}
-    else:
+def why_rebuilt(run: Run, hop: Hop) -> str:
+    """Return why a repair would rebuild a hop's tables; empty if they can be continued.
+
+    Nothing is written.
+
+    Raises:
+        UsageError: The hop has no tables yet.
+        NotBuiltError: The checkpoint state of the source or the prefilter cannot be prepared.
+    """
+    if hop == "gold":
+        for table in run.lake.hop_inputs(run.pipeline, "gold").values():
+            _newest_of(run, "silver", table)
+        return next(gold_mismatches(run), "")
+    if hop == "silver":
+        return next(_silver_mismatches(run), "")
+    _newest_of(run, "bronze", run.lake.bronze(run.pipeline.name))
+    source = run.pipeline.source
+    if not isinstance(source, FilesSource | KafkaSource):
         raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
-    at = [json.dumps(offset)]
-    return Repaired(continue_hop(run, "bronze", [table], {}, metadata, source=at, files=files))
+    return ""
 
 
-def _repair_silver(run: Run) -> Repaired:
+def _silver_mismatches(run: Run) -> Iterator[str]:
+    """Yield why silver cannot continue from its current state."""
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
     if run.pipeline.dedup.prefilter == "operator":
@@ -447,23 +455,40 @@ def _repair_silver(run: Run) -> Repaired:
             "Set it to none, repair, and keep it at none.",
         )
     if not table.exists and lake.bronze(name).exists:
-        return Repaired(rebuild_silver(run), f"{table.name} did not exist")
+        yield f"{table.name} did not exist"
+        return
     last = _newest_of(run, "silver", table)
-    changed = changed_parts(last, run.pipeline).identity
-    if changed:
-        return Repaired(rebuild_silver(run), f"{' and '.join(changed)} changed")
+    if changed := changed_parts(last, run.pipeline).identity:
+        yield f"{' and '.join(changed)} changed"
     until = SilverNote.of(last).until
     for key, followed in lake.silver_inputs(name).items():
         if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
-            return Repaired(rebuild_silver(run), f"{followed.name} was rewritten")
-    return Repaired(continue_silver(run, until))
+            yield f"{followed.name} was rewritten"
 
 
-def _repair_gold(run: Run) -> Repaired:
-    for table in run.lake.hop_inputs(run.pipeline, "gold").values():
-        _newest_of(run, "silver", table)
-    why = next(gold_mismatches(run), "")
-    if why:
-        return Repaired(rebuild_gold(run), why)
+def _repair_bronze(run: Run) -> str:
+    source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
+    files: list[str] = []
+    metadata: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
+    if isinstance(source, FilesSource):
+        offset: dict[str, Any] = {"logOffset": 0}
+        taken = taken_files(history(run.lake, table)).values()
+        files = [file_entry(listed(file.path), file) for file in taken]
+    else:
+        last = _newest_of(run, "bronze", table)
+        metadata |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
+        offset = metadata["offsets"]
+        # The repair itself reads nothing from the source.
+        metadata |= {"from": offset, "read": {}}
+    at = [json.dumps(offset)]
+    return continue_hop(run, "bronze", [table], {}, metadata, source=at, files=files)
+
+
+def _repair_silver(run: Run) -> str:
+    last = _newest_of(run, "silver", run.lake.silver(run.pipeline.name))
+    return continue_silver(run, SilverNote.of(last).until)
+
+
+def _repair_gold(run: Run) -> str:
     tables = run.lake.closing_tables(run.pipeline, "gold")
-    return Repaired(continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0]))))
+    return continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0])))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import datetime
 from typing import Any, Literal
 
 from pyspark.sql import DataFrame, Window
@@ -94,15 +94,26 @@ def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedF
         yield replace(run, locks=locks), frames
 
 
-def apply_late(run: Run, *, event_date: date | None = None) -> int:
-    """Requeue the waiting late rows, all or those of one event date, and return their number.
+def apply_late(
+    run: Run,
+    *,
+    start: datetime | None = None,
+    end: datetime | None = None,
+    dry_run: bool = False,
+) -> int:
+    """Requeue the waiting late rows, and return their number; with ``dry_run`` only count them.
 
-    Requeued late rows skip the lateness test.
+    All of them, or those with an event time from ``start`` to before ``end`` (UTC). Requeued late
+    rows skip the lateness test.
     """
     with _holding_silver(run, "late apply") as (locked, frames):
         rows = waiting(run, run.lake.late(run.pipeline.name))
-        if event_date is not None:
-            rows = rows.where(F.col("event_date") == F.lit(event_date.isoformat()).cast("date"))
+        if start is not None:
+            rows = rows.where(F.col("event_time") >= F.lit(start))
+        if end is not None:
+            rows = rows.where(F.col("event_time") < F.lit(end))
+        if dry_run:
+            return rows.count()
         return requeue_from(locked, rows.select("record_id", "ingested_at"), "late", frames)
 
 
@@ -146,10 +157,10 @@ class Replay:
         return sum(one.rows for one in self.outcomes if one.fate != QUARANTINED)
 
 
-def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> Replay:
+def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Replay:
     """Requeue the chosen rows that the current definition would no longer quarantine.
 
-    The others would only be quarantined again. With ``look_only`` nothing is requeued.
+    The others would only be quarantined again. With ``dry_run`` nothing is requeued.
     """
     with _holding_silver(run, "quarantine replay") as (locked, frames):
         lake, name = run.lake, run.pipeline.name
@@ -173,17 +184,18 @@ def replay_quarantine(run: Run, choice: Choice, *, look_only: bool = False) -> R
             for before, fate, stage, count in found.collect()
         )
         shown = Replay(tuple(outcomes), 0)
-        if look_only or not shown.released:
+        if dry_run or not shown.released:
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
         sent = frames.checkpoint(rows.join(freed, on="record_id", how="left_semi"))
         return replace(shown, requeued=requeue_rows(locked, sent, expected=shown.released))
 
 
-def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
+def discard_quarantine(run: Run, choice: Choice, *, why: str, dry_run: bool = False) -> int:
     """Discard quarantined rows with a reason, and return their number.
 
-    Discarded rows stay in quarantine and in the ledger, but no longer count as waiting.
+    With ``dry_run`` they are only counted. Discarded rows stay in quarantine and in the ledger, but
+    no longer count as waiting.
     """
     with _holding_silver(run, "quarantine discard") as (locked, frames):
         name = run.pipeline.name
@@ -198,7 +210,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str) -> int:
             )
         )
         count, (xor, total) = rows.agg(F.count("*"), fingerprint()).collect()[0]
-        if count:
+        if count and not dry_run:
             note = {"pipeline": name, "hop": "discard"}
             created = {**note, "generation": FIRST_GENERATION, "batch": CREATION}
             ensure_table(run.spark, discarded, from_ddl(run.spark, _DISCARDED_DDL), created)

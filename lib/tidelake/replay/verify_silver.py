@@ -279,7 +279,7 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
             raise UsageError(
                 f"{pipeline.name} looked up {names}, which can no longer be read: it "
                 "is older than what maintenance keeps. Verify only later arrivals with: "
-                f"tidelake verify {pipeline.name} --since {last:%Y-%m-%dT%H:%M:%SZ}"
+                f"tidelake verify {pipeline.name} --start {last:%Y-%m-%dT%H:%M:%SZ}"
             ) from error
     if len(pins) > 1:
         parts.append(enriched(rows.where(F.col(_PINS).isNull()), run.plan, today))

@@ -1,0 +1,302 @@
+"""The commands ``repair``, ``backfill`` and ``erase``."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
+
+import click
+
+from tidelake.cli.exits import say
+from tidelake.cli.flow import started
+from tidelake.cli.options import (
+    Place,
+    changing,
+    confirm,
+    duration_option,
+    moment_option,
+    reporting,
+    yes_option,
+)
+from tidelake.cli.render import print_table, to_minute
+from tidelake.delta.tables import HOPS, Hop
+from tidelake.errors import UsageError
+from tidelake.replay.subject import parse_subject
+
+if TYPE_CHECKING:
+    from tidelake.replay.backfill import Start
+    from tidelake.replay.backfill_promotion import Differences
+    from tidelake.replay.erase import Report
+
+
+@click.command()
+@click.option("--hop", type=click.Choice(HOPS), required=True, help="Hop to repair.")
+@changing
+def repair(hop: Hop, dry_run: bool, where: Place) -> None:
+    """Start a new generation of a hop where its tables end.
+
+    If that position is unknown, because an input was rewritten, the tables disagree or the
+    definition changed, silver or gold is recomputed instead.
+    """
+    with started(where) as run:
+        from tidelake.replay.generations import repair as begin  # noqa: PLC0415
+        from tidelake.replay.generations import why_rebuilt  # noqa: PLC0415
+
+        generation, why = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop)
+    name = where.pipeline.name
+    found = {"pipeline": name, "hop": hop, "generation": generation, "rebuilt": why or None}
+    if where.printed(found | {"dry_run": dry_run}):
+        return
+    if dry_run:
+        would = f"rebuild {hop} of {name}: {why}" if why else f"continue {hop} where its tables end"
+        say(f"A repair would {would}. Nothing was changed.")
+        return
+    if why:
+        say(f"Rebuilt {hop} of {name} as generation {generation}: {why}.")
+    else:
+        say(f"Hop {hop} of {name} continues where its tables end, as generation {generation}.")
+    say(f"Continue with: {where.command('run')}")
+
+
+@click.group()
+def backfill() -> None:
+    """Rebuild tables next to the live ones, compare and swap."""
+
+
+_from = click.option(
+    "--from",
+    "start",
+    type=click.Choice(["bronze", "silver"]),
+    default="bronze",
+    show_default=True,
+    help="Layer to read; silver rebuilds gold only.",
+)
+
+
+@backfill.command()
+@_from
+@reporting
+def plan(start: Start, where: Place) -> None:
+    """Show what a backfill would read and an estimated time."""
+    _show_plan(start, where)
+
+
+def _show_plan(start: Start, where: Place) -> None:
+    from tidelake.replay import backfill as replay  # noqa: PLC0415
+
+    name = where.pipeline.name
+    steps = replay.plan(where.lake, where.pipeline, start)
+    if where.printed([asdict(step) | {"seconds": step.seconds} for step in steps]):
+        return
+    rows = [
+        [s.hop, s.reads, s.version, s.rows, ", ".join(s.fills), _minutes(s.seconds)] for s in steps
+    ]
+    columns = ["hop", "reads", "version", "rows", "fills", "estimate"]
+    print_table(columns, rows, title=f"Backfill of {name} from {start}")
+    state = replay.read_state(where.lake, where.pipeline)
+    if state is not None:
+        say(f"The last backfill of {name} is {state.stage}.")
+    say(f"Live tables are not changed. Start with: {where.command('backfill run')}")
+
+
+def _minutes(seconds: float | None) -> str:
+    if seconds is None:
+        return "unknown"
+    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
+
+
+@backfill.command()
+@_from
+@moment_option("--start", "first", help="From this arrival (bronze) or event time (silver), UTC.")
+@moment_option("--end", "last", help="Silver only: gold before this event time (UTC).")
+@duration_option("--for", "length", help="Range length from --start, instead of --end.")
+@changing
+def run(
+    start: Start,
+    first: datetime | None,
+    last: datetime | None,
+    length: timedelta | None,
+    dry_run: bool,
+    where: Place,
+) -> None:
+    """Fill the green tables; run again to add new arrivals."""
+    if length is not None:
+        if first is None or last is not None:
+            raise UsageError("--for replaces --end and needs --start: give --start and --for")
+        last = first + length
+    if start == "bronze" and last:
+        raise UsageError(
+            "a backfill from bronze has no --end: whether a row is a duplicate depends on all "
+            "rows that arrived before it. Give --start alone, or a range of gold with --from silver"
+        )
+    if start == "silver" and not (first is last is None or (first and last and first < last)):
+        raise UsageError(
+            "a range needs --start and a later --end, such as --start 2026-01-05 --end 2026-01-06"
+        )
+    if dry_run:
+        if first:
+            say("The rows and the estimate are those of whole tables, not of the range.")
+        _show_plan(start, where)
+        return
+    with started(where) as context:
+        from tidelake.replay.backfill import build  # noqa: PLC0415
+
+        span = (first, last) if first and last else None
+        state = build(context, start, span, since=first if start == "bronze" else None)
+    if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
+        say(f"Built. Compare with: {where.command('backfill compare')}")
+
+
+@backfill.command()
+@reporting
+def compare(where: Place) -> None:
+    """Show what a promotion would change, and why."""
+    from tidelake.replay.backfill import need_state  # noqa: PLC0415
+
+    name = where.pipeline.name
+    state = need_state(where.lake, where.pipeline, "built")
+    with started(where) as context:
+        from tidelake.replay.backfill_promotion import differences  # noqa: PLC0415
+
+        found = differences(context, state)
+    gold = {
+        table: comparison.to_json() | {"redefined": table in found.redefined}
+        for table, comparison in found.gold.items()
+    }
+    document = {"pipeline": name, "equal": found.equal, "silver": found.silver, "gold": gold}
+    if not where.printed(document):
+        _show_differences(name, found)
+        say(f"Swap with: {where.command('backfill promote')}")
+
+
+def _show_differences(name: str, found: Differences) -> None:
+    if found.silver:
+        print_table(
+            ["cause", "fate now", "new fate", "rows", "example"],
+            [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
+            title=f"Rows of bronze.{name} whose fate changes",
+        )
+    rows = []
+    for table, comparison in found.gold.items():
+        mark, note = "=" if comparison.equal else "~", table in found.redefined
+        rows.append(
+            [mark, table, comparison.rows, comparison.differing, "redefined" if note else ""]
+        )
+    title = f"{name}: {'no changes' if found.equal else 'changes'}"
+    print_table(["", "gold table", "rows now", "differing", ""], rows, title=title)
+
+
+@backfill.command()
+@changing
+def promote(dry_run: bool, where: Place) -> None:
+    """Replace live tables with green ones, new arrivals included."""
+    from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
+
+    if dry_run:
+        state = replay.need_promotable(where.lake, where.pipeline)
+        before = replay.replaced_versions(where.lake, where.pipeline, state.start)
+        _show_swap(before, "version replaced", "Nothing was replaced.", where)
+        return
+    with started(where) as context:
+        state = replay.promote(context)
+    if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
+        say(
+            f"Promoted. Continue with: {where.command('run')}\n"
+            f"Undo with: {where.command('backfill rollback')}"
+        )
+
+
+@backfill.command()
+@changing
+def rollback(dry_run: bool, where: Place) -> None:
+    """Restore the tables from before the promotion."""
+    from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
+    from tidelake.replay.backfill import need_state  # noqa: PLC0415
+
+    if dry_run:
+        state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)
+        _show_swap(state.before, "version restored", "Nothing was restored.", where)
+        return
+    with started(where) as context:
+        state = replay.rollback(context)
+    if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
+        say(
+            "Rolled back. If the backfill used a changed definition, restore the old one too.\n"
+            f"Process newer arrivals with: {where.command('run')}"
+        )
+
+
+def _show_swap(versions: Mapping[str, int], what: str, note: str, where: Place) -> None:
+    name = where.pipeline.name
+    if not where.printed({"pipeline": name, "dry_run": True, "tables": dict(versions)}):
+        print_table(["table", what], versions.items(), title=f"Tables of {name}")
+        say(note)
+
+
+@click.command()
+@click.option(
+    "--subject",
+    "whose",
+    required=True,
+    metavar="COLUMN=VALUE",
+    help="A column of silver, and its value.",
+)
+@click.option("--source", metavar="PATH", help="Source of `run`, if not the pipeline file's.")
+@click.option(
+    "--now", "at_once", is_flag=True, help="Delete old files now, even if they are being read."
+)
+@yes_option
+@changing
+def erase(whose: str, at_once: bool, yes: bool, dry_run: bool, where: Place) -> None:
+    """Erase a subject's rows from every table.
+
+    It asks first, because an erasure cannot be undone. Repeat the command to continue an
+    interrupted erasure. Hops must not run meanwhile: the erasure first processes what waits in each
+    of them.
+    """
+    from tidelake.ledger.history import require_tables  # noqa: PLC0415
+
+    name = where.pipeline.name
+    subject = parse_subject(whose, where.pipeline)
+    require_tables(where.lake, name)
+    if not dry_run:
+        confirm(f"Erasing a subject from {name}", yes=yes)
+    with started(where) as run:
+        from tidelake.replay import erase as replay  # noqa: PLC0415
+
+        if dry_run:
+            rows = replay.look(run, subject)
+            if not where.printed({"pipeline": name, "rows": rows, "dry_run": True}):
+                print_table(["table", "rows"], rows.items(), title=f"Rows of the subject in {name}")
+                say("Nothing was erased. Without --dry-run they are erased and gold is recomputed.")
+            return
+        report = replay.erase(run, subject, now=at_once)
+    if not where.printed(report.to_json()):
+        _show_report(report)
+        say(f"See the ledger with: {where.command('ledger')}")
+
+
+def _show_report(report: Report) -> None:
+    title = f"Erased from {report.pipeline}, by {report.column}"
+    title = title if report.rows else f"{title}: no rows found"
+    print_table(["table", "rows"], report.rows.items(), title=title)
+    # One row for all places with the same remains.
+    places: dict[tuple[str, datetime | None, str], list[str]] = {}
+    for remains in report.remains:
+        key = (remains.what, remains.until, remains.remedy)
+        places.setdefault(key, []).append(remains.where)
+    left = []
+    for (what, until, remedy), where in places.items():
+        more = f" and {len(where) - 1} more (--json)" if len(where) > 1 else ""
+        left.append([what, f"{where[0]}{more}", to_minute(until), remedy])
+    if left:
+        print_table(["what", "where", "until", "remedy"], left, title="Remaining copies")
+    if report.sent_again:
+        say(
+            f"{report.sent_again:,} conflicting rows of other subjects were requeued: "
+            "an erased row had been accepted with their event id."
+        )
+    if report.rollback_given_up:
+        say("The backfill's tables were removed: its promotion can no longer be rolled back.")

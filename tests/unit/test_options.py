@@ -1,0 +1,207 @@
+"""Options that commands share: which pipeline, what a dry run is, when a command asks."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import click
+import pytest
+
+from tests.shops import Shop
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.cli.options import confirm
+from tidelake.delta.notes import hash_of
+from tidelake.errors import RefusedError, UsageError
+from tidelake.replay.backfill import State, read_state, write_state
+
+# Commands that change more than new batches, with the options that they need.
+CHANGING = {
+    "backfill promote": [],
+    "backfill rollback": [],
+    "backfill run": [],
+    "erase": ["--subject", "user_id=u1"],
+    "late apply": [],
+    "maintain": [],
+    "quarantine discard": ["--reason", "broken"],
+    "quarantine replay": [],
+    "repair": ["--hop", "silver"],
+}
+ASKING = ("erase", "quarantine discard")
+# Commands that read, start a service, or write new batches, files of their own or a definition.
+OTHERS = {
+    *("alerts", "backfill compare", "backfill plan", "check", "demo", "dictionary", "doctor"),
+    *("fast reconcile", "fast run", "fate", "generate", "init", "kafka down", "kafka up"),
+    *("late list", "ledger", "list", "quarantine list", "run", "serve", "sql", "status", "ui"),
+    *("validate", "verify"),
+}
+
+
+class _Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def _commands(group: click.Group, words: str = "") -> Iterator[tuple[str, click.Command]]:
+    for name, command in group.commands.items():
+        if isinstance(command, click.Group):
+            yield from _commands(command, f"{name} ")
+        else:
+            yield words + name, command
+
+
+def _options_of(command: click.Command) -> set[str]:
+    return {name for parameter in command.params for name in parameter.opts}
+
+
+def test_each_command_that_changes_tables_has_a_dry_run_and_json() -> None:
+    known = dict(_commands(app))
+    assert known.keys() == CHANGING.keys() | OTHERS
+
+    for name in CHANGING:
+        assert {"pipeline", "--dry-run", "--json"} <= _options_of(known[name]), name
+    asking = {name for name, command in known.items() if "--yes" in _options_of(command)}
+    # The questions of init are about its guesses.
+    assert asking == {*ASKING, "init"}
+    dry = {name for name, command in known.items() if "--dry-run" in _options_of(command)}
+    assert dry == {*CHANGING, "run"}
+
+
+@pytest.mark.parametrize("command", CHANGING)
+def test_no_pipeline_is_changed_without_its_name(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    folder = tmp_path / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    (folder / "shop.yml").touch()
+    monkeypatch.chdir(tmp_path)
+
+    assert run_command(app, [*command.split(), *CHANGING[command], "--root", str(tmp_path)]) == 2
+
+    told = capsys.readouterr().err
+    assert "name the pipeline that this command changes" in told
+    assert told.strip().endswith("conf/pipelines: shop)")
+
+
+def test_what_cannot_be_undone_is_asked_at_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stdin", _Terminal("n\n"))
+    with pytest.raises(RefusedError, match=r"^Nothing was changed\.$"):
+        confirm("Erasing a subject", yes=False)
+    captured = capsys.readouterr()
+    # A question is a message: a result may be piped.
+    assert (captured.out, "Erasing a subject cannot be undone. Continue?" in captured.err) == (
+        "",
+        True,
+    )
+
+    monkeypatch.setattr("sys.stdin", _Terminal("y\n"))
+    confirm("Erasing a subject", yes=False)
+
+
+def test_without_a_terminal_the_answer_must_be_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    with pytest.raises(UsageError, match=r"no terminal to ask at.*--dry-run, then add --yes"):
+        confirm("Erasing a subject", yes=False)
+    confirm("Erasing a subject", yes=True)
+
+
+@pytest.mark.parametrize("command", ASKING)
+def test_a_command_asks_before_spark_starts(
+    command: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    words = [*command.split(), str(shop.file), *CHANGING[command], "--root", str(shop.root)]
+
+    assert run_command(app, words) == 2
+
+    assert "cannot be undone" in capsys.readouterr().err
+
+
+def test_a_dry_run_of_a_run_counts_what_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+    shop = Shop(tmp_path).run(2)
+    words = ["run", str(shop.file), "--root", str(shop.root), "--dry-run"]
+    shop.land("new.jsonl")
+    assert run_command(app, [*words, "--json"]) == 0
+    waiting = json.loads(capsys.readouterr().out)["waiting"]
+    assert [(one["hop"], one["waiting"]) for one in waiting] == [
+        ("bronze", 1),
+        ("silver", 0),
+        ("gold", 0),
+    ]
+
+    assert run_command(app, [*words, "--hop", "silver"]) == 0
+    captured = capsys.readouterr()
+    assert ("silver" in captured.out, "bronze" in captured.out) == (True, False)
+    assert "Nothing was run." in captured.err
+
+
+def test_a_dry_run_of_a_first_run_counts_the_files_of_the_source(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path)
+    shop.land("a.jsonl")
+    files = len([*shop.root.glob("landing/*")])
+    words = ["run", str(shop.file), "--root", str(shop.root), "--dry-run", "--json"]
+    assert run_command(app, words) == 0
+    waiting = {one["hop"]: one["waiting"] for one in json.loads(capsys.readouterr().out)["waiting"]}
+    assert waiting == {"bronze": files, "silver": 0, "gold": 0}
+    assert not shop.lake.existing()
+
+
+def test_a_status_is_shown_anew_until_it_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path).run(1)
+    waits = []
+
+    def sleep(seconds: float) -> None:
+        waits.append(seconds)
+        if len(waits) == 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("time.sleep", sleep)
+    words = ["status", str(shop.file), "--root", str(shop.root), "--watch"]
+    assert run_command(app, words) == 0
+    assert capsys.readouterr().out.count("shop: watermark") == 3
+
+    assert run_command(app, [*words, "--json"]) == 2
+
+
+def test_a_dry_run_of_a_swap_names_the_versions(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", None)
+    shop = Shop(tmp_path).run(2)
+
+    def dry_run(step: str) -> dict[str, object]:
+        words = ["backfill", step, str(shop.file), "--root", str(shop.root), "--dry-run", "--json"]
+        assert run_command(app, words) == 0
+        found: dict[str, object] = json.loads(capsys.readouterr().out)
+        return found
+
+    built = State("silver", hash_of(shop.pipeline), stage="built")
+    write_state(shop.lake, shop.pipeline, built)
+    replaced = dry_run("promote")["tables"]
+    assert replaced == {f"gold.{name}": 1 for name in ("takings_1m", "totals", "visits")}
+    assert read_state(shop.lake, shop.pipeline) == built
+
+    promoted = replace(built, stage="promoted", before={"gold.totals": 0})
+    write_state(shop.lake, shop.pipeline, promoted)
+    assert dry_run("rollback")["tables"] == {"gold.totals": 0}
+    assert read_state(shop.lake, shop.pipeline) == promoted
