@@ -95,6 +95,9 @@ def make(code: Path, archive: Path) -> None:
             for part in parts:
                 _land(landing, f"{part}.jsonl", lines(part))
 
+        # The code that made the archive in tests/ called this --event-date.
+        day = ("--start", f"{START:%F}", "--end", f"{START + timedelta(days=1):%F}")
+
         def tidelake(*arguments: str) -> None:
             _tidelake(code, folder, *arguments)
 
@@ -102,14 +105,14 @@ def make(code: Path, archive: Path) -> None:
         tidelake("run", "clickstream")
         _loosen(folder / "conf" / "expectations" / "clickstream.yml")
         tidelake("quarantine", "replay", "clickstream", "--rule", "user_id: ")
-        tidelake("late", "apply", "clickstream", "--event-date", f"{START:%F}")
+        tidelake("late", "apply", "clickstream", *day)
         tidelake("run", "clickstream")
         tidelake("backfill", "run", "clickstream")
         tidelake("backfill", "promote", "clickstream")
         land(2, 3)
         tidelake("run", "clickstream")
         # These wait in the requeue, for the code of a later day.
-        tidelake("late", "apply", "clickstream", "--event-date", f"{START:%F}")
+        tidelake("late", "apply", "clickstream", *day)
         tidelake("ledger", "clickstream")
         tidelake("verify", "clickstream")
 

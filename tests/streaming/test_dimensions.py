@@ -248,5 +248,5 @@ def test_a_changed_dimension_does_not_rewrite_the_past(shop: tuple[World, World]
     history = clicks.lake.table("dim.products__history").path
     kept = "'delta.deletedFileRetentionDuration' = 'interval 0 seconds'"
     clicks.spark.sql(f"ALTER TABLE delta.`{history}` SET TBLPROPERTIES ({kept})")
-    with pytest.raises(UsageError, match=r"can no longer be read: .* clickstream --since 20"):
+    with pytest.raises(UsageError, match=r"can no longer be read: .* clickstream --start 20"):
         verify(clicks.context)
