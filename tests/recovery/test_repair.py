@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -18,11 +19,11 @@ from tests.crashes import after_merges, before_silver_closes
 from tests.recovery.failpoints import armed, die
 from tests.running import click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, reference_gold, world
-from tidelake.delta.tables import HOPS, Hop
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
-from tidelake.replay.generations import repair
+from tidelake.replay.generations import repair, reset
 from tidelake.runtime.runner import refusals
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -302,12 +303,25 @@ def test_another_id_is_refused_until_silver_is_decided_anew(broken: World) -> No
     assert all(one.startswith("x-") for one in ids)
 
 
-def test_another_rule_holds_from_now_on_and_check_says_so(broken: World) -> None:
+def test_another_rule_holds_from_now_on_and_after_a_reset_for_all(
+    broken: World, tmp_path: Path
+) -> None:
     other = broken.redefined(event={"where": "action <> 'bot'"})
     told = {verdict.table: verdict for verdict in judge_tables(other.context)}
     assert told["silver.clickstream"].may_continue
     assert told["silver.clickstream"].changed == ("event.where",)
     assert refusals(other.context) == {}
+
+    with pytest.raises(UsageError, match="tidelake run clickstream"):
+        reset(replace(other.context, lake=Lake(tmp_path)), "silver")
+    assert read_ledger(other.lake, other.pipeline).fates["filtered"] == 0
+    made = reset(other.context, "silver")
+    assert list(made) == ["silver", "gold"]
+    told = read_ledger(other.lake, other.pipeline)
+    payloads = read(other.lake, "bronze.clickstream", "payload")
+    bots = sum(b'"bot"' in payload for (payload,) in payloads)
+    assert (told.fates["filtered"], told.problems) == (bots, ())
+    assert reset(other.context, "gold").keys() == {"gold"}
     gone(broken, "gold")
     assert "but its checkpoint is gone" in refusals(other.context)["gold"]
 

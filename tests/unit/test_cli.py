@@ -50,6 +50,7 @@ BUILT = [
     "list",
     "maintain",
     "repair",
+    "reset",
     "run",
     "serve",
     "sql",

@@ -30,8 +30,9 @@ CHANGING = {
     "quarantine discard": ["--reason", "broken"],
     "quarantine replay": [],
     "repair": ["--hop", "silver"],
+    "reset": ["--hop", "silver"],
 }
-ASKING = ("erase", "quarantine discard")
+ASKING = ("erase", "quarantine discard", "reset")
 # Commands that read, start a service, or write new batches, files of their own or a definition.
 OTHERS = {
     *("alerts", "backfill compare", "backfill plan", "check", "demo", "dictionary", "doctor"),

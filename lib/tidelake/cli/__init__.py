@@ -16,7 +16,7 @@ from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
 from tidelake.cli.operating import alerts, doctor, maintain, serve, ui
 from tidelake.cli.reading import dictionary, sql
-from tidelake.cli.rebuilding import backfill, erase, repair
+from tidelake.cli.rebuilding import backfill, erase, repair, reset
 from tidelake.cli.replaying import check, verify
 from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
@@ -30,7 +30,7 @@ _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Prove": (ledger, verify, fate),
     "Query": (sql, serve, dictionary),
     "Requeue": (late, quarantine),
-    "Rebuild": (repair, backfill),
+    "Rebuild": (repair, reset, backfill),
     "Clean up": (maintain, erase),
 }
 

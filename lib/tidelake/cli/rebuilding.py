@@ -1,11 +1,11 @@
-"""The commands ``repair``, ``backfill`` and ``erase``."""
+"""The commands ``repair``, ``reset``, ``backfill`` and ``erase``."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
@@ -58,6 +58,32 @@ def repair(hop: Hop, dry_run: bool, where: Place) -> None:
     else:
         say(f"Hop {hop} of {name} continues where its tables end, as generation {generation}.")
     say(f"Continue with: {where.command('run')}")
+
+
+@click.command()
+@click.option(
+    "--hop", type=click.Choice(["silver", "gold"]), required=True, help="First hop to recompute."
+)
+@yes_option
+@changing
+def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place) -> None:
+    """Recompute silver and gold, or gold alone; bronze is kept.
+
+    It replaces the tables at once, and asks first; a backfill compares them before, and can be
+    rolled back.
+    """
+    if dry_run:
+        _show_plan("bronze" if hop == "silver" else "silver", where)
+        return
+    name = where.pipeline.name
+    confirm(f"Replacing the rows of {name} from {hop} on", yes=yes)
+    with started(where) as run:
+        from tidelake.replay.generations import reset as recompute  # noqa: PLC0415
+
+        made = recompute(run, hop)
+    if not where.printed({"pipeline": name, "generations": made, "dry_run": False}):
+        hops = " and ".join(f"{one} as generation {new}" for one, new in made.items())
+        say(f"Recomputed {hops}. Continue with: {where.command('run')}")
 
 
 @click.group()

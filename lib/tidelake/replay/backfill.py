@@ -30,12 +30,14 @@ from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, rate_of, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
-from tidelake.replay.generations import decided_before, rebuild_gold, rebuild_silver
-from tidelake.replay.verify_silver import BATCH_COLUMNS
+from tidelake.replay.generations import rebuild_gold, rebuild_silver
+from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
+from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.silver import Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 Start = Literal["bronze", "silver"]
@@ -305,6 +307,36 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
         what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
         green.progress.say(f"computing silver from {what} bronze.{name} in one batch")
         rebuild_silver(green, decided_before(live, since) if since else None)
+
+
+def decided_before(live: Run, since: datetime) -> Stored:
+    """Return the rows of the live tables that arrived before an instant (UTC).
+
+    A row's fate depends only on earlier arrivals, so rows that arrived from the instant on can be
+    recomputed alone. Duplicates and filtered rows are in no table: those from before the instant
+    are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
+
+    Raises:
+        UsageError: Silver does not exist, or rows from before the instant were requeued: duplicates
+            that arrived later may have been accepted in their place.
+    """
+    lake, pipeline = live.lake, live.pipeline
+    require_table(lake.silver(pipeline.name), pipeline.name)
+    inputs = read_inputs(live)
+    before = F.col("ingested_at") < F.lit(since)
+    if not inputs.requeued.where(before).isEmpty():
+        raise UsageError(
+            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
+            "since then, and their fates depend on all of bronze. Recompute all of it "
+            f"with: tidelake backfill run {pipeline.name}"
+        )
+    silver, quarantine, late = (
+        rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
+    )
+    accepted = silver.unionByName(late.select(*silver.columns))
+    batch = inputs.closing[0].batch + 1
+    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
+    return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
 def _begin_gold(green: Run, live: Run, span: Span | None) -> None:

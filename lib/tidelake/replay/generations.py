@@ -15,8 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from datetime import datetime
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -43,8 +42,6 @@ from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history, require_table
-from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
-from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
 from tidelake.runtime.gold_tables import (
@@ -309,7 +306,7 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
 
     Bronze is read as a table, not commit by commit: its oldest files and commits may be gone.
     No row counts as late. The requeue is emptied, because bronze holds its rows. The ``kept`` rows,
-    from :func:`decided_before`, keep their fates.
+    from :func:`~tidelake.replay.backfill.decided_before`, keep their fates.
     """
     lake, name, spark = run.lake, run.pipeline.name, run.spark
     bronze, requeue = lake.bronze(name), lake.requeue(name)
@@ -337,36 +334,6 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
             counted = _count_kept(kept, run.pipeline.source)
         silver_batch(PrefilteredBatch(as_never_requeued(rows), counted, None), context)
     return generation
-
-
-def decided_before(live: Run, since: datetime) -> Stored:
-    """Return the rows of the live tables that arrived before an instant (UTC).
-
-    A row's fate depends only on earlier arrivals, so rows that arrived from the instant on can be
-    recomputed alone. Duplicates and filtered rows are in no table: those from before the instant
-    are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
-
-    Raises:
-        UsageError: Silver does not exist, or rows from before the instant were requeued: duplicates
-            that arrived later may have been accepted in their place.
-    """
-    lake, pipeline = live.lake, live.pipeline
-    require_table(lake.silver(pipeline.name), pipeline.name)
-    inputs = read_inputs(live)
-    before = F.col("ingested_at") < F.lit(since)
-    if not inputs.requeued.where(before).isEmpty():
-        raise UsageError(
-            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
-            "since then, and their fates depend on all of bronze. Recompute all of it "
-            f"with: tidelake backfill run {pipeline.name}"
-        )
-    silver, quarantine, late = (
-        rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
-    )
-    accepted = silver.unionByName(late.select(*silver.columns))
-    batch = inputs.closing[0].batch + 1
-    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
-    return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
 def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
@@ -449,11 +416,7 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
     """Yield why silver cannot continue from its current state."""
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
-    if run.pipeline.dedup.prefilter == "operator":
-        raise NotBuiltError(
-            "Repairing silver with dedup.prefilter: operator",
-            "Set it to none, repair, and keep it at none.",
-        )
+    _refuse_prefilter(run)
     if not table.exists and lake.bronze(name).exists:
         yield f"{table.name} did not exist"
         return
@@ -464,6 +427,41 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
     for key, followed in lake.silver_inputs(name).items():
         if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
             yield f"{followed.name} was rewritten"
+
+
+def _refuse_prefilter(run: Run) -> None:
+    if run.pipeline.dedup.prefilter == "operator":
+        raise NotBuiltError(
+            "Repairing silver with dedup.prefilter: operator",
+            "Set it to none, repair, and keep it at none.",
+        )
+
+
+def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
+    """Recompute a hop and the next ones from their inputs; return the new generations by hop.
+
+    Unlike a repair it never continues, and unlike a backfill it replaces the tables at once. As in
+    a backfill no row of silver is late, and the requeue is emptied. Bronze is kept. If it is
+    interrupted, run it again.
+
+    Raises:
+        UsageError: There is nothing to recompute from.
+        NotBuiltError: The state of silver's prefilter cannot be prepared.
+        LockedError: Another process writes one of the hops.
+        LeaseLostError: A lock was lost; the message says which steps were done.
+    """
+    lake, name = run.lake, run.pipeline.name
+    table = lake.bronze(name) if hop == "silver" else lake.silver(name)
+    require_table(table, name)
+    hops: list[Hop] = ["silver", "gold"] if hop == "silver" else ["gold"]
+    command, made = f"tidelake reset {name} --hop {hop}", dict[Hop, str]()
+    with hold_hops(lake, name, hops, command=command) as locks:
+        locked = replace(run, locks=locks)
+        if hop == "silver":
+            _refuse_prefilter(run)
+            made["silver"] = rebuild_silver(locked)
+        made["gold"] = rebuild_gold(locked)
+    return made
 
 
 def _repair_bronze(run: Run) -> str:
