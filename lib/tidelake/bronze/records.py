@@ -58,9 +58,12 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
     """Open a source as a stream; for files, the session must read each file into one partition.
 
     Returns:
-        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` and ``_position``, which
-        is null unless the source numbers its records; for lines of files also ``_block`` and
-        ``_size``, for formats that need a whole file ``_size``, ``_bytes`` and ``_error``.
+        ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` of each record, and
+        ``_position``, its place in its source, which is null for lines of files and Delta tables:
+        :func:`identify` numbers those. Files also have ``_size``, the file's bytes; lines have
+        ``_block``, where their block begins in the file; formats that need a whole file have extra
+        rows, one or two a file, without position and payload: ``_bytes``, how many were read, and
+        ``_error``, why the file is broken.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)

@@ -69,8 +69,9 @@ class GateReport:
 def judge_tables(
     spark: SparkSession, lake: Lake, pipeline_name: str, suite: Suite, *, docs: Path, now: datetime
 ) -> GateReport:
-    """Validate a pipeline's silver and gold tables with a suite.
+    """Validate a pipeline's silver, and the gold tables that the suite names, as they are now.
 
+    A failed expectation is in the report and raises nothing: see :attr:`GateReport.passed`.
     The session must be in UTC. ``docs`` is the folder of Data Docs, which keeps the pages of
     earlier runs; ``now`` (with a time zone) is the value of ``now`` in the suite.
 

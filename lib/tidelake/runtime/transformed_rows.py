@@ -27,11 +27,12 @@ def same_rows(
     frames: CheckpointedFrames | None,
     place: str,
 ) -> DataFrame:
-    """Return classified rows, computed once and compared with the rows that were classified.
+    """Check that a pipeline's ``transform`` kept the rows; return ``judged``, computed once.
 
-    Without a transform the rows are returned as they are, and nothing is computed. ``place``,
-    pipeline and batch, begins the messages. Without ``frames`` the rows are not stored: whoever
-    reads them computes them again.
+    ``rows`` are a batch's rows as read, ``judged`` the same rows transformed and classified. Their
+    keys are compared, each as often as it occurs. Without a transform ``judged`` is returned as it
+    is, and nothing is computed. ``place``, pipeline and batch, begins the messages. Without
+    ``frames`` they are compared, but not stored: whoever reads them computes them again.
 
     Raises:
         RowsChangedError: The function added or removed rows.
