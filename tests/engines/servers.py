@@ -25,6 +25,9 @@ _SETTINGS = {
     "spark.driver.host": "localhost",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    # Compiling each plan of a few rows would be most of the time.
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.databricks.delta.snapshotPartitions": "1",
