@@ -229,7 +229,9 @@ def test_the_scheduled_job_goes_from_the_dimensions_to_the_proof() -> None:
 def test_the_backfill_screen_fills_a_range() -> None:
     run = next(task for task in BUNDLE.tasks() if (task.job, task.key) == ("backfill", "run"))
 
-    (arguments,) = BUNDLE.calls(run, **{"from": "silver"}, start="2025-08-09T00:00:00.000Z", length="1 day")
+    (arguments,) = BUNDLE.calls(
+        run, **{"from": "silver"}, start="2025-08-09T00:00:00.000Z", length="1 day"
+    )
     found = parse(command_of("tidelake-backfill", arguments))
 
     assert (found["start"], found["first"], found["last"], found["length"]) == (

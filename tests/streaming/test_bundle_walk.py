@@ -20,9 +20,7 @@ BUNDLE = read_bundle().at("prod")
 
 
 @pytest.fixture
-def volume(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Path]:
+def volume(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Point the environment prod at an empty stand-in catalog."""
     with a_catalog(spark, tmp_path) as environment:
         monkeypatch.setenv("TIDELAKE_CATALOG", str(environment.catalog))
