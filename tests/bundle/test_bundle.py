@@ -251,6 +251,24 @@ def test_a_promotion_waits_for_a_yes_after_the_comparison() -> None:
     assert defaults["promote"] == "false"
 
 
+def test_an_erasure_waits_for_a_yes_after_a_dry_run() -> None:
+    tasks = {task.key: task for task in BUNDLE.tasks() if task.job == "erase"}
+    ((look,), (erase,)) = (list(BUNDLE.calls(tasks[key])) for key in ("look", "erase"))
+
+    assert ("--dry-run" in look, "--yes" in look) == (True, False)
+    assert ("--dry-run" in erase, "--yes" in erase) == (False, True)
+    assert tasks["erase"].body["depends_on"] == [{"task_key": "wanted", "outcome": "true"}]
+    assert {"name": "erase", "default": "false"} in BUNDLE.jobs["erase"]["parameters"]
+
+
+def test_a_pipeline_that_fails_stops_its_own_maintenance_and_no_other() -> None:
+    _, each = BUNDLE.jobs["maintenance"]["tasks"]
+    verify, maintain = BUNDLE.jobs["upkeep"]["tasks"]
+
+    assert each["for_each_task"]["task"]["run_job_task"]["job_id"] == "id:upkeep"
+    assert maintain["depends_on"] == [{"task_key": verify["task_key"]}]
+
+
 @pytest.mark.parametrize("target", ["dev", "prod"])
 def test_analysts_read_gold_and_dimensions_and_nothing_else(target: str) -> None:
     schemas = BUNDLE.at(target).resources["schemas"]
