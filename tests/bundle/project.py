@@ -17,6 +17,8 @@ PROJECT = Path(__file__).parents[2]
 REFERENCE = re.compile(r"\$\{([^}]+)\}")
 DYNAMIC = re.compile(r"\{\{([^}]+)\}\}")
 # What Databricks puts in when a run starts.
+# What has no default, since no command guesses it, and a person gives.
+REQUIRED = {"pipeline": "clickstream", "hop": "silver", "subject": "user_id=u1"}
 SAMPLES = {"job.start_time.iso_date": "2026-01-05"}
 # Given at deploy, by a person.
 GIVEN = {"service_principal": "the-application-id"}
@@ -110,9 +112,10 @@ class Bundle:
         defaults = {
             one["name"]: one["default"] for one in self.jobs[task.job].get("parameters", [])
         }
+        required = {name: REQUIRED[name] for name in REQUIRED if defaults.get(name) == ""}
         values = SAMPLES | {
             f"job.parameters.{name}": _filled(value, SAMPLES)
-            for name, value in (defaults | given).items()
+            for name, value in (defaults | required | given).items()
         }
         arguments = task.body["python_wheel_task"].get("parameters", [])
         inputs = json.loads(_filled(task.inputs, values)) if task.inputs else [None]
@@ -138,6 +141,9 @@ class Bundle:
             return self._resolved(self.variables[rest[0]])
         if reference == "bundle.target":
             return self.target
+        if rest[-1] == "id":
+            # Known once it is deployed.
+            return f"id:{rest[-2]}"
         place: Any = self.raw
         for step in (first, *rest):
             place = place[step]
@@ -151,7 +157,8 @@ def read_bundle(root: Path = PROJECT) -> Bundle:
     for pattern in raw["include"]:
         for file in sorted(root.glob(pattern)):
             found = yaml.safe_load(file.read_text(encoding="utf-8"))
-            raw["resources"] = _merged(raw["resources"], found["resources"])
+            for part in ("resources", "targets"):
+                raw[part] = _merged(raw[part], found.get(part, {}))
     return Bundle(raw)
 
 

@@ -143,8 +143,47 @@ def one_writer_a_hop(bundle: Bundle) -> Iterator[str]:
             yield f"{key}: more than one run at once"
         if "continuous" not in job and not job.get("queue", {}).get("enabled"):
             yield f"{key}: a run that comes too early is skipped, not queued"
-    if bundle.variables["scheduled_pipeline"] == bundle.variables["continuous_pipeline"]:
-        yield "a pipeline is both scheduled and continuous"
+    for name in sorted(_started(bundle, "schedule", "trigger") & _started(bundle, "continuous")):
+        yield f"{name} is both scheduled and continuous"
+
+
+def _started(bundle: Bundle, *ways: str) -> set[str]:
+    """Give the pipelines whose jobs start by themselves in one of some ways."""
+    return {
+        arguments[0]
+        for task in bundle.tasks()
+        if any(way in bundle.jobs[task.job] for way in ways)
+        for arguments in bundle.calls(task)
+    }
+
+
+def production_runs_no_demo(bundle: Bundle) -> Iterator[str]:
+    """Nothing of the demo starts by itself in production."""
+    prod = bundle.at("prod")
+    for name in sorted(_started(prod, "schedule", "trigger", "continuous")):
+        yield f"prod: {name} starts by itself"
+    if json.loads(prod.variables["maintained_pipelines"]):
+        yield "prod: maintenance names pipelines"
+
+
+def jobs_end(bundle: Bundle) -> Iterator[str]:
+    """A job that hangs is ended, and its compute has a budget policy."""
+    for key, job in bundle.jobs.items():
+        if "continuous" not in job and not job.get("timeout_seconds"):
+            yield f"{key}: no timeout_seconds"
+        serverless = any(task.is_serverless for task in bundle.tasks() if task.job == key)
+        if serverless and "budget_policy_id" not in job:
+            yield f"{key}: no budget policy"
+
+
+def only_jobs_write_the_books(bundle: Bundle) -> Iterator[str]:
+    """No group may write the ledger's tables or the checkpoints; input has a volume of its own."""
+    resources = bundle.resources
+    for kind, name, least in (("schemas", "ops", "SELECT"), ("volumes", "files", "READ_VOLUME")):
+        for grant in resources[kind][name]["grants"]:
+            more = sorted(set(grant["privileges"]) - {"USE_SCHEMA", least})
+            if more:
+                yield f"{kind}.{name}: {grant['principal']} may {', '.join(more)}"
 
 
 def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
@@ -213,7 +252,7 @@ def fits_the_config(bundle: Bundle) -> Iterator[str]:
     maintained = set(json.loads(bundle.variables["maintained_pipelines"]))
     # A root, so that paths of sources resolve without a workspace.
     local = load_environment("local")
-    for name in (bundle.variables["scheduled_pipeline"], bundle.variables["continuous_pipeline"]):
+    for name in sorted(_started(bundle, "schedule", "trigger", "continuous")):
         for needed in sorted({name, *load_pipeline(name, local).dimensions} - maintained):
             yield f"{needed} is run and never maintained"
     pinned = {pin for pins in read_package()["optional-dependencies"].values() for pin in pins}
@@ -240,6 +279,9 @@ RULES: tuple[Rule, ...] = (
     thresholds_are_variables,
     checks_are_not_repeated,
     production_is_guarded,
+    production_runs_no_demo,
+    jobs_end,
+    only_jobs_write_the_books,
     names_no_place,
     fits_the_config,
 )

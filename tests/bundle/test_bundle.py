@@ -35,6 +35,11 @@ def _job(raw: Raw, key: str = "scheduled") -> Raw:
     return found
 
 
+def _dev(raw: Raw, key: str) -> Raw:
+    found: Raw = raw["targets"]["dev"]["resources"]["jobs"][key]
+    return found
+
+
 def _task(raw: Raw, index: int = 0, job: str = "scheduled") -> Raw:
     found: Raw = _job(raw, job)["tasks"][index]
     return found
@@ -100,12 +105,12 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         ),
         (
             rules.continuous_jobs_are_alone,
-            lambda raw: _job(raw, "continuous").update(schedule={}),
+            lambda raw: _dev(raw, "continuous").update(schedule={}),
             "continuous and schedule",
         ),
         (
             rules.continuous_jobs_are_alone,
-            lambda raw: _task(raw, job="continuous").update(max_retries=3),
+            lambda raw: _dev(raw, "continuous")["tasks"][0].update(max_retries=3),
             "continuous and max_retries",
         ),
         (
@@ -116,8 +121,8 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         (rules.one_writer_a_hop, lambda raw: _job(raw).pop("queue"), "skipped, not queued"),
         (
             rules.one_writer_a_hop,
-            lambda raw: raw["variables"]["continuous_pipeline"].update(default="clickstream"),
-            "both scheduled and continuous",
+            lambda raw: _dev(raw, "clickstream")["parameters"][0].update(default="payments"),
+            "payments is both scheduled and continuous",
         ),
         (
             rules.thresholds_are_variables,
@@ -151,6 +156,25 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
             "schemas.gold may be destroyed",
         ),
         (
+            rules.production_runs_no_demo,
+            lambda raw: _job(raw, "late").update(schedule={}),
+            "prod: apply starts by itself",
+        ),
+        (
+            rules.production_runs_no_demo,
+            lambda raw: raw["variables"]["maintained_pipelines"].update(default='["x"]'),
+            "maintenance names pipelines",
+        ),
+        (rules.jobs_end, lambda raw: _job(raw, "late").pop("timeout_seconds"), "no timeout"),
+        (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
+        (
+            rules.only_jobs_write_the_books,
+            lambda raw: raw["resources"]["schemas"]["ops"]["grants"][0].update(
+                privileges=["MODIFY"]
+            ),
+            "schemas.ops: engineers may MODIFY",
+        ),
+        (
             rules.names_no_place,
             lambda raw: raw["targets"]["dev"].update(workspace={"host": "x"}),
             "host",
@@ -172,7 +196,7 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         ),
         (
             rules.fits_the_config,
-            lambda raw: raw["variables"]["maintained_pipelines"].update(default="[]"),
+            lambda raw: raw["targets"]["dev"]["variables"].pop("maintained_pipelines"),
             "products is run and never maintained",
         ),
         (
@@ -205,7 +229,9 @@ def test_the_scheduled_job_goes_from_the_dimensions_to_the_proof() -> None:
 def test_the_backfill_screen_fills_a_range() -> None:
     run = next(task for task in BUNDLE.tasks() if (task.job, task.key) == ("backfill", "run"))
 
-    (arguments,) = BUNDLE.calls(run, start="2025-08-09T00:00:00.000Z", length="1 day")
+    (arguments,) = BUNDLE.calls(
+        run, **{"from": "silver"}, start="2025-08-09T00:00:00.000Z", length="1 day"
+    )
     found = parse(command_of("tidelake-backfill", arguments))
 
     assert (found["start"], found["first"], found["last"], found["length"]) == (
@@ -223,6 +249,24 @@ def test_a_promotion_waits_for_a_yes_after_the_comparison() -> None:
     assert tasks["wanted"]["depends_on"] == [{"task_key": "compare"}]
     defaults = {one["name"]: one["default"] for one in BUNDLE.jobs["backfill"]["parameters"]}
     assert defaults["promote"] == "false"
+
+
+def test_an_erasure_waits_for_a_yes_after_a_dry_run() -> None:
+    tasks = {task.key: task for task in BUNDLE.tasks() if task.job == "erase"}
+    ((look,), (erase,)) = (list(BUNDLE.calls(tasks[key])) for key in ("look", "erase"))
+
+    assert ("--dry-run" in look, "--yes" in look) == (True, False)
+    assert ("--dry-run" in erase, "--yes" in erase) == (False, True)
+    assert tasks["erase"].body["depends_on"] == [{"task_key": "wanted", "outcome": "true"}]
+    assert {"name": "erase", "default": "false"} in BUNDLE.jobs["erase"]["parameters"]
+
+
+def test_a_pipeline_that_fails_stops_its_own_maintenance_and_no_other() -> None:
+    _, each = BUNDLE.jobs["maintenance"]["tasks"]
+    verify, maintain = BUNDLE.jobs["upkeep"]["tasks"]
+
+    assert each["for_each_task"]["task"]["run_job_task"]["job_id"] == "id:upkeep"
+    assert maintain["depends_on"] == [{"task_key": verify["task_key"]}]
 
 
 @pytest.mark.parametrize("target", ["dev", "prod"])
@@ -244,15 +288,13 @@ def test_nothing_runs_by_itself_in_a_developers_copy() -> None:
     jobs = BUNDLE.at("dev").jobs
 
     found = {
-        key: (job.get("schedule") or job.get("continuous") or {}).get("pause_status")
+        key: job[way]["pause_status"]
         for key, job in jobs.items()
+        for way in ("schedule", "trigger", "continuous")
+        if way in job
     }
-    assert found == {
-        "scheduled": "PAUSED",
-        "continuous": "PAUSED",
-        "maintenance": "PAUSED",
-        "backfill": None,
-    }
+    started = ("clickstream", "flights", "continuous", "maintenance")
+    assert found == dict.fromkeys(started, "PAUSED")
 
 
 def test_the_page_names_every_variable_parameter_job_and_script() -> None:

@@ -42,6 +42,10 @@ def test_each_job_has_a_file_and_a_script() -> None:
         ("alerts", "alerts x"),
         ("maintain", "maintain x"),
         ("backfill", "backfill x"),
+        ("repair", "repair x"),
+        ("quarantine", "quarantine x"),
+        ("late", "late x"),
+        ("erase", "erase x"),
     ],
 )
 def test_a_job_is_a_command_with_the_arguments_of_the_schedule(job: str, command: str) -> None:

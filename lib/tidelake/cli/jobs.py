@@ -32,3 +32,7 @@ alerts = _job("alerts")
 maintain = _job("maintain")
 # A schedule passes its range as ``--start`` and ``--end``.
 backfill = _job("backfill")
+repair = _job("repair")
+quarantine = _job("quarantine")
+late = _job("late")
+erase = _job("erase")

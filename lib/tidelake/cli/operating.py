@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from contextlib import nullcontext
 from datetime import timedelta
 
 import click
@@ -20,6 +21,7 @@ from tidelake.cli.options import (
     reporting,
 )
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
+from tidelake.cli.replaying import no_tables
 from tidelake.config.places import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now
@@ -37,12 +39,17 @@ _REFRESH_SECONDS = 10
 @reporting
 def alerts(tell: bool, where: Place) -> int:
     """Show open alerts; exit 3 if any of them is critical."""
+    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
     from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
 
     name = where.pipeline.name
     deliver = sender_of(where.environment)
-    found = alerts_of(where.lake, where.pipeline, now=now(), typed=where.typed)
+    # Before the first batch no rule has anything to look at; a job that watches is not red.
+    unfilled = has_no_tables(where.lake, where.pipeline)
+    if unfilled:
+        say(f"Nothing to watch: {no_tables(where)}.")
+    found = () if unfilled else alerts_of(where.lake, where.pipeline, now=now(), typed=where.typed)
     critical = [alert.severity == "critical" for alert in found]
     if where.json:
         print_json([alert.to_json() for alert in found])
@@ -71,11 +78,16 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
 
     Files that a reader, an epoch or a rollback needs are kept.
     """
+    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.maintenance import plan_upkeep, upkeep  # noqa: PLC0415
 
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
     plans = plan_upkeep(where.lake, where.pipeline, horizon=horizon, keep=keep)
     rows: list[list[object]] = []
+    if has_no_tables(where.lake, where.pipeline):
+        # Tables that all pipelines share are maintained with one that has run.
+        plans = []
+        say(f"Nothing to maintain: {no_tables(where)}.")
     if dry_run:
         title, columns = f"Old files of {name}", _PREVIEW
         for plan in plans:
@@ -84,8 +96,8 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
             rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), since, by])
     else:
         title, columns = f"Maintained {name}", _DONE
-        with started(where) as run:
-            for result in upkeep(run, plans):
+        with started(where) if plans else nullcontext() as run:
+            for result in upkeep(run, plans) if run else ():
                 say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
                 rows.append([result.table.name, result.files_before, result.files, result.deleted])
     if not where.printed([dict(zip(columns, row, strict=True)) for row in rows]):

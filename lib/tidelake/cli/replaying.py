@@ -19,7 +19,7 @@ from tidelake.cli.options import (
 )
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
-from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
+from tidelake.errors import RefusedError, SourceError, UnequalError
 from tidelake.kafka.registry import versions_of
 
 if TYPE_CHECKING:
@@ -51,11 +51,8 @@ def check(tables: bool, where: Place) -> None:
     """Check a definition against its tables; exit 3 if refused."""
     definition, suite = where.pipeline, where.pipeline.suite
     name = definition.name
-    if tables and suite is None:
-        raise UsageError(
-            f"{definition.file} names no suite. Add quality: {{suite: expectations/{name}.yml}}"
-        )
     report: GateReport | None = None
+    not_judged = _why_not_judged(where) if tables else None
     with started(where) as run:
         from tidelake.ops.gate import judge_tables as judge_by_suite  # noqa: PLC0415
         from tidelake.replay.compatibility import judge_tables, payload_drift  # noqa: PLC0415
@@ -65,7 +62,7 @@ def check(tables: bool, where: Place) -> None:
         refused = refusals(run)
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
-        if tables and suite is not None:
+        if tables and suite is not None and not_judged is None:
             # Data Docs are opened in a browser, so they must be on a local disk.
             disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             docs, now = disk / "data_docs" / name, datetime.now(UTC)
@@ -80,10 +77,13 @@ def check(tables: bool, where: Place) -> None:
         "standing": {v.table: v.standing for v in verdicts},
         "changed": {v.table: v.changed for v in verdicts if v.changed},
         "payload": drift,
-        **({} if report is None else {"gate": report.to_json()}),
+        **({"gate": report and report.to_json()} if tables else {}),
+        **({"not_judged": not_judged} if not_judged else {}),
         **({"registry": registry} if registry else {}),
         "checkpoints": refused,
     }
+    if not_judged:
+        say(f"The gate has nothing to judge: {not_judged}.")
     if not where.printed(found):
         _show_check(name, verdicts, drift)
         if registry:
@@ -99,6 +99,23 @@ def check(tables: bool, where: Place) -> None:
         raise RefusedError("\n".join(refused.values()))
     if report is not None and not report.passed:
         raise RefusedError(f"the gate of {name} is closed. Details: {report.docs}")
+
+
+def _why_not_judged(where: Place) -> str | None:
+    """Say why the gate has nothing to judge, which is no failure of a scheduled job."""
+    from tidelake.ledger.history import is_unfilled  # noqa: PLC0415
+
+    definition = where.pipeline
+    if definition.suite is None:
+        suite = f"quality: {{suite: expectations/{definition.name}.yml}}"
+        return f"{definition.file} names no suite; add {suite} for one"
+    return no_tables(where) if is_unfilled(where.lake, definition) else None
+
+
+def no_tables(where: Place) -> str:
+    """Say that a pipeline has no tables yet."""
+    name, run = where.pipeline.name, where.command("run")
+    return f"{name} has no silver or gold {where.lake.place} yet; {run} fills them"
 
 
 def registry_of(definition: Pipeline) -> str:
@@ -177,7 +194,15 @@ _MAX_VALUE_LENGTH = 40
 @reporting
 def verify(since: datetime | None, certificate: Path | None, where: Place) -> None:
     """Recompute tables and compare all rows; exit 3 if unequal."""
+    from tidelake.ledger.history import is_unfilled  # noqa: PLC0415
+
     definition = where.pipeline
+    # Rows of an earlier certificate must still exist.
+    if not (certificate and certificate.exists()) and is_unfilled(where.lake, definition):
+        why = no_tables(where)
+        say(f"Nothing to verify: {why}.")
+        where.printed({"pipeline": definition.name, "equal": True, "tables": {}, "why": why})
+        return
     with started(where) as run:
         from tidelake.replay.verify import certify, read_certificate  # noqa: PLC0415
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415

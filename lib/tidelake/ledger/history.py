@@ -38,6 +38,20 @@ def require_table(table: Table, pipeline: str) -> None:
         raise UsageError(f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}")
 
 
+def is_unfilled(lake: Lake, pipeline: Pipeline) -> bool:
+    """Return whether neither silver nor gold has been created yet, as nothing has arrived.
+
+    A missing table next to existing ones is not this: it was dropped.
+    """
+    tables = (lake.silver(pipeline.name), *lake.closing_tables(pipeline, "gold"))
+    return not any(table.exists for table in tables)
+
+
+def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
+    """Return whether a pipeline has no table at all, bronze included: it has not run."""
+    return not lake.bronze(pipeline.name).exists and is_unfilled(lake, pipeline)
+
+
 def history(lake: Lake, table: Table) -> list[Commit]:
     """List Tidelake's commits of a table, newest first.
 
