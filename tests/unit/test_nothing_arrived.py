@@ -34,9 +34,11 @@ def test_a_pipeline_without_tables_is_no_failure_and_starts_no_spark(
     assert run_command(app, [*command, "clickstream", *given, "--root", str(tmp_path)]) == 0
 
     told = capsys.readouterr()
-    assert "clickstream has no silver or gold" in told.err
-    if given:
-        json.loads(told.out)
+    assert "clickstream has no tables" in told.err
+    found = json.loads(told.out) if given else None
+    if found and command == ["verify"]:
+        # Nothing was compared, so nothing is equal.
+        assert (found["equal"], found["tables"]) == (None, {})
 
 
 @pytest.mark.parametrize("command", _COMMANDS, ids=" ".join)
@@ -47,7 +49,7 @@ def test_a_name_that_is_no_pipeline_is_an_error(
     assert "no pipeline 'clickstraem'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("left", ["silver/clickstream", "gold/user_activity_1m"])
+@pytest.mark.parametrize("left", ["bronze/clickstream", "silver/clickstream", "gold/user_sessions"])
 @pytest.mark.parametrize("command", [["alerts"], ["verify"]], ids=" ".join)
 def test_tables_that_are_missing_beside_others_are_not_called_nothing(
     tmp_path: Path, command: list[str], left: str
@@ -59,9 +61,15 @@ def test_tables_that_are_missing_beside_others_are_not_called_nothing(
     assert run_command(app, [*command, "clickstream", "--root", str(tmp_path)]) != 0
 
 
+@pytest.mark.parametrize("command", [["alerts"], ["verify"]], ids=" ".join)
+def test_a_root_that_is_not_there_may_be_misspelt(tmp_path: Path, command: list[str]) -> None:
+    root = str(tmp_path / "lkae")
+    assert run_command(app, [*command, "clickstream", "--root", root]) != 0
+
+
 @pytest.mark.parametrize(
     ("pipeline", "why"),
-    [("clickstream", "clickstream has no silver or gold"), ("products", "names no suite; add")],
+    [("clickstream", "clickstream has no tables"), ("products", "names no suite; add")],
 )
 def test_a_gate_with_nothing_to_judge_is_open_and_says_why(
     capsys: pytest.CaptureFixture[str],

@@ -103,19 +103,19 @@ def check(tables: bool, where: Place) -> None:
 
 def _why_not_judged(where: Place) -> str | None:
     """Say why the gate has nothing to judge, which is no failure of a scheduled job."""
-    from tidelake.ledger.history import is_unfilled  # noqa: PLC0415
+    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
 
     definition = where.pipeline
     if definition.suite is None:
         suite = f"quality: {{suite: expectations/{definition.name}.yml}}"
         return f"{definition.file} names no suite; add {suite} for one"
-    return no_tables(where) if is_unfilled(where.lake, definition) else None
+    return no_tables(where) if has_no_tables(where.lake, definition) else None
 
 
 def no_tables(where: Place) -> str:
     """Say that a pipeline has no tables yet."""
     name, run = where.pipeline.name, where.command("run")
-    return f"{name} has no silver or gold {where.lake.place} yet; {run} fills them"
+    return f"{name} has no tables {where.lake.place} yet; {run} fills them"
 
 
 def registry_of(definition: Pipeline) -> str:
@@ -194,14 +194,14 @@ _MAX_VALUE_LENGTH = 40
 @reporting
 def verify(since: datetime | None, certificate: Path | None, where: Place) -> None:
     """Recompute tables and compare all rows; exit 3 if unequal."""
-    from tidelake.ledger.history import is_unfilled  # noqa: PLC0415
+    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
 
     definition = where.pipeline
     # Rows of an earlier certificate must still exist.
-    if not (certificate and certificate.exists()) and is_unfilled(where.lake, definition):
+    if not (certificate and certificate.exists()) and has_no_tables(where.lake, definition):
         why = no_tables(where)
         say(f"Nothing to verify: {why}.")
-        where.printed({"pipeline": definition.name, "equal": True, "tables": {}, "why": why})
+        where.printed({"pipeline": definition.name, "equal": None, "tables": {}, "why": why})
         return
     with started(where) as run:
         from tidelake.replay.verify import certify, read_certificate  # noqa: PLC0415

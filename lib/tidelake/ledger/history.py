@@ -13,7 +13,7 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
 from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import Position, rows_between
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import SourceError, UsageError
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
@@ -38,18 +38,16 @@ def require_table(table: Table, pipeline: str) -> None:
         raise UsageError(f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}")
 
 
-def is_unfilled(lake: Lake, pipeline: Pipeline) -> bool:
-    """Return whether neither silver nor gold has been created yet, as nothing has arrived.
-
-    A missing table next to existing ones is not this: it was dropped.
-    """
-    tables = (lake.silver(pipeline.name), *lake.closing_tables(pipeline, "gold"))
-    return not any(table.exists for table in tables)
-
-
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
-    """Return whether a pipeline has no table at all, bronze included: it has not run."""
-    return not lake.bronze(pipeline.name).exists and is_unfilled(lake, pipeline)
+    """Return whether no hop has a table yet: the pipeline has not run, or nothing has arrived.
+
+    A missing table next to existing ones is not this: it was dropped. Neither is a root that does
+    not exist, which may be misspelt.
+    """
+    if lake.catalog is None and not lake.root.exists():
+        return False
+    tables = (table for hop in HOPS for table in lake.closing_tables(pipeline, hop))
+    return not any(table.exists for table in tables)
 
 
 def history(lake: Lake, table: Table) -> list[Commit]:
