@@ -75,7 +75,13 @@ def project_above(place: Path) -> Path | None:
 
 
 def layout_of(folder: Path) -> tuple[Path, Path]:
-    """Return the root and the conf folder for new files of a pipeline that belong to a folder."""
+    """Return the root and the conf folder for a new pipeline: of a folder's project, or the folder.
+
+    The working directory, ``Path()``, gives way to ``--conf``.
+    """
+    conf, base = own_conf()
+    if _given is not None and folder == Path():
+        return base or folder, conf
     root = project_above(folder)
     return (folder, folder / "conf") if root is None else (root, _conf_of(root))
 
@@ -134,6 +140,12 @@ def conf_file(name: str) -> Path:
     """Return a file of the user's conf folder, else of Tidelake's, where it may not exist."""
     files = [folder / name for folder in _conf_folders()]
     return next((file for file in files if file.is_file()), files[-1])
+
+
+def standard_environments() -> list[Path]:
+    """Return the files of Tidelake's own environments."""
+    folders = [folder / "environments" for folder in _conf_folders()[1:]]
+    return sorted(next(one for one in folders if one.is_dir()).iterdir())
 
 
 def pipeline_names() -> list[str]:
