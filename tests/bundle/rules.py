@@ -143,7 +143,8 @@ def one_writer_a_hop(bundle: Bundle) -> Iterator[str]:
             yield f"{key}: more than one run at once"
         if "continuous" not in job and not job.get("queue", {}).get("enabled"):
             yield f"{key}: a run that comes too early is skipped, not queued"
-    if bundle.variables["scheduled_pipeline"] == bundle.variables["continuous_pipeline"]:
+    of_jobs = bundle.variables
+    if of_jobs.get("continuous_pipeline", "") == of_jobs.get("scheduled_pipeline"):
         yield "a pipeline is both scheduled and continuous"
 
 
@@ -210,10 +211,14 @@ def fits_the_config(bundle: Bundle) -> Iterator[str]:
     volume = "/".join(["/Volumes", *(files[f"{part}_name"] for part in ("catalog", "schema"))])
     if str(environment.volume) != f"{volume}/{files['name']}":
         yield f"volume {volume}/{files['name']}, but conf says {environment.volume}"
-    maintained = set(json.loads(bundle.variables["maintained_pipelines"]))
+    variables = bundle.variables
+    # The jobs of a new project go through one list.
+    listed = json.loads(variables.get("pipelines", "[]"))
+    maintained = set(json.loads(variables.get("maintained_pipelines", "[]"))) | set(listed)
+    run = [variables.get(f"{job}_pipeline") for job in ("scheduled", "continuous")]
     # A root, so that paths of sources resolve without a workspace.
     local = load_environment("local")
-    for name in (bundle.variables["scheduled_pipeline"], bundle.variables["continuous_pipeline"]):
+    for name in filter(None, (*run, *listed)):
         for needed in sorted({name, *load_pipeline(name, local).dimensions} - maintained):
             yield f"{needed} is run and never maintained"
     pinned = {pin for pins in read_package()["optional-dependencies"].values() for pin in pins}
