@@ -49,6 +49,7 @@ BUILT = [
     "ledger",
     "list",
     "maintain",
+    "new",
     "repair",
     "reset",
     "run",

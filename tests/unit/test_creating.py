@@ -54,7 +54,8 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     assert load_environment("dev").catalog == "my_shop_dev"
     written = [file for file in Path().rglob("*") if file.is_file()]
     # Of a placeholder, nothing is left.
-    assert not [file for file in written if re.search("__(project|pipeline|version)__", file.read_text())]
+    placeholder = re.compile("__(project|pipeline|version)__")
+    assert not [file for file in written if placeholder.search(file.read_text())]
     assert f"tidelake[local,quality]=={__version__}" in Path("requirements.txt").read_text()
 
 
