@@ -19,6 +19,7 @@ from tidelake.cli.init import create, inferring, name_from, show
 from tidelake.config import load_environment
 from tidelake.config.places import standard_environments
 from tidelake.errors import UsageError
+from tidelake.typed import PLAIN
 
 _SKELETON = files("tidelake.cli") / "skeleton"
 # Under their real names, tools would take these for files of the package.
@@ -72,7 +73,7 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
             f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
             "such as ${root}/landing/" + draft.name
         )
-    commands = (f"cd {shlex.quote(str(folder))}", f"tidelake run {draft.name}", "pytest -q")
+    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
     say("Next:\n" + "\n".join(f"  {command}" for command in commands))
 
 
