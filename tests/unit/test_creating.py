@@ -59,12 +59,6 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     assert f"tidelake[local,quality]=={__version__}" in Path("requirements.txt").read_text()
 
 
-def test_pytest_finds_the_tests_of_a_new_project(shop: Path) -> None:
-    command = [sys.executable, "-m", "pytest", "--collect-only", "-q", "-p", "no:cacheprovider"]
-    found = subprocess.run(command, cwd=shop, capture_output=True, text=True, check=False)
-    assert "test_each_line_of_the_sample_is_accepted_once" in found.stdout, found.stdout
-
-
 def test_the_readme_shows_commands_that_there_are(shop: Path) -> None:
     commands = re.findall(r"^\$ tidelake (.*)$", (shop / "README.md").read_text(), re.MULTILINE)
     assert len(commands) >= 6
@@ -204,6 +198,8 @@ def test_a_command_takes_the_pipeline_of_conf_and_repeats_the_option(
     monkeypatch.chdir(shop.parent)
     assert run_command(app, ["validate", "--conf", "shop"]) == 0
     assert capsys.readouterr().out.startswith("orders: ok")
+    assert run_command(app, ["ledger", "--conf", "shop"]) == 2
+    assert "orders" in capsys.readouterr().err
     write(shop / "pipelines" / "broken.yml", "name: broken\n")
     assert run_command(app, ["list", "--conf", "shop"]) == 0
     assert "tidelake validate broken --conf shop" in capsys.readouterr().err

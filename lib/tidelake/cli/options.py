@@ -133,11 +133,10 @@ def _use_conf(context: click.Context, _: click.Parameter, folder: str | None) ->
     return folder
 
 
-# Eager: without PIPELINE the name is looked up in this folder while options are parsed.
+# By a callback: without PIPELINE the name is looked up in this folder while options are parsed.
 _conf = click.option(
     "--conf",
     metavar="DIR",
-    is_eager=True,
     callback=_use_conf,
     help="Project, or its folder with pipelines.",
 )
