@@ -113,6 +113,13 @@ def absolute(text: str) -> str:
     return text.rstrip("/") if is_stored(text) else os.path.abspath(os.path.expanduser(text))
 
 
+def counted_from(base: Path | None, text: str) -> str:
+    """Return a relative path as one from ``base``, unless that is None; others as they are."""
+    if base is None or not text or _SCHEMED.match(text):
+        return text
+    return os.path.normpath(base / Path(text).expanduser())
+
+
 def place_of(uri: str) -> str:
     """Decode a file's URI from Spark: ``file:///a%20b`` to ``/a b``, but ``s3://`` is kept."""
     parts = urlsplit(uri)

@@ -16,11 +16,13 @@ class Typed:
         root: The value of ``--root``, if given.
         env: The value of ``--env``, if given.
         called: The path that the user gave for the pipeline instead of a name.
+        conf: The value of ``--conf``, if given.
     """
 
     root: str | None = None
     env: str | None = None
     called: str | None = None
+    conf: str | None = None
 
     def __call__(self, command: str, pipeline: str = "", options: str = "") -> str:
         """Return a command that can be run in the current folder.
@@ -29,7 +31,8 @@ class Typed:
         replaces; ``options`` come after it.
         """
         words = [command, shlex.quote(self.called or pipeline) if pipeline else "", options]
-        for option, value in (("--root", self.root), ("--env", self.env)):
+        given = (("--conf", self.conf), ("--root", self.root), ("--env", self.env))
+        for option, value in given:
             words += [option, shlex.quote(value)] if value else []
         return " ".join(filter(None, words))
 

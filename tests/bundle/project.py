@@ -16,9 +16,9 @@ import yaml
 PROJECT = Path(__file__).parents[2]
 REFERENCE = re.compile(r"\$\{([^}]+)\}")
 DYNAMIC = re.compile(r"\{\{([^}]+)\}\}")
-# What Databricks puts in when a run starts.
 # What has no default, since no command guesses it, and a person gives.
 REQUIRED = {"pipeline": "clickstream", "hop": "silver", "subject": "user_id=u1"}
+# What Databricks puts in when a run starts.
 SAMPLES = {"job.start_time.iso_date": "2026-01-05"}
 # Given at deploy, by a person.
 GIVEN = {"service_principal": "the-application-id"}
@@ -112,7 +112,10 @@ class Bundle:
         defaults = {
             one["name"]: one["default"] for one in self.jobs[task.job].get("parameters", [])
         }
-        required = {name: REQUIRED[name] for name in REQUIRED if defaults.get(name) == ""}
+        # A new project has a pipeline of another name.
+        own = json.loads(self.variables.get("pipelines", "[]"))
+        usual = REQUIRED | ({"pipeline": own[0]} if own else {})
+        required = {name: usual[name] for name in usual if defaults.get(name) == ""}
         values = SAMPLES | {
             f"job.parameters.{name}": _filled(value, SAMPLES)
             for name, value in (defaults | required | given).items()

@@ -249,10 +249,13 @@ def fits_the_config(bundle: Bundle) -> Iterator[str]:
     volume = "/".join(["/Volumes", *(files[f"{part}_name"] for part in ("catalog", "schema"))])
     if str(environment.volume) != f"{volume}/{files['name']}":
         yield f"volume {volume}/{files['name']}, but conf says {environment.volume}"
-    maintained = set(json.loads(bundle.variables["maintained_pipelines"]))
+    variables = bundle.variables
+    # The jobs of a new project go through one list.
+    listed = json.loads(variables.get("pipelines", "[]"))
+    maintained = set(json.loads(variables.get("maintained_pipelines", "[]"))) | set(listed)
     # A root, so that paths of sources resolve without a workspace.
     local = load_environment("local")
-    for name in sorted(_started(bundle, "schedule", "trigger", "continuous")):
+    for name in sorted(_started(bundle, "schedule", "trigger", "continuous") | set(listed)):
         for needed in sorted({name, *load_pipeline(name, local).dimensions} - maintained):
             yield f"{needed} is run and never maintained"
     pinned = {pin for pins in read_package()["optional-dependencies"].values() for pin in pins}

@@ -49,6 +49,7 @@ BUILT = [
     "ledger",
     "list",
     "maintain",
+    "new",
     "repair",
     "reset",
     "run",
@@ -124,7 +125,8 @@ def test_a_side_table_has_its_own_commands(capsys: pytest.CaptureFixture[str], g
 
 @pytest.mark.parametrize(
     "command",
-    [[name] for name in BUILT]
+    # A new project has no place yet.
+    [[name] for name in BUILT if name != "new"]
     + [[group, name] for group, names in GROUPS.items() for name in names],
     ids=" ".join,
 )
@@ -136,6 +138,7 @@ def test_root_and_env_go_with_each_command(
     out = capsys.readouterr().out
     assert "--root DIR" in out
     assert "--env NAME" in out
+    assert "--conf DIR" in out
 
 
 def test_the_command_line_loads_without_spark() -> None:

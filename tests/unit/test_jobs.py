@@ -32,6 +32,7 @@ def test_each_job_has_a_file_and_a_script() -> None:
 @pytest.mark.parametrize(
     ("job", "command"),
     [
+        ("run", "run x"),
         ("dimensions", "run --hop dimensions x"),
         ("ingest", "run --hop bronze x"),
         ("refine", "run --hop silver x"),

@@ -36,7 +36,7 @@ ASKING = ("erase", "quarantine discard", "reset")
 # Commands that read, start a service, or write new batches, files of their own or a definition.
 OTHERS = {
     *("alerts", "backfill compare", "backfill plan", "check", "demo", "dictionary", "doctor"),
-    *("fast reconcile", "fast run", "fate", "generate", "init", "kafka down", "kafka up"),
+    *("fast reconcile", "fast run", "fate", "generate", "init", "new", "kafka down", "kafka up"),
     *("late list", "ledger", "list", "quarantine list", "run", "serve", "sql", "status", "ui"),
     *("validate", "verify"),
 }
@@ -66,8 +66,8 @@ def test_each_command_that_changes_tables_has_a_dry_run_and_json() -> None:
     for name in CHANGING:
         assert {"pipeline", "--dry-run", "--json"} <= _options_of(known[name]), name
     asking = {name for name, command in known.items() if "--yes" in _options_of(command)}
-    # The questions of init are about its guesses.
-    assert asking == {*ASKING, "init"}
+    # The questions of init and new are about their guesses.
+    assert asking == {*ASKING, "init", "new"}
     dry = {name for name, command in known.items() if "--dry-run" in _options_of(command)}
     assert dry == {*CHANGING, "run"}
 

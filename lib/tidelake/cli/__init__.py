@@ -10,6 +10,7 @@ import sys
 import click
 
 from tidelake import __version__
+from tidelake.cli.creating import new
 from tidelake.cli.defining import list_pipelines, validate
 from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast, run
@@ -24,7 +25,7 @@ from tidelake.cli.trying import demo, generate, kafka
 # Commands by task, as ``--help`` lists them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Try": (demo, generate, kafka),
-    "Define": (init_command, list_pipelines, validate, check),
+    "Define": (new, init_command, list_pipelines, validate, check),
     "Run": (run, fast),
     "Watch": (status, alerts, doctor, ui),
     "Prove": (ledger, verify, fate),

@@ -10,15 +10,16 @@ from tidelake.cli.exits import run_command
 
 
 def _job(*command: str) -> Callable[[], None]:
-    def run() -> None:
+    def entry() -> None:
         # Return on success: Databricks treats any SystemExit as a failure.
         code = run_command(app, [*command, *sys.argv[1:]])
         if code:
             sys.exit(code)
 
-    return run
+    return entry
 
 
+run = _job("run")
 dimensions = _job("run", "--hop", "dimensions")
 ingest = _job("run", "--hop", "bronze")
 refine = _job("run", "--hop", "silver")

@@ -14,7 +14,7 @@ import click
 
 from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
-from tidelake.config.places import known_pipelines, only_pipeline
+from tidelake.config.places import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import RefusedError, UsageError
 from tidelake.folders import refuse_unusable
@@ -27,8 +27,8 @@ Command = Callable[..., Any]
 class Place:
     """The lake of a command, and the pipeline that it names.
 
-    ``typed`` repeats that name, ``--root`` and ``--env`` in suggested commands; ``source`` replaces
-    the pipeline file's source; ``json`` is ``--json``.
+    ``typed`` repeats that name, ``--conf``, ``--root`` and ``--env`` in suggested commands;
+    ``source`` replaces the pipeline file's source; ``json`` is ``--json``.
     """
 
     environment: Environment
@@ -128,8 +128,22 @@ _root = click.option(
 _env = click.option("--env", metavar="NAME", help="Environment: local, dev or prod.")
 
 
+def _use_conf(context: click.Context, _: click.Parameter, folder: str | None) -> str | None:
+    context.with_resource(given_conf(folder))
+    return folder
+
+
+# By a callback: without PIPELINE the name is looked up in this folder while options are parsed.
+_conf = click.option(
+    "--conf",
+    metavar="DIR",
+    callback=_use_conf,
+    help="Project, or its folder with pipelines.",
+)
+
+
 def placed(command: Command) -> Command:
-    """Add ``--root`` and ``--env``; pass them as ``where``, with the pipeline, source and JSON.
+    """Add ``--conf``, ``--root``, ``--env``; pass them as ``where``, with pipeline, source, JSON.
 
     A root that cannot be used is refused only where the command opens the lake.
     """
@@ -138,15 +152,16 @@ def placed(command: Command) -> Command:
     def resolved(
         root: str | None,
         env: str | None,
+        conf: str | None,
         pipeline: str | None = None,
         source: str | None = None,
         json_: bool = False,
         **options: Any,
     ) -> Any:
-        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline)
+        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline, conf)
         return command(where=Place(environment, typed, source, json_), **options)
 
-    return _root(_env(resolved))
+    return _conf(_root(_env(resolved)))
 
 
 def located(command: Command) -> Command:

@@ -13,10 +13,10 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
-from tidelake.config.places import find_file
+from tidelake.config.places import find_file, own_conf
 from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
-from tidelake.folders import Folder, folder, problem_of
+from tidelake.folders import Folder, counted_from, folder, problem_of
 
 # Keys of earlier versions, and what to write instead.
 _REMOVED: dict[KeyPath, str] = {
@@ -150,7 +150,7 @@ class Environment(Model):
 
     Attributes:
         name: The file's name.
-        root: Folder of the tables: absolute, or on an object store.
+        root: Folder of the tables: absolute, relative to the project, or on an object store.
         catalog: Unity Catalog's name.
         volume: Absolute folder of the files that belong to a catalog's tables: checkpoints, locks,
             marks.
@@ -229,6 +229,9 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
         volume = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
         raw["volume"] = volume or f"/Volumes/{raw['catalog']}/ops/files"
+    for key in ("root", "volume") if not root else ():
+        if isinstance(raw.get(key), str):
+            raw[key] = counted_from(own_conf()[1], raw[key])
     if isinstance(raw.get("volume"), str):
         raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
     if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):

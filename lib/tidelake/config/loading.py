@@ -41,7 +41,7 @@ from tidelake.config.pipeline import (
     prefilter_findings,
     selected_columns,
 )
-from tidelake.config.places import conf_dir, find_file, is_found_by_name
+from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.sharing import (
     REFERENCE,
     SUFFIXES,
@@ -53,7 +53,7 @@ from tidelake.config.sharing import (
     table_names,
     tables_in,
 )
-from tidelake.config.source import CHANGE_COLUMNS, override_source, source_findings
+from tidelake.config.source import CHANGE_COLUMNS, base_paths, override_source, source_findings
 from tidelake.config.standard import STANDARD
 from tidelake.errors import ConfigError, UsageError, Violation
 
@@ -92,13 +92,13 @@ def load_pipeline(
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
     read = read_definition(file, None if is_path else name_or_path)
-    document = read.document
-    findings = document.findings
+    document, findings = read.document, read.document.findings
     if source is not None:
         override_source(document, source)
     raw: dict[str, Any] = _interpolated(
         document.content, (), environment, read.parameters, findings
     )
+    base_paths(raw.get("source"), base_of(file) if source is None else None)
     if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     if isinstance(raw.get("name"), str) and is_found_by_name(file):

@@ -1,21 +1,41 @@
-"""Locate configuration files."""
+"""Locate configuration files, and the folder that relative paths in them count from.
+
+The conf folder is that of ``--conf``; else ``conf`` in the working directory or, if it is nearer,
+that of a project: the working directory or a folder above it with the file ``tidelake.yml``, whose
+key ``conf`` names the conf folder; else the wheel's or the repository's.
+"""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from tidelake.config.document import Finding, read_document
 from tidelake.config.model import suggestion
 from tidelake.config.sharing import find_definition, names_in
 from tidelake.errors import UsageError
 
 # The pipeline of the demo.
 DEFAULT_PIPELINE = "clickstream"
+# The file in a project's root.
+MARKER = "tidelake.yml"
 _PACKAGE = Path(__file__).resolve().parent.parent
+# The conf folder of ``--conf``.
+_given: Path | None = None
 
 
 def conf_dir() -> Path:
-    """Return the first conf folder with ``pipelines`` in it, or raise a UsageError."""
+    """Return the conf folder; of a project, also if it has no pipelines yet.
+
+    Raises:
+        UsageError: There is no project, and no conf folder with ``pipelines`` in it.
+        ConfigError: A ``tidelake.yml`` is invalid.
+    """
+    own, base = own_conf()
+    if base is not None:
+        return own
     folders = _conf_folders()
     for folder in folders:
         if (folder / "pipelines").is_dir():
@@ -24,15 +44,108 @@ def conf_dir() -> Path:
     raise UsageError(f"no conf folder with pipelines in it; searched {searched}")
 
 
+@contextmanager
+def given_conf(folder: str | None) -> Iterator[None]:
+    """Use the folder of ``--conf``, a project or a conf folder, within the block.
+
+    Raises:
+        UsageError: The folder is neither.
+    """
+    global _given  # noqa: PLW0603  threads of the command need it too, so it is no ContextVar
+    before = _given
+    if folder:
+        path = Path(os.path.abspath(Path(folder).expanduser()))
+        _given = _conf_of(path) if (path / MARKER).is_file() else path
+        if not (_given / "pipelines").is_dir():
+            _given = before
+            raise UsageError(
+                f"--conf {folder} has no folder pipelines, and no {MARKER} that names one which "
+                "has it. Make a project with: tidelake new DIR"
+            )
+    try:
+        yield
+    finally:
+        _given = before
+
+
+def project_above(place: Path) -> Path | None:
+    """Return the nearest folder with a ``tidelake.yml``: this one, or one above it."""
+    folder = Path(os.path.abspath(place))
+    return next((one for one in (folder, *folder.parents) if (one / MARKER).is_file()), None)
+
+
+def layout_of(folder: Path) -> tuple[Path, Path]:
+    """Return the root and the conf folder for a new pipeline: of a folder's project, or the folder.
+
+    The working directory, ``Path()``, gives way to ``--conf``.
+    """
+    conf, base = own_conf()
+    if _given is not None and folder == Path():
+        return base or folder, conf
+    root = project_above(folder)
+    return (folder, folder / "conf") if root is None else (root, _conf_of(root))
+
+
+def base_of(file: Path) -> Path | None:
+    """Return the folder that relative paths in a pipeline file count from.
+
+    It is the root of the file's project. Without a project, it is the parent of the folder of
+    ``--conf``, or None: the working directory, which is the parent of its ``conf``.
+    """
+    conf, base = own_conf()
+    if file.resolve().is_relative_to(conf.resolve()):
+        return base
+    return project_above(file.parent)
+
+
+def own_conf() -> tuple[Path, Path | None]:
+    """Return the user's conf folder, which may not exist, and what paths in its files count from.
+
+    That is as in :func:`base_of`.
+    """
+    here = Path.cwd()
+    if _given is not None:
+        return _given, project_above(_given) or _given.parent
+    root = project_above(here)
+    # A conf of the working directory is nearer than a project above it.
+    if root is None or (root != here and (here / "conf" / "pipelines").is_dir()):
+        return here / "conf", None
+    return _conf_of(root), root
+
+
+def _conf_of(root: Path) -> Path:
+    """Return the conf folder that a project's ``tidelake.yml`` names."""
+    document = read_document(root / MARKER)
+    findings = list(document.findings)
+    findings += [
+        Finding((key,), "is not a key of this file; its only key is conf")
+        for key in document.content
+        if key != "conf"
+    ]
+    conf = document.content.get("conf")
+    if not isinstance(conf, str) or not conf:
+        message = "must name the folder that has pipelines in it; write conf: . for this folder"
+        findings.append(Finding(("conf",), message))
+    if findings:
+        raise document.error(findings)
+    return Path(os.path.normpath(root / str(conf)))
+
+
 def _conf_folders() -> tuple[Path, ...]:
-    """Return the ``conf`` folders of the working directory, the wheel and the repository."""
-    return (Path.cwd() / "conf", _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
+    """Return the user's conf folder, the wheel's and the repository's."""
+    return (own_conf()[0], _PACKAGE / "conf", _PACKAGE.parent.parent / "conf")
 
 
 def conf_file(name: str) -> Path:
     """Return a file of the user's conf folder, else of Tidelake's, where it may not exist."""
     files = [folder / name for folder in _conf_folders()]
     return next((file for file in files if file.is_file()), files[-1])
+
+
+def standard_environments() -> list[Path]:
+    """Return the files of Tidelake's own environments."""
+    folders = [folder / "environments" for folder in _conf_folders()[1:]]
+    return sorted(next(one for one in folders if one.is_dir()).iterdir())
 
 
 def pipeline_names() -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
+from pathlib import Path
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 
@@ -16,7 +17,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tidelake.config.document import Document, Finding
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.errors import UsageError
-from tidelake.folders import absolute, archive_problem, namespace_of, problem_of
+from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
 
 Format = Literal["json", "avro"]
 FileFormat = Literal["json", "csv", "parquet", "avro"]
@@ -167,7 +168,8 @@ class FilesSource(Model):
             (container files): each row becomes a JSON payload.
         csv: How CSV files are written.
         envelope: ``debezium``: each record is a change event of a database.
-        path: The folder, or one file, or a list of them; ``${root}`` is the environment's root.
+        path: The folder, or one file, or a list of them, relative to the project's root;
+            ``${root}`` is the environment's root.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch; a file is never split.
         clean_source: ``delete`` or ``archive`` the files of a batch once it is closed.
@@ -474,3 +476,17 @@ def address_of(text: str) -> Address:
     if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
         raise UsageError(f"{text} is not the address of a topic: write kafka://HOST:PORT/TOPIC")
     return Address(parts.netloc, topic)
+
+
+def base_paths(source: object, base: Path | None) -> None:
+    """Let the relative paths of a source count from ``base``, in place; not if that is None."""
+    if not isinstance(source, dict) or source.get("kind") not in ("files", "delta"):
+        return
+    for key in ("path", "archive_dir"):
+        value = source.get(key)
+        if isinstance(value, str):
+            source[key] = counted_from(base, value)
+        elif isinstance(value, list):
+            source[key] = [
+                counted_from(base, one) if isinstance(one, str) else one for one in value
+            ]

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import shlex
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -13,11 +15,12 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, duration_option, path_option, placed
+from tidelake.cli.options import Command, Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
-from tidelake.config import Registry
+from tidelake.config import Environment, Registry
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
+from tidelake.config.places import layout_of
 from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
@@ -31,6 +34,33 @@ if TYPE_CHECKING:
 _SHOWN, _SHOWN_COLUMNS = 3, 6
 
 
+_INFERENCE = (
+    click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records."),
+    click.option("--subject", help="Subject of their schemas.  [default: TOPIC-value]"),
+    click.option(
+        "--kind", type=click.Choice(["dimension", "events"]), help="What change events become."
+    ),
+    click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL."),
+    click.option("--time", metavar="SQL", help="Event time: a field, or SQL."),
+    click.option("--key", metavar="COLUMN", help="Key of the first gold table or the dimension."),
+    duration_option("--window", help="Window size of that table: '1 hour'."),
+    duration_option("--delay", help="Watermark delay: '10 minutes'."),
+    click.option(
+        "--lines",
+        type=click.IntRange(min=1),
+        default=10_000,
+        show_default=True,
+        help="Maximum number of records to sample.",
+    ),
+    click.option("--yes", "-y", is_flag=True, help="Do not prompt; use what the sample suggests."),
+)
+
+
+def inferring(command: Command) -> Command:
+    """Add the options that decide what is inferred from a sample."""
+    return functools.reduce(lambda decorated, option: option(decorated), _INFERENCE[::-1], command)
+
+
 @click.command()
 @click.argument("name", required=False)
 @click.option(
@@ -39,48 +69,20 @@ _SHOWN, _SHOWN_COLUMNS = 3, 6
     help="Files of JSON, CSV, Parquet, Avro; a Delta table; a topic.",
 )
 @click.option("--sample", metavar="PATH|s3://…", help="Infer from these files, not the source.")
-@click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records.")
-@click.option("--subject", help="Subject of their schemas.  [default: TOPIC-value]")
-@click.option(
-    "--kind", type=click.Choice(["dimension", "events"]), help="What change events become."
-)
-@click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL.")
-@click.option("--time", metavar="SQL", help="Event time: a field, or SQL.")
-@click.option("--key", metavar="COLUMN", help="Key of the first gold table or the dimension.")
-@duration_option("--window", help="Window size of that table: '1 hour'.")
-@duration_option("--delay", help="Watermark delay: '10 minutes'.")
 @path_option(
     "--to",
     "target",
     default=Path(),
     metavar="DIR",
-    help="Write to this folder, not to the current one.",
+    help="Write to this project, not to the current one.",
 )
-@click.option(
-    "--lines",
-    type=click.IntRange(min=1),
-    default=10_000,
-    show_default=True,
-    help="Maximum number of records to sample.",
-)
-@click.option("--yes", "-y", is_flag=True, help="Do not prompt; use what the sample suggests.")
+@inferring
 @as_json
 @placed
 def init(
-    name: str | None,
-    sample: str | None,
-    registry: str | None,
-    subject: str | None,
-    target: Path,
-    lines: int,
-    yes: bool,
-    where: Place,
-    **choices: Any,
+    name: str | None, sample: str | None, target: Path, yes: bool, where: Place, **choices: Any
 ) -> None:
     """Create a pipeline, expectations and a test from a sample."""
-    from tidelake.cli.init.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
-    from tidelake.cli.init.payload import payload_of  # noqa: PLC0415
-
     source = where.source
     interactive = not yes and not where.json and sys.stdin.isatty()
     if source is None and interactive:
@@ -90,24 +92,77 @@ def init(
             "No source was given: tidelake init NAME --source PATH, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
+    if interactive and name is None:
+        suggested = name_from(source or sample or "")
+        name = click.prompt("Name of the pipeline", default=suggested, err=True)
+    root, conf = layout_of(target)
+    draft, written = create(
+        name,
+        source,
+        sample,
+        layout=(root, conf),
+        environment=where.environment,
+        interactive=interactive,
+        **choices,
+    )
+    if where.printed(_as_json(draft, written)):
+        return
+    show(draft, written)
+    _say_next(draft, root, where.typed)
+
+
+def create(
+    name: str | None,
+    source: str | None,
+    sample: str | None,
+    *,
+    layout: tuple[Path, Path],
+    environment: Environment,
+    interactive: bool,
+    lines: int,
+    registry: str | None,
+    subject: str | None,
+    path: str | None = None,
+    **choices: Any,
+) -> tuple[Draft, list[str]]:
+    """Infer a pipeline and write its files.
+
+    Args:
+        name: By default the name of the source.
+        source: What the pipeline reads; by default the sample.
+        sample: What to infer from; by default the source.
+        layout: The root and the conf folder of the files.
+        environment: To validate the definition in.
+        interactive: Whether to ask for the choices that are None.
+        lines: Maximum number of records to sample.
+        registry: URL of the schemas of a topic.
+        subject: Subject of the schemas.
+        path: The path to write for files, instead of theirs.
+        choices: As of :func:`draft_of`.
+
+    Returns:
+        The draft, and the paths of the files.
+    """
+    from tidelake.cli.init.draft import draft_of, files_for, source_in, write  # noqa: PLC0415
+    from tidelake.cli.init.payload import payload_of  # noqa: PLC0415
+
     if choices["window"] == timedelta(0):
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else sample or ""
-    suggested = _name_from(origin)
-    if name is None and interactive:
-        name = click.prompt("Name of the pipeline", default=suggested, err=True)
-    name = name or suggested
-    files = files_for(target, name)
+    name = name or name_from(origin)
+    files = files_for(*layout, name)
     topic = address_of(origin) if is_address(origin) else None
     sampled = _take_sample(topic, sample, origin, lines, registry, subject)
-    place: str | Address = topic or source_in(target, origin)
+    place: str | Address = topic or path or source_in(layout[0], origin)
     payload = payload_of(sampled.values, sampled.types, sampled.changes)
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
-    written = [str(path) for path in write(files, draft, where.environment)]
-    if where.printed(_as_json(draft, written)):
-        return
+    return draft, [str(file) for file in write(files, draft, environment)]
+
+
+def show(draft: Draft, written: Sequence[str]) -> None:
+    """Print the choices of a draft with their reasons, and the files."""
     table = draft.table
     rows = [
         ["event id", draft.id.sql, draft.id.why],
@@ -125,7 +180,6 @@ def init(
         say(f"Note: {note}")
     for path in written:
         say(f"Wrote {path}")
-    _say_next(draft, target, where.typed)
 
 
 def _prompt_for_choices(
@@ -209,7 +263,7 @@ def _take_sample(
     return sample_avro(records, Registry(url=registry, subject=subject or f"{topic.topic}-value"))
 
 
-def _name_from(source: str) -> str:
+def name_from(source: str) -> str:
     """Derive a pipeline's name from a topic or a path."""
     file_name = Path(source).resolve().name
     stem = address_of(source).topic if is_address(source) else file_name.split(".")[0]

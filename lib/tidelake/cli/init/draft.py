@@ -311,8 +311,13 @@ def _key(requested: str, columns: Sequence[Column]) -> Column | None:
     )
 
 
-def files_for(folder: Path, name: str) -> dict[str, Path]:
+def files_for(root: Path, conf: Path, name: str) -> dict[str, Path]:
     """Return the paths of a new pipeline's files.
+
+    Args:
+        root: Folder of the project, for the test.
+        conf: Folder of definitions.
+        name: The pipeline's.
 
     Raises:
         UsageError: The name is invalid, the folder is a file, or one of the files exists.
@@ -321,14 +326,14 @@ def files_for(folder: Path, name: str) -> dict[str, Path]:
         TypeAdapter(TableName).validate_python(name)
     except ValidationError as error:
         raise UsageError(str(error.errors()[0]["ctx"]["error"])) from error
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"--to {folder} is a file, not a folder.")
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"--to {root} is a file, not a folder.")
     files = {
-        "pipeline": folder / "conf" / "pipelines" / f"{name}.yml",
-        "suite": folder / "conf" / "expectations" / f"{name}.yml",
-        "test": folder / "tests" / f"test_{name}.py",
-        "sample": folder / "tests" / f"{name}.sample.jsonl",
-        "csv_sample": folder / "tests" / f"{name}.sample.csv",
+        "pipeline": conf / "pipelines" / f"{name}.yml",
+        "suite": conf / "expectations" / f"{name}.yml",
+        "test": root / "tests" / f"test_{name}.py",
+        "sample": root / "tests" / f"{name}.sample.jsonl",
+        "csv_sample": root / "tests" / f"{name}.sample.csv",
     }
     existing = [path for path in files.values() if path.exists()]
     if existing:
@@ -356,7 +361,7 @@ def write(files: dict[str, Path], draft: Draft, environment: Environment) -> lis
     Raises:
         UsageError: The definition is invalid because of an option; nothing was written.
     """
-    content = _content(draft)
+    content = _content(draft, os.path.relpath(files["pipeline"], files["test"].parents[1]))
     _refuse_invalid(draft.name, content, environment)
     for what, data in content.items():
         files[what].parent.mkdir(parents=True, exist_ok=True)
@@ -364,7 +369,7 @@ def write(files: dict[str, Path], draft: Draft, environment: Environment) -> lis
             stream.write(data)
     changed = [files[what] for what in content]
     # Keep tables out of git.
-    ignore = files["pipeline"].parents[2] / ".gitignore"
+    ignore = files["test"].parents[1] / ".gitignore"
     existing = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
     missing = [line for line in _IGNORED if line not in existing.splitlines()]
     if missing:
@@ -376,7 +381,7 @@ def write(files: dict[str, Path], draft: Draft, environment: Environment) -> lis
 
 def _refuse_invalid(name: str, content: dict[str, bytes], environment: Environment) -> None:
     with tempfile.TemporaryDirectory() as temporary:
-        trial = files_for(Path(temporary), name)
+        trial = files_for(Path(temporary), Path(temporary, "conf"), name)
         for what in ("pipeline", "suite"):
             trial[what].parent.mkdir(parents=True)
             trial[what].write_bytes(content[what])
@@ -392,8 +397,11 @@ def _refuse_invalid(name: str, content: dict[str, bytes], environment: Environme
             ) from error
 
 
-def _content(draft: Draft) -> dict[str, bytes]:
-    """Render the files; without examples no test is written."""
+def _content(draft: Draft, pipeline: str) -> dict[str, bytes]:
+    """Render the files; without examples no test is written.
+
+    ``pipeline`` is the pipeline file's path from the folder above the test.
+    """
     # No HTML autoescaping: the output is YAML and Python, which the filters quote.
     templates = Templates(
         loader=PackageLoader("tidelake.cli.init"),
@@ -409,6 +417,7 @@ def _content(draft: Draft) -> dict[str, bytes]:
     rows = [column for column in draft.columns if column.path not in used]
     facts: Mapping[str, Any] = {
         "draft": draft,
+        "path": Path(pipeline).parts,
         "topic": topic,
         "origin": f"the topic {topic.topic}" if topic else draft.source,
         "copies": draft.id.sql != "record_id",

@@ -1,0 +1,111 @@
+"""The command ``new``: a project of one's own, from the files in ``skeleton``."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from importlib.resources import files
+from importlib.resources.abc import Traversable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from tidelake import __version__
+from tidelake.cli.exits import say
+from tidelake.cli.init import create, inferring, name_from, show
+from tidelake.config import load_environment
+from tidelake.config.places import standard_environments
+from tidelake.errors import UsageError
+from tidelake.typed import PLAIN
+
+_SKELETON = files("tidelake.cli") / "skeleton"
+# Under their real names, tools would take these for files of the package.
+_HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
+_EXAMPLE = "orders"
+
+
+@click.command()
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.option(
+    "--from",
+    "sample",
+    metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
+    help="Infer its pipeline from these, as init does.",
+)
+@click.option("--name", help="Name of that pipeline.")
+@inferring
+def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices: Any) -> None:
+    """Create a project: a pipeline, tests, bundle and CI file."""
+    _refuse_used(folder)
+    if sample is None and _is_any_given(click.get_current_context()):
+        raise UsageError("options about a sample need one: tidelake new DIR --from SAMPLE")
+    path = None
+    if sample is None:
+        # A landing folder that is under the root everywhere, so that it deploys unchanged.
+        landed = folder / "lakehouse" / "landing" / _EXAMPLE / f"{_EXAMPLE}.jsonl"
+        _write(landed, (_SKELETON / landed.name).read_text(encoding="utf-8"))
+        sample, name, path = str(landed.parent), _EXAMPLE, f"${{root}}/landing/{_EXAMPLE}"
+    draft, written = create(
+        name,
+        sample,
+        None,
+        layout=(folder, folder),
+        # Any root will do to validate a definition.
+        environment=load_environment("local", root="lakehouse"),
+        interactive=path is None and not yes and sys.stdin.isatty(),
+        path=path,
+        **choices,
+    )
+    project = name_from(str(folder))
+    names = {"__project__": project, "__pipeline__": draft.name, "__version__": __version__}
+    for place, content in _files():
+        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], content))
+    for file in standard_environments():
+        text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
+        _write(folder / "environments" / file.name, text)
+    show(draft, written)
+    say(f"Made a project in {folder}; README.md says what each file is.")
+    if path is None and isinstance(draft.source, str):
+        say(
+            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
+            "such as ${root}/landing/" + draft.name
+        )
+    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
+    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
+
+
+def _refuse_used(folder: Path) -> None:
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; name a new folder, or an empty one")
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UsageError(
+            f"{folder} is not empty; name a new folder, or an empty one. A pipeline is added to a "
+            "project with: tidelake init NAME --source PATH"
+        )
+
+
+def _is_any_given(context: click.Context) -> bool:
+    given = click.core.ParameterSource.COMMANDLINE
+    return any(
+        context.get_parameter_source(name) == given
+        for name in context.params
+        if name not in ("folder", "sample", "yes")
+    )
+
+
+def _files(folder: Traversable = _SKELETON / "files", at: Path = Path()) -> Iterator[Any]:
+    """Yield the path in a project and the text of each file."""
+    for one in folder.iterdir():
+        place = at / _HIDDEN.get(one.name, one.name)
+        if one.is_dir():
+            yield from _files(one, place)
+        else:
+            yield place, one.read_text(encoding="utf-8")
+
+
+def _write(file: Path, text: str) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text, encoding="utf-8")

@@ -1,0 +1,56 @@
+"""The bundle of a project that `tidelake new` makes keeps the rules of the repository's."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import pytest
+
+from tests.bundle.project import Bundle, read_bundle
+from tests.bundle.rules import RULES, Rule
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made") / "shop"
+    assert run_command(app, ["new", str(folder)]) == 0
+    return folder
+
+
+@pytest.fixture
+def bundle(project: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    for name in ("TIDELAKE_ENV", "TIDELAKE_ROOT", "TIDELAKE_CATALOG", "TIDELAKE_VOLUME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.chdir(project)
+    found = read_bundle(project)
+    # Where a deployment puts the project's files.
+    return Bundle({**found.raw, "workspace": {"file_path": str(project)}})
+
+
+# A project has no demo, and its landing folders lie beside the checkpoints, so that paths are the
+# same on a laptop.
+_OF_THE_REPOSITORY = ("production_runs_no_demo", "only_jobs_write_the_books")
+_RULES = [rule for rule in RULES if rule.__name__ not in _OF_THE_REPOSITORY]
+
+
+@pytest.mark.parametrize("target", ["dev", "prod"])
+@pytest.mark.parametrize("rule", _RULES, ids=lambda rule: rule.__name__)
+def test_a_new_projects_bundle_keeps_the_rules(rule: Rule, target: str, bundle: Bundle) -> None:
+    assert list(rule(bundle.at(target))) == []
+
+
+def test_each_task_passes_the_folder_of_the_deployed_files(bundle: Bundle) -> None:
+    tasks = list(bundle.tasks())
+    assert len(tasks) == 6
+    for task in tasks:
+        parameters = task.body["python_wheel_task"]["parameters"]
+        assert parameters[parameters.index("--conf") + 1] == bundle.raw["workspace"]["file_path"]
+
+
+def test_the_folder_of_the_pipelines_is_not_left_out_of_a_deployment(bundle: Bundle) -> None:
+    sync = copy.deepcopy(bundle.raw["sync"])
+    assert "paths" not in sync
+    assert not [one for one in sync["exclude"] if one.startswith(("pipelines", "environments"))]
