@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-from tidelake.config.json_schema import about, meanings
+from tidelake.config.json_schema import meanings
 
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 _PLAIN_TYPES = {

@@ -10,7 +10,7 @@ import sys
 import click
 
 from tidelake import __version__
-from tidelake.cli.defining import list_pipelines, validate
+from tidelake.cli.defining import fmt, list_pipelines, schema, validate
 from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
@@ -24,7 +24,7 @@ from tidelake.cli.trying import demo, generate, kafka
 # Commands by task, as ``--help`` lists them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Try": (demo, generate, kafka),
-    "Define": (init_command, list_pipelines, validate, check),
+    "Define": (init_command, list_pipelines, validate, check, fmt, schema),
     "Run": (run, fast),
     "Watch": (status, alerts, doctor, ui),
     "Prove": (ledger, verify, fate),

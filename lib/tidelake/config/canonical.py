@@ -240,7 +240,11 @@ def _form(schema: Json, node: _Node, whole: Json) -> Json:
     forms = [_form(one, node, whole) for one in schema["anyOf"]]
     forms = [one for one in forms if one.get("type") in ("object", "array")]
     kinds = [entry.value.event.value for entry in node.entries if _key(entry) == "kind"]
-    named = [one for one in forms if f'"{kinds[0]}"' in json.dumps(one["properties"]["kind"])] if kinds else forms
+    named = (
+        [one for one in forms if f'"{kinds[0]}"' in json.dumps(one["properties"]["kind"])]
+        if kinds
+        else forms
+    )
     return named[0] if len(named) == 1 else {}
 
 
@@ -313,7 +317,11 @@ def _inline(node: _Node, *, is_key: bool = False, in_braces: bool = False) -> st
     else:
         parts = [_inline(entry.value, in_braces=True) for entry in node.entries]
         if isinstance(event, yaml.MappingStartEvent):
-            keys = [_inline(entry.key, is_key=True, in_braces=True) for entry in node.entries if entry.key]
+            keys = [
+                _inline(entry.key, is_key=True, in_braces=True)
+                for entry in node.entries
+                if entry.key
+            ]
             inner = ", ".join(f"{key}: {part}" for key, part in zip(keys, parts, strict=True))
             text = f"{{{inner}}}"
         else:

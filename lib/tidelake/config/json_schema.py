@@ -34,12 +34,10 @@ from tidelake.config.model import (
     Duration,
     PositiveDuration,
     match_whole,
-    unknown,
     written,
 )
 from tidelake.config.pipeline import PipelineFile
 from tidelake.config.source import Paths, Setting, Topics
-from tidelake.errors import UsageError
 from tidelake.names import ColumnName, TableName
 
 Json = dict[str, Any]
@@ -178,14 +176,11 @@ _FOR_EACH: Json = {
 }
 
 
-def schema_of(kind: str) -> Json:
+def schema_of(kind: FileKind) -> Json:
     """Return the JSON Schema of ``pipeline``, ``suite`` or ``environment`` files.
 
     No key of a pipeline file is required outside of lists, because it may be in the folder's
     ``_defaults.yml``, for which the schema is too. Texts of a pipeline file may hold ``${name}``.
-
-    Raises:
-        UsageError: There is no such kind of file.
     """
     if kind == "pipeline":
         own = _of_model(PipelineFile, in_list=False)
@@ -195,11 +190,9 @@ def schema_of(kind: str) -> Json:
     elif kind == "suite":
         own = _of_model(Suite, in_list=True)
         own["$defs"] = {"expectation": _expectation()}
-    elif kind == "environment":
-        # Root or catalog may be left out for --root, and the name for that of the file.
-        own = _of_model(Environment, in_list=False)
     else:
-        raise UsageError(unknown("kind of file", kind, FILE_KINDS))
+        # Root or catalog may be left out for --root; the name is that of the file.
+        own = _of_model(Environment, in_list=False)
     return {"$schema": _DRAFT, **own}
 
 
@@ -240,28 +233,27 @@ def _of_model(model: type[BaseModel], *, in_list: bool) -> Json:
 
 
 def _of(hint: Any, *, in_list: bool) -> Json:
-    for known, form in _WRITTEN:
-        if hint == known:
-            return dict(form)
+    found = next((form for known, form in _WRITTEN if hint == known), None)
     origin, inner = typing.get_origin(hint), typing.get_args(hint)
-    if origin is typing.Annotated:
-        return _constrained(_of(inner[0], in_list=in_list), inner[1:])
-    if origin is Literal:
-        return {"enum": list(inner)}
-    if origin in (typing.Union, types.UnionType):
-        return {"anyOf": [_of(one, in_list=in_list) for one in inner]}
-    if origin is tuple:
-        return {"type": "array", "items": _of(inner[0], in_list=True)}
-    if origin is dict:
-        values = _of(inner[1], in_list=in_list)
-        return {
-            "type": "object",
-            "propertyNames": _of(inner[0], in_list=in_list),
-            "additionalProperties": values,
-        }
-    if isinstance(hint, type) and issubclass(hint, BaseModel):
-        return _of_model(hint, in_list=in_list)
-    return dict(_TYPES[hint])
+    if found is not None:
+        found = dict(found)
+    elif origin is typing.Annotated:
+        found = _constrained(_of(inner[0], in_list=in_list), inner[1:])
+    elif origin is Literal:
+        found = {"enum": list(inner)}
+    elif origin in (typing.Union, types.UnionType):
+        found = {"anyOf": [_of(one, in_list=in_list) for one in inner]}
+    elif origin is tuple:
+        # Items of a list are never merged with defaults, so that their keys can be required.
+        found = {"type": "array", "items": _of(inner[0], in_list=True)}
+    elif origin is dict:
+        keys, values = (_of(one, in_list=in_list) for one in inner)
+        found = {"type": "object", "propertyNames": keys, "additionalProperties": values}
+    elif isinstance(hint, type) and issubclass(hint, BaseModel):
+        found = _of_model(hint, in_list=in_list)
+    else:
+        found = dict(_TYPES[hint])
+    return found
 
 
 def _constrained(base: Json, metadata: tuple[Any, ...]) -> Json:
@@ -271,9 +263,7 @@ def _constrained(base: Json, metadata: tuple[Any, ...]) -> Json:
         LookupError: A validator may accept another form than the type: add it to ``_WRITTEN``.
     """
     parts = [
-        part
-        for one in metadata
-        for part in (one.metadata if isinstance(one, FieldInfo) else [one])
+        part for one in metadata for part in (one.metadata if isinstance(one, FieldInfo) else [one])
     ]
     found = dict(base)
     for part in parts:
@@ -290,9 +280,7 @@ def _constrained(base: Json, metadata: tuple[Any, ...]) -> Json:
         elif getattr(part, "min_length", 0):
             size = {"array": "minItems", "object": "minProperties"}[found["type"]]
             found[size] = part.min_length
-        found |= {
-            key: getattr(part, name) for name, key in _LIMITS.items() if hasattr(part, name)
-        }
+        found |= {key: getattr(part, name) for name, key in _LIMITS.items() if hasattr(part, name)}
     return found
 
 
