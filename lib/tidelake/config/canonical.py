@@ -14,6 +14,7 @@ import re
 from bisect import bisect
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import yaml
@@ -25,6 +26,7 @@ from tidelake.visible import visible
 _INDENT = 2
 _HEADER = re.compile(r"([|>][-+]?) *(#.*)?")
 _STRING, _NULL, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("str", "null", "bool"))
+_RESOLVER = yaml.resolver.Resolver()
 # Text in YAML 1.1, a number in YAML 1.2, which editors read.
 _NUMBER_LATER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?|0o[0-7]+")
 
@@ -97,17 +99,19 @@ def canonical(text: str, schema: Json) -> str:
     if not any(isinstance(token, yaml.AliasToken) for token in _tokens(text)):
         _sort(root, schema, schema)
     formed = "\n".join(_block(root, 0)) + "\n"
-    if _content(formed) != _content(text) or _all_comments(formed) != _all_comments(text):
+    try:
+        is_same = _content(formed) == _content(text)
+    except (yaml.YAMLError, KeyError, ValueError):
+        is_same = False
+    if not is_same:
         raise ValueError("its canonical form would differ in content or comments")
     return formed
 
 
-def _content(text: str) -> str:
-    return json.dumps(yaml.safe_load(text), sort_keys=True, default=repr)
-
-
-def _all_comments(text: str) -> list[str]:
-    return sorted(comment for _, comment in _comments(text))
+def _content(text: str) -> tuple[str, list[str]]:
+    """Return what a text says and its comments, in a form that can be compared."""
+    comments = sorted(comment for _, comment in _comments(text))
+    return json.dumps(yaml.safe_load(text), sort_keys=True, default=repr), comments
 
 
 def _tokens(text: str) -> Iterator[yaml.Token]:
@@ -154,12 +158,17 @@ def _place_comments(root: _Node, text: str) -> None:
     """Give each comment and each empty line to the entry or the block that it belongs to."""
     blocks = list(_nodes(root))
     # Of entries that begin with the same character the outer one comes first.
-    entries = sorted((entry for block in blocks for entry in block.entries), key=_start_of)
+    entries = sorted(
+        (entry for block in blocks for entry in block.entries), key=attrgetter("start")
+    )
     starts = [entry.start for entry in entries]
     kept = [entry.value for entry in entries if entry.value.raw.startswith(("|+", ">+"))]
 
     def line_of(index: int) -> int:
         return text.rfind("\n", 0, index) + 1
+
+    def column(index: int) -> int:
+        return index - line_of(index)
 
     def follows_empty(line: int) -> bool:
         above = line_of(line - 1) if line else 0
@@ -180,6 +189,9 @@ def _place_comments(root: _Node, text: str) -> None:
         if at != last:
             last, depth = at, len(text)
         # Blocks that end here, and that the comment is indented for.
+        # An item begins behind its dash.
+        indented = text[line_of(following.start) : following.start + 1] if following else ""
+        least = len(indented) - len(indented.lstrip(" ")) if following else -1
         ending = [
             block
             for block in blocks
@@ -187,12 +199,16 @@ def _place_comments(root: _Node, text: str) -> None:
             and block.start <= depth
             and (following is None or following.start >= block.end)
             and not before
-            and (block.in_braces or index - line >= block.start - line_of(block.start))
+            and (block.in_braces or least < column(block.start) <= index - line)
         ]
-        if following is None and not ending:
-            ending = [root]
-        depth = ending[-1].start if ending else -1
-        lines = ending[-1].below if ending or following is None else following.above
+        if following is not None and not ending:
+            depth, lines = -1, following.above
+        else:
+            # The items of a sequence may be indented as its key is: then it is about the key.
+            block = next(
+                (one for one in ending if column(one.start) == column(ending[-1].start)), root
+            )
+            depth, lines = block.start, block.below
         lines += ["", comment] if follows_empty(line) else [comment]
     seen: set[int] = set()
     for entry in entries:
@@ -200,10 +216,6 @@ def _place_comments(root: _Node, text: str) -> None:
         if line not in seen and not text[line : entry.start].strip("- ") and follows_empty(line):
             entry.above.append("")
         seen.add(line)
-
-
-def _start_of(entry: _Entry) -> int:
-    return entry.start
 
 
 def _sort(node: _Node, schema: Json, whole: Json) -> None:
@@ -240,12 +252,9 @@ def _form(schema: Json, node: _Node, whole: Json) -> Json:
     forms = [_form(one, node, whole) for one in schema["anyOf"]]
     forms = [one for one in forms if one.get("type") in ("object", "array")]
     kinds = [entry.value.event.value for entry in node.entries if _key(entry) == "kind"]
-    named = (
-        [one for one in forms if f'"{kinds[0]}"' in json.dumps(one["properties"]["kind"])]
-        if kinds
-        else forms
-    )
-    return named[0] if len(named) == 1 else {}
+    if kinds:
+        forms = [one for one in forms if f'"{kinds[0]}"' in json.dumps(one.get("properties"))]
+    return forms[0] if len(forms) == 1 else {}
 
 
 def _block(node: _Node, indent: int) -> list[str]:
@@ -272,7 +281,7 @@ def _body(entry: _Entry, indent: int) -> list[str]:
     """Write an entry without the lines above it."""
     key, value, inner = entry.key, entry.value, indent + _INDENT
     head = " " * indent + ("-" if key is None else f"{_inline(key, is_key=True)}:")
-    mark = _mark(value)
+    mark = _mark(value) if value.is_block else ""
     if value.is_block and key is None and not mark:
         first = value.entries[0]
         # The first key stands behind the dash, so its comments come above it.
@@ -333,7 +342,7 @@ def _inline(node: _Node, *, is_key: bool = False, in_braces: bool = False) -> st
 def _scalar(event: yaml.ScalarEvent, is_key: bool, in_braces: bool) -> str:
     """Write a scalar, in quotes only where it would be read as something else without them."""
     value: str = event.value
-    tag = yaml.resolver.Resolver().resolve(yaml.ScalarNode, value, (True, False))
+    tag = _RESOLVER.resolve(yaml.ScalarNode, value, (True, False))  # type: ignore[no-untyped-call]
     if event.style is None and tag != _STRING:
         # A key is text, whatever it looks like.
         if tag == _NULL and not is_key:
