@@ -153,7 +153,7 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "Define:"),
         (["nope"], "No such command 'nope'"),
-        (["generate", "--to", "x"], "Missing argument 'PIPELINE'"),
+        (["fmt", "generate", "--to", "x"], "Missing argument 'PIPELINE'"),
         (["run"], "name a pipeline (known in"),
         (["status"], "name a pipeline (known in"),
         (["repair", "--hop", "silver"], "name the pipeline that this command changes (known in"),
@@ -180,7 +180,7 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["quarantine", "list", "--stage", "late"], "'late' is not one of 'parse', 'contract'"),
         (["ledger", "--by", "hour"], "'hour' is not one of 'batch', 'day'"),
         (["fate", "clickstream"], "give exactly one of --event-id and --record-id"),
-        (["serve", "--port", "0"], "0 is not in the range"),
+        (["schema", "serve", "--port", "0"], "0 is not in the range"),
         (["sql", "--to", "answer.csv"], "--to needs a statement"),
         (["sql", "SELECT 1", "--to", "answer.txt"], "must end in one of .csv, .parquet, .json"),
         (["erase", "clickstream"], "Missing option '--subject'"),
