@@ -13,7 +13,8 @@ from typing import Any
 from pydantic import BaseModel
 from pydantic_core import PydanticUndefined
 
-_ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
+from tidelake.config.json_schema import meanings
+
 _UNITS = ((86_400, "day"), (3_600, "hour"), (60, "minute"), (1, "second"))
 _PLAIN_TYPES = {
     str: "text",
@@ -58,29 +59,6 @@ def keys_of(model: type[BaseModel]) -> list[Key]:
             )
         )
     return found
-
-
-def meanings(model: type[BaseModel]) -> dict[str, str]:
-    """Read the attributes of a model's docstring."""
-    found: dict[str, str] = {}
-    # What a model is made of says what its own docstring does not repeat.
-    for part in reversed(model.__mro__):
-        text = (part.__doc__ or "").partition("Attributes:\n")[2]
-        body = "\n".join(line[4:] for line in text.splitlines())
-        found |= {name: _plain(said) for name, said in _ATTRIBUTE.findall(body)}
-    return found
-
-
-def about(model: type[BaseModel]) -> str:
-    """Give what stands before the attributes."""
-    text = (model.__doc__ or "").partition("Attributes:")[0]
-    return _plain(text)
-
-
-def _plain(text: str) -> str:
-    """Turn a docstring's words into those of a page."""
-    named = re.sub(r":class:`(\w+)`", r"`\1`", text)
-    return re.sub(r"\bNone\b", "none", " ".join(named.split()).replace("``", "`"))
 
 
 def models_in(hint: Any) -> Iterator[type[BaseModel]]:

@@ -6,13 +6,14 @@ import inspect
 from collections.abc import Iterator
 
 import click
-from models import about, keys_of, title
+from models import keys_of, title
 from pydantic import BaseModel
 
 from tidelake import errors
 from tidelake.cli import app
 from tidelake.config import Environment
 from tidelake.config.expectations import ROW_EXPECTATIONS, TABLE_EXPECTATIONS, Suite
+from tidelake.config.json_schema import about
 from tidelake.config.pipeline import PipelineFile
 from tidelake.errors import TidelakeError
 from tidelake.names import (

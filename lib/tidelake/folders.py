@@ -202,9 +202,15 @@ def write_whole(file: Folder, text: str) -> None:
         # Objects become visible only when they are complete.
         file.write_text(text, encoding="utf-8")
         return
-    written = file.with_name(f".{file.name}")
-    written.write_text(text, encoding="utf-8")
-    written.rename(file)
+    # Not the suffix of the file, by which others find the files of a folder.
+    written = file.with_name(f".{file.name}.tmp")
+    try:
+        written.write_text(text, encoding="utf-8")
+        if file.exists():
+            shutil.copymode(file, written)
+        written.replace(file)
+    finally:
+        written.unlink(missing_ok=True)
 
 
 def remove_file(path: str) -> None:

@@ -43,6 +43,7 @@ SMALLER = ((r"--events \d+", "--events 2000"), (r"demo payments", "demo payments
 NOT_WALKED = {
     "docs/how-to/many-pipelines.md": "topics; tests/streaming/test_many_pipelines_run.py has files",
     "docs/how-to/project.md": "needs a workspace; tests/unit/test_creating.py runs a project",
+    "docs/how-to/editor.md": "files alone; tests/unit/test_defining.py, test_json_schema.py",
     "docs/fates.md": "lands lines by hand between two runs; tests/fates.py does the same",
     "docs/how-to/change-events.md": "a database's; tests/streaming/test_change_events.py runs it",
     "docs/kafka.md": "brokers and registries of the reader's; tests/streaming/test_kafka.py",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from jsonschema import Draft202012Validator
 
 from tests.bundle.calls import parse
 from tests.samples import land, order
@@ -57,6 +58,20 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     placeholder = re.compile("__(project|pipeline|version)__")
     assert not [file for file in written if placeholder.search(file.read_text())]
     assert f"tidelake[local,quality]=={__version__}" in Path("requirements.txt").read_text()
+
+
+def test_editors_find_a_schema_that_accepts_each_file(shop: Path) -> None:
+    written = [
+        *shop.glob("pipelines/*"),
+        *shop.glob("expectations/*"),
+        *shop.glob("environments/*"),
+    ]
+    assert len(written) == 5
+    for file in written:
+        text = file.read_text()
+        named = text.splitlines()[0].removeprefix("# yaml-language-server: $schema=")
+        schema = json.loads((file.parent / named).read_text())
+        assert list(Draft202012Validator(schema).iter_errors(yaml.safe_load(text))) == []
 
 
 def test_the_readme_shows_commands_that_there_are(shop: Path) -> None:

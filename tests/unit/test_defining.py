@@ -1,4 +1,4 @@
-"""What the files define: ``validate``, ``validate --resolved`` and ``list``, without Spark."""
+"""What the files define: ``validate``, ``list`` and ``fmt``, without Spark."""
 
 from __future__ import annotations
 
@@ -266,3 +266,107 @@ def test_neither_command_loads_spark(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.startswith("shop: ok")
     assert "landing" in done.stdout
+
+
+_REST = yaml.safe_dump({key: value for key, value in GOOD.items() if key != "name"})
+_SHOP = f"# The shop.\nkind: events\nname: shop\n{_REST}"
+_WRONG = "name: suite\nexpectations:\n- type: expect_column_to_exit\n"
+
+
+@pytest.fixture
+def unformed(folder: Path) -> Path:
+    """Write files of each kind that are valid, and not in canonical form."""
+    (folder / "shop.yml").write_text(_SHOP)
+    write(folder / "orders.yml", ORDERS)
+    (folder / "_defaults.yml").write_text("dedup: {ttl: '2 hours'}\n")
+    for name, text in (
+        ("environments/local.yml", "master: 'local[*]'\nroot: lake\n"),
+        ("expectations/suite.yml", _WRONG.replace("exit", "exist\n  kwargs: {'column': n}")),
+    ):
+        (folder.parent / name).parent.mkdir()
+        (folder.parent / name).write_text(text)
+    return folder
+
+
+def test_fmt_checks_and_formats_all_files_of_the_conf_folder_with_the_same_meaning(
+    unformed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(unformed.parent.glob("*/*.yml"))
+    before = {file: file.read_text() for file in files}
+    meant = {name: load_pipeline(name, LAPTOP) for name in pipeline_names()}
+    code, out, err = _run(capsys, "fmt", "--check")
+    assert (code, err) == (3, "5 files, 5 to change\n")
+    assert sorted(out.splitlines()) == [f"would change {file}" for file in files]
+    assert {file: file.read_text() for file in files} == before
+
+    code, out, err = _run(capsys, "fmt")
+    assert (code, err) == (0, "5 files, 5 changed\n")
+    assert (unformed / "shop.yml").read_text().startswith("# The shop.\nname: shop\nkind: events\n")
+    assert {name: load_pipeline(name, LAPTOP) for name in pipeline_names()} == meant
+    assert _run(capsys, "fmt", "--check") == (0, "", "5 files, 0 to change\n")
+
+
+def test_fmt_takes_names_and_paths_and_prints_json(
+    unformed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = unformed.parent / "expectations" / "suite.yml"
+    code, out, _ = _run(capsys, "fmt", "shop", str(suite), "--check", "--json")
+    found = json.loads(out)
+    assert (code, found["check"]) == (3, True)
+    assert [(one["kind"], one["file"], one["changed"]) for one in found["files"]] == [
+        ("pipeline", str(unformed / "shop.yml"), True),
+        ("suite", str(suite), True),
+    ]
+    assert _run(capsys, "fmt", "none.yml")[::2] == (2, "tidelake: there is no file none.yml\n")
+
+
+def test_fmt_leaves_a_file_that_does_not_load_as_it_is(
+    unformed: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    suite = unformed.parent / "expectations" / "suite.yml"
+    suite.write_text(_WRONG)
+    (unformed / "shop.yml").write_text(_SHOP.replace("event_id STRING", "event_id STRNG"))
+    (unformed / "bad.yml").write_text("name: [\n")
+    code, out, _ = _run(capsys, "fmt")
+    assert code == 2
+    assert "did you mean STRING?" in out
+    assert "did you mean expect_column_to_exist?" in out
+    assert suite.read_text() == _WRONG
+    assert (unformed / "shop.yml").read_text().startswith("# The shop.\nkind")
+    assert "'" not in (unformed / "_defaults.yml").read_text()
+
+
+def test_a_write_that_fails_leaves_the_file_and_nothing_beside_it(
+    unformed: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", "x")
+
+    monkeypatch.setattr(Path, "replace", full)
+    files = sorted(unformed.iterdir())
+    assert _run(capsys, "fmt", "shop")[0] == 1
+    assert (unformed / "shop.yml").read_text() == _SHOP
+    assert sorted(unformed.iterdir()) == files
+
+
+def test_a_link_stays_a_link_and_the_files_mode_stays(
+    unformed: Path, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    behind = tmp_path / "elsewhere.yml"
+    (unformed / "shop.yml").rename(behind)
+    behind.chmod(0o640)
+    (unformed / "shop.yml").symlink_to(behind)
+    assert _run(capsys, "fmt", "shop")[0] == 0
+    assert (unformed / "shop.yml").is_symlink()
+    assert behind.read_text() != _SHOP
+    assert behind.stat().st_mode & 0o777 == 0o640
+
+
+def test_fmt_does_not_touch_the_files_of_the_package(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "conf" / "pipelines").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(defining, "_PACKAGE", tmp_path)
+    code, _, err = _run(capsys, "fmt")
+    assert (code, err) == (2, "tidelake: there is no conf folder here; name the files to format\n")

@@ -18,7 +18,7 @@ _WITHOUT_SPARK = [["verify"], ["maintain"], ["alerts"]]
 
 @pytest.fixture(autouse=True)
 def _no_spark(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("replaying", "operating"):
+    for module in ("checking", "operating"):
         monkeypatch.setattr(f"tidelake.cli.{module}.started", _refused)
 
 
@@ -78,7 +78,7 @@ def test_a_gate_with_nothing_to_judge_is_open_and_says_why(
     pipeline: str,
     why: str,
 ) -> None:
-    monkeypatch.setattr("tidelake.cli.replaying.started", lambda _: nullcontext())
+    monkeypatch.setattr("tidelake.cli.checking.started", lambda _: nullcontext())
     for name in ("replay.compatibility.judge_tables", "replay.compatibility.payload_drift"):
         monkeypatch.setattr(f"tidelake.{name}", lambda *_: [])
     monkeypatch.setattr("tidelake.runtime.runner.refusals", lambda _: {})

@@ -38,7 +38,7 @@ OTHERS = {
     *("alerts", "backfill compare", "backfill plan", "check", "demo", "dictionary", "doctor"),
     *("fast reconcile", "fast run", "fate", "generate", "init", "new", "kafka down", "kafka up"),
     *("late list", "ledger", "list", "quarantine list", "run", "serve", "sql", "status", "ui"),
-    *("validate", "verify"),
+    *("fmt", "schema", "validate", "verify"),
 }
 
 

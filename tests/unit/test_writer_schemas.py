@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipelines import bronze, shop
 from tests.registries import Standin, registry
 from tests.running import read
-from tidelake.cli.replaying import registry_of
+from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError

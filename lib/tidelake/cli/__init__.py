@@ -10,22 +10,22 @@ import sys
 import click
 
 from tidelake import __version__
+from tidelake.cli.checking import check, verify
 from tidelake.cli.creating import new
-from tidelake.cli.defining import list_pipelines, validate
+from tidelake.cli.defining import fmt, list_pipelines, schema, validate
 from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast, run
 from tidelake.cli.init import init as init_command
 from tidelake.cli.operating import alerts, doctor, maintain, serve, ui
 from tidelake.cli.reading import dictionary, sql
 from tidelake.cli.rebuilding import backfill, erase, repair, reset
-from tidelake.cli.replaying import check, verify
 from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
 
 # Commands by task, as ``--help`` lists them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
     "Try": (demo, generate, kafka),
-    "Define": (new, init_command, list_pipelines, validate, check),
+    "Define": (new, init_command, list_pipelines, validate, check, fmt, schema),
     "Run": (run, fast),
     "Watch": (status, alerts, doctor, ui),
     "Prove": (ledger, verify, fate),

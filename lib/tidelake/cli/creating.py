@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 import sys
@@ -17,6 +18,7 @@ from tidelake import __version__
 from tidelake.cli.exits import say
 from tidelake.cli.init import create, inferring, name_from, show
 from tidelake.config import load_environment
+from tidelake.config.json_schema import FOLDERS, schema_of
 from tidelake.config.places import standard_environments
 from tidelake.errors import UsageError
 from tidelake.typed import PLAIN
@@ -66,6 +68,7 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
     for file in standard_environments():
         text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
         _write(folder / "environments" / file.name, text)
+    _add_schemas(folder)
     show(draft, written)
     say(f"Made a project in {folder}; README.md says what each file is.")
     if path is None and isinstance(draft.source, str):
@@ -75,6 +78,16 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
         )
     commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
     say("Next:\n" + "\n".join(f"  {command}" for command in commands))
+
+
+def _add_schemas(folder: Path) -> None:
+    """Write the JSON Schemas, and name them in the files, so that editors complete keys."""
+    for place, kind in FOLDERS.items():
+        schema = f"schemas/{kind}.json"
+        _write(folder / schema, f"{json.dumps(schema_of(kind), indent=1)}\n")
+        for file in (folder / place).glob("*.yml"):
+            line = f"# yaml-language-server: $schema=../{schema}\n"
+            _write(file, line + file.read_text(encoding="utf-8"))
 
 
 def _refuse_used(folder: Path) -> None:

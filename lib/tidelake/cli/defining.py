@@ -1,7 +1,9 @@
-"""The commands ``validate`` and ``list``: what the files define, without Spark."""
+"""The commands ``validate``, ``fmt``, ``schema`` and ``list``: the files, without Spark."""
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -16,17 +18,24 @@ from tidelake.cli.options import Place, as_json, located, placed
 from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
+from tidelake.config.canonical import canonical
+from tidelake.config.document import read_document
+from tidelake.config.expectations import load_suite
+from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
 from tidelake.config.pipeline import written_out
 from tidelake.config.places import conf_dir, find_file, only_pipeline, pipeline_names
-from tidelake.config.sharing import names_in
+from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit, slowest_of
 from tidelake.delta.tables import HOPS
 from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.folders import write_whole
 from tidelake.instants import now, to_json
 from tidelake.visible import visible
 
-_INVALID = 2
+_INVALID, _DIFFERS = 2, 3
+_SUITE = re.compile(rb"^[\"']?expectations[\"']?\s*:", re.MULTILINE)
+_PACKAGE = Path(__file__).resolve().parent.parent
 # The largest unit that fits at least once is printed.
 _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 
@@ -105,6 +114,105 @@ def _as_yaml(pipeline: Pipeline) -> str:
     text: str = yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=100)
     # YAML prints bidirectional overrides as they are.
     return text if visible(text, lines=True) == text else yaml.safe_dump(content, sort_keys=False)
+
+
+@click.command()
+@click.argument("kind", type=click.Choice(FILE_KINDS))
+def schema(kind: FileKind) -> None:
+    """Print the JSON Schema of a kind of file, for editors."""
+    click.echo(json.dumps(schema_of(kind), indent=1))
+
+
+@click.command()
+@click.argument("files", metavar="[PIPELINE|FILE]...", nargs=-1)
+@click.option("--check", is_flag=True, help="Change nothing; exit 3 if a file would change.")
+@as_json
+@placed
+def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
+    """Format files of pipelines, suites, environments."""
+    changed: list[str] = []
+
+    def formed(name: str) -> str:
+        file = Path(name)
+        kind = _kind_of(file)
+        _load(file, kind, where)
+        text = file.read_bytes().decode()
+        try:
+            form = canonical(text, schema_of(kind))
+        except ValueError as error:
+            raise UsageError(f"{file} is left as it is: {error}. Please report this") from error
+        if form != text:
+            changed.append(name)
+            if not check:
+                # A link is kept, and the file behind it replaced.
+                write_whole(file.resolve(), form)
+        return name
+
+    found = [_file_of(name) for name in files] if files else _conf_files()
+    judged = [_judged(_kind_of(file), str(file), formed) for file in dict.fromkeys(found)]
+    is_valid = not any(one["errors"] for one in judged)
+    if where.json:
+        for one in judged:
+            one["changed"] = one["name"] in changed
+        print_json({"check": check, "files": judged})
+    else:
+        for one in judged:
+            if one["errors"]:
+                for line in _lines(one):
+                    print_line(line)
+            elif one["name"] in changed:
+                print_line(f"{'would change' if check else 'formatted'} {one['name']}")
+        say(f"{len(judged)} files, {len(changed)} {'to change' if check else 'changed'}")
+    if not is_valid:
+        return _INVALID
+    return _DIFFERS if check and changed else 0
+
+
+def _file_of(name: str) -> Path:
+    """Return the file of a pipeline, or the one at a path."""
+    if "/" not in name and not name.endswith(SUFFIXES):
+        return find_file(name, "pipeline")
+    if not Path(name).is_file():
+        raise UsageError(f"there is no file {name}")
+    return Path(name)
+
+
+def _conf_files() -> list[Path]:
+    """List the files of pipelines, suites and environments in the user's conf folder."""
+    conf = conf_dir()
+    if conf.is_relative_to(_PACKAGE):
+        raise UsageError("there is no conf folder here; name the files to format")
+    return [
+        file
+        for folder in FOLDERS
+        for file in sorted((conf / folder).glob("*"))
+        if file.suffix in SUFFIXES and file.is_file()
+    ]
+
+
+def _kind_of(file: Path) -> FileKind:
+    """Return what a file defines: by its folder, elsewhere by its content."""
+    of_content: FileKind = "suite" if _SUITE.search(file.read_bytes()) else "pipeline"
+    return FOLDERS.get(file.absolute().parent.name, of_content)
+
+
+def _load(file: Path, kind: FileKind, where: Place) -> None:
+    """Load a file; raises a UsageError if it is invalid."""
+    if kind == "suite":
+        load_suite(file, columns=None, gold=None)
+        return
+    if kind == "environment":
+        known = find_file(file.stem, "environment")
+        if known.resolve() != file.resolve():
+            raise UsageError(f"{file} is not an environment here, where {file.stem} is {known}")
+        load_environment(file.stem, root=where.typed.root)
+        return
+    document = read_document(file)
+    if document.findings:
+        raise document.error(document.findings)
+    # Defaults are validated in the files that they are for.
+    for name in members_in(document) or {file.stem: {}} if file.stem != "_defaults" else ():
+        where.load(str(file.with_name(f"{name}{file.suffix}")))
 
 
 @click.command("list")

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import click
 
+from tidelake.cli.checking import no_tables
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started, stop_on_signal
 from tidelake.cli.options import (
@@ -21,7 +22,6 @@ from tidelake.cli.options import (
     reporting,
 )
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
-from tidelake.cli.replaying import no_tables
 from tidelake.config.places import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now

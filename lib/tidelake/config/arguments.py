@@ -22,6 +22,13 @@ _SPARK_TYPES = (
     *("ByteType", "ShortType", "IntegerType", "LongType", "FloatType", "DoubleType", "DecimalType"),
     *("ArrayType", "MapType", "StructType", "NumericType", "IntegralType", "FractionalType"),
 )
+# Kinds of arguments that are one of several words.
+CHOICES = {
+    "ignore_pair": ("both_values_are_missing", "either_value_is_missing", "neither"),
+    "ignore_record": ("all_values_are_missing", "any_value_is_missing", "never"),
+    "match_on": ("any", "all"),
+    "type": _SPARK_TYPES,
+}
 _LONG = 1 << 63
 _NUMBER = re.compile(r"[+-]?(\d+(\.\d*)?|\.\d+)([eE][+-]?\d+)?", re.ASCII)
 _DATE = re.compile(r"\d{4}-\d{2}-\d{2}", re.ASCII)
@@ -96,7 +103,7 @@ def from_now(value: Mapping[str, Any], now: datetime) -> datetime:
 
 def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     """Check an argument against its kind; ``columns`` of None skips the check of names."""
-    if kind in _LISTS:
+    if kind in LISTS:
         yield from _list_findings(kind, value, path, columns)
     elif kind == "pair" and _is_pair(value):
         for side, item in enumerate(value):
@@ -112,7 +119,7 @@ def argument_findings(kind: str, value: Any, path: KeyPath, columns: Columns) ->
 
 
 def _list_findings(kind: str, value: Any, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    item_kind, least, what = _LISTS[kind]
+    item_kind, least, what = LISTS[kind]
     if not isinstance(value, list) or len(value) < least:
         yield Finding(path, f"must be a list of at least {what}")
         return
@@ -213,9 +220,6 @@ _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "column": lambda _: "must be the name of a column",
     "condition": lambda _: "must be one SQL expression, in quotes",
     "flag": _check(lambda value: isinstance(value, bool), "must be true or false"),
-    "ignore_pair": _choice("both_values_are_missing", "either_value_is_missing", "neither"),
-    "ignore_record": _choice("all_values_are_missing", "any_value_is_missing", "never"),
-    "match_on": _choice("any", "all"),
     "member": _member,
     "moment": _moment,
     "number": lambda value: _bound(value) if _type_name(value) == "number" else "must be a number",
@@ -226,14 +230,13 @@ _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
         lambda value: _type_name(value) == "number" and 0 <= value <= 1,
         "must be a number from 0 to 1",
     ),
-    "type": _choice(*_SPARK_TYPES),
     "whole": _check(
         lambda value: type(value) is int and 0 <= value < _LONG,
         "must be a whole number, at least 0",
     ),
-}
+} | {kind: _choice(*known) for kind, known in CHOICES.items()}
 # Kinds of lists: the kind of their items, the least number of them, and its words.
-_LISTS: dict[str, tuple[str, int, str]] = {
+LISTS: dict[str, tuple[str, int, str]] = {
     "columns": ("column", 2, "2 columns"),
     "names": ("column", 1, "1 columns"),
     "pairs": ("pair", 1, "one pair"),

@@ -57,6 +57,9 @@ def _as_root(value: object) -> object:
     raise ValueError("must be the path of a folder")
 
 
+Root = Annotated[Folder | None, PlainValidator(_as_root)]
+
+
 def _as_address(text: str) -> str:
     found = _ADDRESS.fullmatch(text)
     if found is None or int(found["port"]) > _MAX_PORT:
@@ -172,7 +175,7 @@ class Environment(Model):
     """
 
     name: Text
-    root: Annotated[Folder | None, PlainValidator(_as_root)] = None
+    root: Root = None
     catalog: _Catalog | None = None
     volume: Path | None = None
     master: Text | None = None

@@ -6,18 +6,20 @@ import re
 from collections.abc import Iterable
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import partial
 from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from tidelake.names import ColumnName
 
-_DURATION = re.compile(r"\s*(\d+)\s+(millisecond|second|minute|hour|day|week)s?\s*", re.IGNORECASE)
+UNITS = ("millisecond", "second", "minute", "hour", "day", "week")
+_DURATION = re.compile(rf"\s*(\d+)\s+({'|'.join(UNITS)})s?\s*", re.IGNORECASE)
 # Event times are in the years 1000 to 9999. With bounded durations, the sum of an event time and a
 # few durations is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
-_SIZE = r"(?i)([1-9][0-9]*)([bkmgt]?)"
+_SIZE = r"([1-9][0-9]*)([bkmgtBKMGT]?)"
 _NO_SIZE = "must be a number of bytes such as 256m"
 _SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 # Delta stores longer comments, but no tool displays them.
@@ -119,19 +121,20 @@ def _description(text: str) -> str:
 
 def matching(pattern: str, message: str) -> AfterValidator:
     """Return a validator that matches the whole text; ``{0}`` in the message is the text."""
+    return AfterValidator(partial(match_whole, pattern, message))
 
-    def check(text: str) -> str:
-        if not re.fullmatch(pattern, text):
-            raise ValueError(message.format(text))
-        return text
 
-    return AfterValidator(check)
+def match_whole(pattern: str, message: str, text: str) -> str:
+    """Return a text that matches a pattern as a whole; else raise a ValueError."""
+    if not re.fullmatch(pattern, text):
+        raise ValueError(message.format(text))
+    return text
 
 
 PositiveInt = Annotated[int, Field(strict=True, gt=0)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
-Text = Annotated[str, matching(r"(?s).*\S.*", "must not be empty")]
+Text = Annotated[str, matching(r"[\s\S]*\S[\s\S]*", "must not be empty")]
 ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE)]
 Words = Annotated[str, AfterValidator(_description)]
 

@@ -53,7 +53,7 @@ def find_definition(name: str, folder: Path) -> Path | None:
     broken: ConfigError | None = None
     for file in _shared_files(folder):
         try:
-            members = _members(read_document(file))
+            members = members_in(read_document(file))
         except ConfigError as error:
             broken = broken or error
             continue
@@ -78,7 +78,7 @@ def refuse_second(name: str, file: Path) -> None:
             if not named.search(text) and _FOR_EACH.encode() not in text:
                 continue
             document = read_document(other)
-            defined = list(_members(document)) or [str(document.content.get("name"))]
+            defined = list(members_in(document)) or [str(document.content.get("name"))]
         except (OSError, UsageError):
             # Reading that file by its own name reports why.
             continue
@@ -99,7 +99,7 @@ def tables_in(folder: Path) -> set[str]:
             continue
         try:
             document = read_document(file)
-            members = _members(document) or {"": {}}
+            members = members_in(document) or {"": {}}
         except UsageError:
             continue
         names = (name for _, name in table_names(document.content))
@@ -117,7 +117,7 @@ def names_in(folder: Path) -> list[str]:
     found: set[str] = set()
     for file in files:
         try:
-            members = _members(read_document(file)) if file in shared else {}
+            members = members_in(read_document(file)) if file in shared else {}
         except ConfigError:
             members = {}
         found.update(members or {file.stem})
@@ -140,7 +140,7 @@ def read_definition(file: Path, name: str | None = None) -> PipelineDocument:
         if not file.is_file() and file.parent.is_dir():
             file = find_definition(name, file.parent) or file
     document = read_document(file)
-    members = _members(document)
+    members = members_in(document)
     present = defaults_beside(file)
     if len(present) > 1:
         raise UsageError(f"{file.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
@@ -234,7 +234,7 @@ def _shared_files(folder: Path) -> list[Path]:
     return found
 
 
-def _members(document: Document) -> dict[str, Parameters]:
+def members_in(document: Document) -> dict[str, Parameters]:
     """Return the parameters of each pipeline by name; empty without ``for_each``.
 
     Raises a ConfigError that lists all problems of ``for_each`` and of the names.

@@ -127,7 +127,7 @@ class CsvFormat(Model):
 _PATTERN = re.compile(r"[{}\[\],*?\\]")
 
 
-def _paths(value: object) -> object:
+def _as_paths(value: object) -> object:
     """Check the path of a source, or the paths of a list; a list of one is that path."""
     written = value if isinstance(value, list | tuple) else [value]
     paths = [path for path in written if isinstance(path, str)]
@@ -157,6 +157,9 @@ def _paths(value: object) -> object:
     return tuple(paths)
 
 
+Paths = Annotated[str | tuple[str, ...], BeforeValidator(_as_paths)]
+
+
 class FilesSource(Model):
     """Folders of files of one format, read recursively; JSON files have one record per line.
 
@@ -181,7 +184,7 @@ class FilesSource(Model):
     format: FileFormat = "json"
     csv: CsvFormat = CsvFormat()
     envelope: Envelope | None = None
-    path: Annotated[str | tuple[str, ...], BeforeValidator(_paths)]
+    path: Paths
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
     clean_source: Literal["archive", "delete"] | None = None
@@ -238,6 +241,9 @@ def _topics(value: object) -> object:
     return ",".join(value)
 
 
+Topics = Annotated[Text | None, BeforeValidator(_topics)]
+
+
 class KafkaSource(Model):
     """Kafka topics: some by name, or all that match a pattern, including new ones.
 
@@ -258,7 +264,7 @@ class KafkaSource(Model):
 
     kind: Literal["kafka"]
     bootstrap: Text
-    topic: Annotated[Text | None, BeforeValidator(_topics)] = None
+    topic: Topics = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
     options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(
