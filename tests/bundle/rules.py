@@ -188,12 +188,18 @@ def only_jobs_write_the_books(bundle: Bundle) -> Iterator[str]:
 
 def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
     """Streams are watched; at which threshold, and who hears of it, is for each place to say."""
-    for key, job in bundle.raw["resources"]["jobs"].items():
+    of_targets = (
+        one.get("resources", {}).get("jobs", {}) for one in bundle.raw["targets"].values()
+    )
+    jobs = [*bundle.raw["resources"]["jobs"].items()]
+    # A job may be in several targets.
+    jobs += [one for each in of_targets for one in each.items()]
+    for key, job in jobs:
         rules = job.get("health", {}).get("rules", [])
         for rule in rules:
             if not REFERENCE.fullmatch(str(rule["value"])):
                 yield f"{key}: {rule['metric']} is a number"
-        streams = {"scheduled", "continuous"}
+        streams = {"scheduled", "continuous", "clickstream", "flights"}
         backlog = {rule["metric"] for rule in rules if rule["metric"].startswith("STREAMING_")}
         if key in streams and not backlog:
             yield f"{key}: nobody hears of its backlog"

@@ -136,6 +136,16 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         ),
         (
             rules.thresholds_are_variables,
+            lambda raw: _dev(raw, "continuous").pop("health"),
+            "continuous: nobody hears of its backlog",
+        ),
+        (
+            rules.thresholds_are_variables,
+            lambda raw: _dev(raw, "flights").update(email_notifications={}),
+            "flights: email_notifications are silent on a failure",
+        ),
+        (
+            rules.thresholds_are_variables,
             lambda raw: _job(raw)["email_notifications"].update(on_failure=["somebody"]),
             "name somebody",
         ),

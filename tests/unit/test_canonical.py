@@ -345,3 +345,32 @@ def test_any_file_keeps_its_content_and_comments(
     found = formed(commented)
     assert yaml.safe_load(found) == content
     assert found.count("# comment") == commented.count("# comment")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "&positive |  # only paid rows\n  n > 0\n  AND i <> 1",
+        "!!str |  # only paid rows\n  n > 0",
+        "|2  # only paid rows\n    n > 0",
+        "|  # only paid rows\n",
+        "|-  # only paid rows\n  n > 0\n",
+    ],
+)
+def test_the_comment_of_a_text_over_several_lines_stays(value: str) -> None:
+    text = f"where: {value}\nname: shop\n"
+    formed = canonical(text, {})
+    assert formed.count("# only paid rows") == 1
+    assert yaml.safe_load(formed) == yaml.safe_load(text)
+    assert canonical(formed, {}) == formed
+
+
+def test_a_comment_behind_the_brace_of_an_item_stays_above_it() -> None:
+    text = "gold:\n  - {  # the totals\n      name: t,\n      keys: [a]\n    }\n"
+    formed = "gold:\n  # the totals\n  - name: t\n    keys: [a]\n"
+    assert canonical(text, {}) == formed
+
+
+def test_keys_may_be_of_any_kind() -> None:
+    text = "meta: {2026-01-05: reviewed, owner: me, 1: a}\n"
+    assert yaml.safe_load(canonical(text, {})) == yaml.safe_load(text)

@@ -18,7 +18,7 @@ from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import conf_dir, given_conf, pipeline_names
+from tidelake.config.places import conf_dir, given_conf, own_conf, pipeline_names
 from tidelake.errors import ConfigError, UsageError
 from tidelake.typed import Typed
 
@@ -107,7 +107,10 @@ def test_a_project_begins_with_a_sample_and_the_options_of_init(folder: Path) ->
     ("arguments", "message"),
     [
         (["used"], "used is not empty"),
-        (["file"], "file is a file"),
+        (["file"], "file is no folder"),
+        (["file/below"], "does not let you"),
+        (["日本"], "does not begin with a Latin letter"),
+        (["shop", "--from", "missing"], "name another with --from"),
         (["shop", "--key", "status"], "tidelake new DIR --from SAMPLE"),
         (["shop", "--from", "missing"], "missing"),
         (["shop", "--from", "used", "--id", "nope", "--yes"], "nope"),
@@ -170,6 +173,10 @@ def test_the_nearest_definitions_win(shop: Path, monkeypatch: pytest.MonkeyPatch
     assert conf_dir() == shop
     with given_conf(str(inner)):
         assert pipeline_names() == ["clicks"]
+        # Not the project above, whose definitions these are not.
+        assert own_conf() == (inner, inner.parent)
+    with given_conf(str(shop)):
+        assert own_conf() == (shop, shop)
     assert pipeline_names() == ["orders"]
 
 
@@ -186,6 +193,7 @@ def test_a_project_without_pipelines_does_not_get_those_of_tidelake(
     [
         ("conf: .\nname: shop\n", "its only key is conf"),
         ("conf: 3\n", "write conf: . for this folder"),
+        ("conf: nodir\n", "there is no folder"),
         ("# nothing\n", "tidelake.yml"),
     ],
 )

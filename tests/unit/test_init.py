@@ -261,7 +261,8 @@ def test_what_comes_next_can_be_typed(
     assert run_command(app, [*arguments, "--root", "my lake"]) == 0
     told = capsys.readouterr().err.partition("Next:\n")[2].split("\n")
     commands = [line.strip() for line in told]
-    assert commands[:2] == ["cd 'my shop'", "tidelake run shop --root 'my lake'"]
+    # What was given counts from the folder that is left.
+    assert commands[:2] == ["cd 'my shop'", f"tidelake run shop --root '{Path.cwd()}/my lake'"]
     tests = ["pytest tests/test_shop.py", ""]
     assert commands[5:] == (tests if there else ["pip install pytest", *tests])
 

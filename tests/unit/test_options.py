@@ -131,6 +131,59 @@ def test_a_command_asks_before_spark_starts(
     assert "cannot be undone" in capsys.readouterr().err
 
 
+def test_nothing_is_asked_where_there_is_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for command in ASKING:
+        words = [*command.split(), "clickstream", *CHANGING[command]]
+        assert run_command(app, [*words, "--root", str(tmp_path)]) == 2
+        told = capsys.readouterr().err
+        assert "tidelake run clickstream" in told
+        assert "undone" not in told
+
+
+def test_a_dry_run_of_a_reset_is_that_of_a_reset(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", None)
+    shop = Shop(tmp_path).run(2)
+    words = ["reset", str(shop.file), "--hop", "gold", "--root", str(shop.root), "--dry-run"]
+    assert run_command(app, words) == 0
+    captured = capsys.readouterr()
+    assert "Reset of shop from gold on" in captured.out
+    assert "would be replaced at once. Nothing was changed." in captured.err
+
+    assert run_command(app, [*words, "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["dry_run"], [step["hop"] for step in found["steps"]]) == (True, ["gold"])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["clickstream", "--trigger", "bogus"], "'bogus' is not a trigger"),
+        (["clickstream", "payments", "--source", "x"], "take one pipeline, not several"),
+        (["--all", "--trigger", "continuous"], "omit --trigger"),
+        (["clickstream", "--hop", "dimensions", "--source", "x"], "Leave it out"),
+    ],
+)
+def test_a_dry_run_refuses_what_the_run_refuses(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], told: str
+) -> None:
+    assert run_command(app, ["run", *words, "--dry-run", "--root", str(tmp_path)]) == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_topic_that_was_not_read_waits_in_unknown_number(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    words = ["run", str(shop.file), "--root", str(shop.root), "--dry-run", "--json"]
+    assert run_command(app, [*words, "--source", "kafka://127.0.0.1:1/other"]) == 0
+    waiting = {one["hop"]: one["waiting"] for one in json.loads(capsys.readouterr().out)["waiting"]}
+    assert waiting == {"bronze": None, "silver": 0, "gold": 0}
+
+
 def test_a_dry_run_of_a_run_counts_what_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import sys
@@ -16,11 +17,11 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.exits import say
-from tidelake.cli.init import create, inferring, name_from, show
-from tidelake.config import load_environment
+from tidelake.cli.init import create, inferring, show
+from tidelake.config import Environment
 from tidelake.config.json_schema import FOLDERS, schema_of
 from tidelake.config.places import standard_environments
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import PLAIN
 
 _SKELETON = files("tidelake.cli") / "skeleton"
@@ -41,7 +42,10 @@ _EXAMPLE = "orders"
 @inferring
 def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices: Any) -> None:
     """Create a project: a pipeline, tests, bundle and CI file."""
+    project = _project_of(folder)
     _refuse_used(folder)
+    # Any place will do to validate a definition; not that of a project around this one.
+    environment = Environment(name="local", root=folder / "lakehouse")
     if sample is None and _is_any_given(click.get_current_context()):
         raise UsageError("options about a sample need one: tidelake new DIR --from SAMPLE")
     path = None
@@ -50,18 +54,21 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
         landed = folder / "lakehouse" / "landing" / _EXAMPLE / f"{_EXAMPLE}.jsonl"
         _write(landed, (_SKELETON / landed.name).read_text(encoding="utf-8"))
         sample, name, path = str(landed.parent), _EXAMPLE, f"${{root}}/landing/{_EXAMPLE}"
-    draft, written = create(
-        name,
-        sample,
-        None,
-        layout=(folder, folder),
-        # Any root will do to validate a definition.
-        environment=load_environment("local", root="lakehouse"),
-        interactive=path is None and not yes and sys.stdin.isatty(),
-        path=path,
-        **choices,
-    )
-    project = name_from(str(folder))
+    try:
+        draft, written = create(
+            name,
+            sample,
+            None,
+            layout=(folder, folder),
+            environment=environment,
+            interactive=path is None and not yes and sys.stdin.isatty(),
+            path=path,
+            **choices,
+        )
+    except (MachineError, SourceError) as error:
+        # Options of init, for which there is one here.
+        text = re.sub("--(sample|source)\\b", "--from", str(error))
+        raise type(error)(text) from error
     names = {"__project__": project, "__pipeline__": draft.name, "__version__": __version__}
     for place, content in _files():
         _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], content))
@@ -90,9 +97,23 @@ def _add_schemas(folder: Path) -> None:
             _write(file, line + file.read_text(encoding="utf-8"))
 
 
+def _project_of(folder: Path) -> str:
+    """Return the name of a folder as that of a bundle and of catalogs."""
+    name = re.sub("[^a-z0-9]+", "_", Path(os.path.abspath(folder)).name.lower()).strip("_")
+    if not name[:1].isalpha():
+        raise UsageError(
+            f"catalogs are named after the folder, and '{folder.name}' does not begin with a "
+            "Latin letter. Name one that does"
+        )
+    return name
+
+
 def _refuse_used(folder: Path) -> None:
-    if folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder} is a file; name a new folder, or an empty one")
+    if os.path.lexists(folder) and not folder.is_dir():
+        raise UsageError(f"{folder} is no folder; name a new folder, or an empty one")
+    above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
+    if not above.is_dir() or not os.access(above, os.W_OK):
+        raise UsageError(f"{folder} cannot be made: {above} does not let you. Name another folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(
             f"{folder} is not empty; name a new folder, or an empty one. A pipeline is added to a "

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,7 +24,7 @@ from tidelake.config.document import read_document
 from tidelake.config.expectations import load_suite
 from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
 from tidelake.config.pipeline import written_out
-from tidelake.config.places import conf_dir, find_file, only_pipeline, pipeline_names
+from tidelake.config.places import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit, slowest_of
@@ -35,7 +36,6 @@ from tidelake.visible import visible
 
 _INVALID, _DIFFERS = 2, 3
 _SUITE = re.compile(rb"^[\"']?expectations[\"']?\s*:", re.MULTILINE)
-_PACKAGE = Path(__file__).resolve().parent.parent
 # The largest unit that fits at least once is printed.
 _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta(minutes=1)))
 
@@ -144,8 +144,7 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
         if form != text:
             changed.append(name)
             if not check:
-                # A link is kept, and the file behind it replaced.
-                write_whole(file.resolve(), form)
+                _replace(file, form)
         return name
 
     found = [_file_of(name) for name in files] if files else _conf_files()
@@ -168,6 +167,16 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
     return _DIFFERS if check and changed else 0
 
 
+def _replace(file: Path, text: str) -> None:
+    """Write a file anew; a link is kept, and the file behind it replaced."""
+    if not os.access(file, os.W_OK):
+        raise UsageError(f"{file} cannot be written: allow it, or name other files")
+    try:
+        write_whole(file.resolve(), text)
+    except OSError as error:
+        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from error
+
+
 def _file_of(name: str) -> Path:
     """Return the file of a pipeline, or the one at a path."""
     if "/" not in name and not name.endswith(SUFFIXES):
@@ -179,8 +188,8 @@ def _file_of(name: str) -> Path:
 
 def _conf_files() -> list[Path]:
     """List the files of pipelines, suites and environments in the user's conf folder."""
-    conf = conf_dir()
-    if conf.is_relative_to(_PACKAGE):
+    conf, _ = own_conf()
+    if not (conf / "pipelines").is_dir():
         raise UsageError("there is no conf folder here; name the files to format")
     return [
         file

@@ -73,11 +73,24 @@ def run(
     is_selection = select is not None or all_ or len(pipelines) > 1
     names = chosen_names(pipelines, select, all_) if is_selection else list(pipelines)
     names = names or [only_pipeline()]
-    if dry_run:
-        _show_waiting(where, [where.load(name) for name in names], hop)
-        return 0
     if is_selection:
-        return run_selected(where, names, hop, trigger)
+        selected, when = _selected(where, names, hop, trigger)
+        if not dry_run:
+            return run_selected(where, selected, hop, when)
+        _show_waiting(where, selected, hop)
+        return 0
+    if dry_run:
+        parse_trigger(trigger or AVAILABLE_NOW)
+        pipeline = where.load(names[0])
+        dimensions = tuple(pipeline.dimensions.values())
+        if hop == "dimensions":
+            _refuse_source(where)
+            if not dimensions:
+                say(f"{pipeline.name} has no dimensions: nothing to run.")
+            _show_waiting(where, dimensions, "all")
+        else:
+            _show_waiting(where, [pipeline], hop)
+        return 0
     where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
     _run_one(where, hop, trigger)
     seconds = round(time.monotonic() - began, 1)
@@ -90,8 +103,6 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import waiting_input  # noqa: PLC0415
 
-    if hop == "dimensions":
-        pipelines, hop = [one for each in pipelines for one in each.dimensions.values()], "all"
     refuse_unready(place.environment)
     found: list[tuple[str, Hop, int | None]] = []
     for pipeline in pipelines:
@@ -111,10 +122,7 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
 
 def _run_one(where: Place, hop: str, trigger: str | None) -> None:
     if hop == "dimensions":
-        if where.source is not None:
-            raise UsageError(
-                "--source replaces the pipeline's source; each dimension has its own. Leave it out"
-            )
+        _refuse_source(where)
         run_dimensions(where, trigger or AVAILABLE_NOW)
         return
     hops = hops_of(hop)
@@ -123,27 +131,40 @@ def _run_one(where: Place, hop: str, trigger: str | None) -> None:
     say(f"Done. See the ledger with: {where.command('ledger')}")
 
 
+def _refuse_source(where: Place) -> None:
+    if where.source is not None:
+        raise UsageError(
+            "--source replaces the pipeline's source; each dimension has its own. Leave it out"
+        )
+
+
 def hops_of(hop: str) -> tuple[Hop, ...]:
     """Return the hops that ``--hop`` names, in the order of the flow."""
     return tuple(name for name in HOPS if hop in (name, "all"))
 
 
-def run_selected(place: Place, names: Sequence[str], hop: str, trigger: str | None) -> int:
-    """Run several pipelines in one session, inputs first; return the first failure's exit code.
+def _selected(
+    place: Place, names: Sequence[str], hop: str, trigger: str | None
+) -> tuple[list[Pipeline], Trigger]:
+    """Load several pipelines, inputs first, and parse when to run them.
 
     Raises:
         UsageError: An option does not go with several pipelines, or their inputs form a circle.
-        ConfigError: A file is invalid; nothing was run.
+        ConfigError: A file is invalid.
     """
-    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
-    from tidelake.ops.status import little_waits  # noqa: PLC0415
-
     when = parse_trigger(trigger or AVAILABLE_NOW)
     if place.source is not None or hop == "dimensions":
         raise UsageError("--source and --hop dimensions take one pipeline, not several")
     if not when.ends:
         raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
-    pipelines = in_order([place.load(name) for name in names])
+    return in_order([place.load(name) for name in names]), when
+
+
+def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Trigger) -> int:
+    """Run several pipelines in one session, in order; return the first failure's exit code."""
+    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
+    from tidelake.ops.status import little_waits  # noqa: PLC0415
+
     refuse_unready(place.environment)
     brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
     with started(place, "brief" if brief else "bulk", pipelines) as run:

@@ -201,7 +201,11 @@ def confirm(what: str, *, yes: bool) -> None:
             f"{what} cannot be undone, and there is no terminal to ask at. See what would change "
             "with --dry-run, then add --yes"
         )
-    if not click.confirm(f"{what} cannot be undone. Continue?", err=True):
+    try:
+        answer = click.confirm(f"{what} cannot be undone. Continue?", err=True)
+    except click.Abort:
+        answer = False
+    if not answer:
         raise RefusedError("Nothing was changed.")
 
 

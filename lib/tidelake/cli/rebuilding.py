@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Literal
@@ -26,7 +26,7 @@ from tidelake.errors import UsageError
 from tidelake.replay.subject import parse_subject
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill import Start
+    from tidelake.replay.backfill import Start, Step
     from tidelake.replay.backfill_promotion import Differences
     from tidelake.replay.erase import Report
 
@@ -72,10 +72,17 @@ def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place
     It replaces the tables at once, and asks first; a backfill compares them before, and can be
     rolled back.
     """
-    if dry_run:
-        _show_plan("bronze" if hop == "silver" else "silver", where)
-        return
+    from tidelake.replay.generations import refuse_unresettable  # noqa: PLC0415
+
     name = where.pipeline.name
+    refuse_unresettable(where.lake, where.pipeline, hop)
+    if dry_run:
+        steps = _steps("bronze" if hop == "silver" else "silver", where)
+        planned = [asdict(step) | {"seconds": step.seconds} for step in steps]
+        if not where.printed({"pipeline": name, "steps": planned, "dry_run": True}):
+            _print_steps(steps, f"Reset of {name} from {hop} on")
+            say("The rows of these tables would be replaced at once. Nothing was changed.")
+        return
     confirm(f"Replacing the rows of {name} from {hop} on", yes=yes)
     with started(where) as run:
         from tidelake.replay.generations import reset as recompute  # noqa: PLC0415
@@ -109,19 +116,27 @@ def plan(start: Start, where: Place) -> None:
     _show_plan(start, where)
 
 
-def _show_plan(start: Start, where: Place) -> None:
-    from tidelake.replay import backfill as replay  # noqa: PLC0415
+def _steps(start: Start, where: Place) -> list[Step]:
+    from tidelake.replay.backfill import plan as replay_plan  # noqa: PLC0415
 
-    name = where.pipeline.name
-    steps = replay.plan(where.lake, where.pipeline, start)
-    if where.printed([asdict(step) | {"seconds": step.seconds} for step in steps]):
-        return
+    return replay_plan(where.lake, where.pipeline, start)
+
+
+def _print_steps(steps: Sequence[Step], title: str) -> None:
     rows = [
         [s.hop, s.reads, s.version, s.rows, ", ".join(s.fills), _minutes(s.seconds)] for s in steps
     ]
-    columns = ["hop", "reads", "version", "rows", "fills", "estimate"]
-    print_table(columns, rows, title=f"Backfill of {name} from {start}")
-    state = replay.read_state(where.lake, where.pipeline)
+    print_table(["hop", "reads", "version", "rows", "fills", "estimate"], rows, title=title)
+
+
+def _show_plan(start: Start, where: Place) -> None:
+    from tidelake.replay.backfill import read_state  # noqa: PLC0415
+
+    name, steps = where.pipeline.name, _steps(start, where)
+    if where.printed([asdict(step) | {"seconds": step.seconds} for step in steps]):
+        return
+    _print_steps(steps, f"Backfill of {name} from {start}")
+    state = read_state(where.lake, where.pipeline)
     if state is not None:
         say(f"The last backfill of {name} is {state.stage}.")
     say(f"Live tables are not changed. Start with: {where.command('backfill run')}")

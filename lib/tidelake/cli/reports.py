@@ -332,9 +332,12 @@ def quarantine_discard(
 
     It asks first, because no command takes discarded rows back.
     """
+    from tidelake.ledger.history import require_tables  # noqa: PLC0415
+
     if not reason.strip():
         raise click.BadParameter("must not be blank", param_hint="--reason")
     name = where.pipeline.name
+    require_tables(where.lake, name)
     if not dry_run:
         confirm(f"Discarding quarantined rows of {name}", yes=yes)
     with started(where) as run:

@@ -24,7 +24,9 @@ from tidelake.config.json_schema import Json
 from tidelake.visible import visible
 
 _INDENT = 2
-_HEADER = re.compile(r"([|>][-+]?) *(#.*)?")
+# Before the text of a block scalar; the second is without a digit, which says where it begins.
+_ANY_HEADER = re.compile(r"(?:[&!]\S* +)*[|>][-+0-9]* *(#.*)?")
+_HEADER = re.compile(r"(?:[&!]\S* +)*[|>][-+]? *(#.*)?")
 _STRING, _NULL, _BOOL = (f"tag:yaml.org,2002:{name}" for name in ("str", "null", "bool"))
 _RESOLVER = yaml.resolver.Resolver()
 # Text in YAML 1.1, a number in YAML 1.2, which editors read.
@@ -108,10 +110,20 @@ def canonical(text: str, schema: Json) -> str:
     return formed
 
 
-def _content(text: str) -> tuple[str, list[str]]:
+def _content(text: str) -> tuple[object, list[str]]:
     """Return what a text says and its comments, in a form that can be compared."""
-    comments = sorted(comment for _, comment in _comments(text))
-    return json.dumps(yaml.safe_load(text), sort_keys=True, default=repr), comments
+    comments = [comment for _, comment in _comments(text)]
+    for token in _tokens(text):
+        if isinstance(token, yaml.ScalarToken) and token.style in ("|", ">"):
+            comments += [_header_comment(text[token.start_mark.index :]) or "#"]
+    return _comparable(yaml.safe_load(text)), sorted(one for one in comments if one != "#")
+
+
+def _comparable(value: object) -> object:
+    """Return a value without the order of its keys, which need not be texts."""
+    if isinstance(value, dict):
+        return sorted((repr(key), _comparable(one)) for key, one in value.items())
+    return [_comparable(one) for one in value] if isinstance(value, list) else repr(value)
 
 
 def _tokens(text: str) -> Iterator[yaml.Token]:
@@ -138,12 +150,15 @@ def _node(event: Any, events: Iterator[Any], text: str) -> _Node:
                 entries.append(_Entry(None, first))
             else:
                 entries.append(_Entry(first, _node(next(events), events, text)))
-            value = entries[-1].value
-            if value.is_kept:
-                header = _HEADER.match(value.raw)
-                entries[-1].beside = (header and header[2]) or ""
+            entries[-1].beside = _header_comment(entries[-1].value.raw)
     end = last.end_mark.index
     return _Node(event, text[start:end], start, end, entries)
+
+
+def _header_comment(raw: str) -> str:
+    """Return the comment behind the mark of a block scalar; empty if there is none."""
+    header = _ANY_HEADER.fullmatch(raw.partition("\n")[0])
+    return ((header and header[1]) or "").rstrip()
 
 
 def _nodes(node: _Node) -> Iterator[_Node]:
@@ -285,7 +300,7 @@ def _body(entry: _Entry, indent: int) -> list[str]:
     if value.is_block and key is None and not mark:
         first = value.entries[0]
         # The first key stands behind the dash, so its comments come above it.
-        entry.above += [line for line in first.above if line]
+        entry.above += [line for line in (entry.beside, *first.above) if line]
         first.above = []
         lines = _block(value, inner)
         return [f"{head} {lines[0][inner:]}", *lines[1:]]

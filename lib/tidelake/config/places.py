@@ -22,8 +22,8 @@ DEFAULT_PIPELINE = "clickstream"
 # The file in a project's root.
 MARKER = "tidelake.yml"
 _PACKAGE = Path(__file__).resolve().parent.parent
-# The conf folder of ``--conf``.
-_given: Path | None = None
+# The conf folder of ``--conf``, and what paths in its files count from.
+_given: tuple[Path, Path] | None = None
 
 
 def conf_dir() -> Path:
@@ -55,8 +55,10 @@ def given_conf(folder: str | None) -> Iterator[None]:
     before = _given
     if folder:
         path = Path(os.path.abspath(Path(folder).expanduser()))
-        _given = _conf_of(path) if (path / MARKER).is_file() else path
-        if not (_given / "pipelines").is_dir():
+        is_project = (path / MARKER).is_file()
+        conf = _conf_of(path) if is_project else path
+        _given = conf, path if is_project else _base_of_conf(path)
+        if not (conf / "pipelines").is_dir():
             _given = before
             raise UsageError(
                 f"--conf {folder} has no folder pipelines, and no {MARKER} that names one which "
@@ -105,12 +107,18 @@ def own_conf() -> tuple[Path, Path | None]:
     """
     here = Path.cwd()
     if _given is not None:
-        return _given, project_above(_given) or _given.parent
+        return _given
     root = project_above(here)
     # A conf of the working directory is nearer than a project above it.
     if root is None or (root != here and (here / "conf" / "pipelines").is_dir()):
         return here / "conf", None
     return _conf_of(root), root
+
+
+def _base_of_conf(conf: Path) -> Path:
+    """Return the root of the project whose conf folder this is, else the folder that has it."""
+    root = project_above(conf)
+    return root if root is not None and _conf_of(root) == conf else conf.parent
 
 
 def _conf_of(root: Path) -> Path:
@@ -126,9 +134,12 @@ def _conf_of(root: Path) -> Path:
     if not isinstance(conf, str) or not conf:
         message = "must name the folder that has pipelines in it; write conf: . for this folder"
         findings.append(Finding(("conf",), message))
+    found = Path(os.path.normpath(root / Path(str(conf)).expanduser()))
+    if not findings and not found.is_dir():
+        findings.append(Finding(("conf",), f"there is no folder {found}"))
     if findings:
         raise document.error(findings)
-    return Path(os.path.normpath(root / str(conf)))
+    return found
 
 
 def _conf_folders() -> tuple[Path, ...]:

@@ -220,10 +220,16 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
 def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:
     """Count what the next run of each hop would read; tables need not exist.
 
-    The unit is files or records for bronze, else rows; None if the number is unknown.
+    The unit is files or records for bronze, else rows; None if the number is unknown, as it is of a
+    topic that bronze has not read, or whose broker does not answer. ``--source`` counts.
     """
-    arrived = history(lake, lake.bronze(pipeline.name))
-    lag = source_lag(pipeline, arrived, now=datetime.now(UTC))
+    arrived, source = history(lake, lake.bronze(pipeline.name)), pipeline.source
+    lag = None
+    if isinstance(source, KafkaSource):
+        lag = source_lag(pipeline, arrived, now=datetime.now(UTC))
+        read = {one.topic for one in lag.partitions} if lag and not lag.not_asked else set()
+        if source.topic is not None and not read & set(source.topic):
+            lag = None
     return _waiting(lake, pipeline, arrived, lag)
 
 

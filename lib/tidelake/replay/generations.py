@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
-from tidelake.config import FilesSource, KafkaSource, Source
+from tidelake.config import FilesSource, KafkaSource, Pipeline, Source
 from tidelake.delta import log
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, ensure_table
@@ -36,7 +36,7 @@ from tidelake.delta.notes import (
     settled_until,
 )
 from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
-from tidelake.delta.tables import Hop, Table
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
 from tidelake.folders import listed
@@ -416,7 +416,7 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
     """Yield why silver cannot continue from its current state."""
     lake, name = run.lake, run.pipeline.name
     table = lake.silver(name)
-    _refuse_prefilter(run)
+    _refuse_prefilter(run.pipeline)
     if not table.exists and lake.bronze(name).exists:
         yield f"{table.name} did not exist"
         return
@@ -429,12 +429,20 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
             yield f"{followed.name} was rewritten"
 
 
-def _refuse_prefilter(run: Run) -> None:
-    if run.pipeline.dedup.prefilter == "operator":
+def _refuse_prefilter(pipeline: Pipeline) -> None:
+    if pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
             "Repairing silver with dedup.prefilter: operator",
             "Set it to none, repair, and keep it at none.",
         )
+
+
+def refuse_unresettable(lake: Lake, pipeline: Pipeline, hop: Literal["silver", "gold"]) -> None:
+    """Raise what :func:`reset` raises of a pipeline that cannot be recomputed; needs no Spark."""
+    name = pipeline.name
+    require_table(lake.bronze(name) if hop == "silver" else lake.silver(name), name)
+    if hop == "silver":
+        _refuse_prefilter(pipeline)
 
 
 def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
@@ -451,14 +459,12 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
         LeaseLostError: A lock was lost; the message says which steps were done.
     """
     lake, name = run.lake, run.pipeline.name
-    table = lake.bronze(name) if hop == "silver" else lake.silver(name)
-    require_table(table, name)
+    refuse_unresettable(lake, run.pipeline, hop)
     hops: list[Hop] = ["silver", "gold"] if hop == "silver" else ["gold"]
     command, made = f"tidelake reset {name} --hop {hop}", dict[Hop, str]()
     with hold_hops(lake, name, hops, command=command) as locks:
         locked = replace(run, locks=locks)
         if hop == "silver":
-            _refuse_prefilter(run)
             made["silver"] = rebuild_silver(locked)
         made["gold"] = rebuild_gold(locked)
     return made

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import functools
+import os
 import re
 import shlex
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from importlib.util import find_spec
 from pathlib import Path
@@ -263,6 +265,10 @@ def _take_sample(
     return sample_avro(records, Registry(url=registry, subject=subject or f"{topic.topic}-value"))
 
 
+def _absolute(place: str | None) -> str | None:
+    return place if place is None or "://" in place else os.path.abspath(Path(place).expanduser())
+
+
 def name_from(source: str) -> str:
     """Derive a pipeline's name from a topic or a path."""
     file_name = Path(source).resolve().name
@@ -295,6 +301,9 @@ def _table_as_json(draft: Draft) -> dict[str, object]:
 
 def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
+    if first:
+        # What was given counts from the folder that is left.
+        typed = replace(typed, root=_absolute(typed.root), conf=_absolute(typed.conf))
     test: list[str] = []
     if draft.examples:
         suffix = "csv" if draft.sample.csv else "jsonl"
