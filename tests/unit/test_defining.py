@@ -369,3 +369,11 @@ def test_without_a_conf_folder_fmt_does_not_take_the_demos(
     monkeypatch.chdir(tmp_path)
     code, _, err = _run(capsys, "fmt")
     assert (code, err) == (2, "tidelake: there is no conf folder here; name the files to format\n")
+
+
+def test_a_broken_suite_is_called_one(unformed: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    suite = unformed.parent / "expectations" / "shop.yml"
+    suite.parent.mkdir(exist_ok=True)
+    suite.write_text("name: shop\nexpectations: []\n")
+    code, out, _ = _run(capsys, "fmt", str(suite))
+    assert (code, out.startswith(f"suite {suite}: 1 error")) == (2, True)

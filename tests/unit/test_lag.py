@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,11 +14,12 @@ import yaml
 from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.kafka.client import client_options
 from tidelake.kafka.topic_offsets import behind, between
-from tidelake.ops.status import Check, lag_of
+from tidelake.ops.status import Check, lag_of, waiting_input
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 _CLICKS = {
@@ -106,6 +108,28 @@ def test_what_the_broker_says_now_comes_before_what_was_noted() -> None:
     assert (found.advice.verdict, found.advice.slots) == ("partitions", 2)
     wide = lag_of(commits, now, min_partitions=16, now=_at(80))
     assert wide is not None and (wide.advice.verdict, wide.advice.slots) == ("slots", 14)
+
+
+@pytest.mark.parametrize(
+    ("topic", "not_asked", "waiting"),
+    [("t", "", 20), (["other", "t"], "", 20), ("other", "", None), ("t", "it is away", None)],
+)
+def test_what_waits_for_a_run_is_behind_the_topics_that_it_would_read(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    topic: str | list[str],
+    not_asked: str,
+    waiting: int | None,
+) -> None:
+    lag = lag_of([_commit(1, 40, [10, 10])], None, now=_at(80))
+    assert lag is not None
+    found = replace(lag, not_asked=not_asked)
+    monkeypatch.setattr("tidelake.ops.status.source_lag", lambda *_, **__: found)
+    source = {"kind": "kafka", "bootstrap": "127.0.0.1:1", "topic": topic}
+    file = tmp_path / "clicks.yml"
+    file.write_text(yaml.safe_dump(_CLICKS | {"source": source}))
+    pipeline = load_pipeline(str(file), load_environment("local", root=str(tmp_path)))
+    assert waiting_input(Lake(tmp_path), pipeline)["bronze"] == waiting
 
 
 def test_a_limit_holds_back_where_batches_are_full_and_bronze_rests_between_them() -> None:

@@ -12,11 +12,7 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import (
-    Place,
-    moment_option,
-    reporting,
-)
+from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UnequalError

@@ -16,8 +16,8 @@ from typing import Any
 import click
 
 from tidelake import __version__
-from tidelake.cli.exits import say
-from tidelake.cli.init import create, inferring, show
+from tidelake.cli.exits import say, say_next
+from tidelake.cli.init import create, inferring, plain_name, show
 from tidelake.config import Environment
 from tidelake.config.json_schema import FOLDERS, schema_of
 from tidelake.config.places import standard_environments
@@ -84,7 +84,7 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
             "such as ${root}/landing/" + draft.name
         )
     commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
-    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
+    say_next(commands)
 
 
 def _add_schemas(folder: Path) -> None:
@@ -99,7 +99,7 @@ def _add_schemas(folder: Path) -> None:
 
 def _project_of(folder: Path) -> str:
     """Return the name of a folder as that of a bundle and of catalogs."""
-    name = re.sub("[^a-z0-9]+", "_", Path(os.path.abspath(folder)).name.lower()).strip("_")
+    name = plain_name(Path(os.path.abspath(folder)).name)
     if not name[:1].isalpha():
         raise UsageError(
             f"catalogs are named after the folder, and '{folder.name}' does not begin with a "

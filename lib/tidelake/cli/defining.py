@@ -98,7 +98,7 @@ def _judged(kind: str, name: str, load: Callable[[str], str]) -> dict[str, Any]:
 
 
 def _lines(one: dict[str, Any]) -> Iterator[str]:
-    name = one["name"] if one["kind"] == "pipeline" else f"environment {one['name']}"
+    name = one["name"] if one["kind"] == "pipeline" else f"{one['kind']} {one['name']}"
     found = one["errors"]
     if not found:
         yield f"{name}: ok ({one['file']})"
@@ -131,14 +131,16 @@ def schema(kind: FileKind) -> None:
 def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
     """Format files of pipelines, suites, environments."""
     changed: list[str] = []
+    found = [_file_of(name) for name in files] if files else _conf_files()
+    kinds = {str(file): _kind_of(file) for file in found}
+    schemas = {kind: schema_of(kind) for kind in {*kinds.values()}}
 
     def formed(name: str) -> str:
-        file = Path(name)
-        kind = _kind_of(file)
+        file, kind = Path(name), kinds[name]
         _load(file, kind, where)
         text = file.read_bytes().decode()
         try:
-            form = canonical(text, schema_of(kind))
+            form = canonical(text, schemas[kind])
         except ValueError as error:
             raise UsageError(f"{file} is left as it is: {error}. Please report this") from error
         if form != text:
@@ -147,8 +149,7 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
                 _replace(file, form)
         return name
 
-    found = [_file_of(name) for name in files] if files else _conf_files()
-    judged = [_judged(_kind_of(file), str(file), formed) for file in dict.fromkeys(found)]
+    judged = [_judged(kind, name, formed) for name, kind in kinds.items()]
     is_valid = not any(one["errors"] for one in judged)
     if where.json:
         for one in judged:
@@ -201,8 +202,8 @@ def _conf_files() -> list[Path]:
 
 def _kind_of(file: Path) -> FileKind:
     """Return what a file defines: by its folder, elsewhere by its content."""
-    of_content: FileKind = "suite" if _SUITE.search(file.read_bytes()) else "pipeline"
-    return FOLDERS.get(file.absolute().parent.name, of_content)
+    known = FOLDERS.get(file.absolute().parent.name)
+    return known or ("suite" if _SUITE.search(file.read_bytes()) else "pipeline")
 
 
 def _load(file: Path, kind: FileKind, where: Place) -> None:

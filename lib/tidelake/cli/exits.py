@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import click
 
@@ -19,6 +19,11 @@ INTERRUPTED = 130
 def say(message: str) -> None:
     """Print a message on stderr."""
     print(visible(message, lines=True), file=sys.stderr, flush=True)
+
+
+def say_next(commands: Iterable[str]) -> None:
+    """Print the commands that a user may type next."""
+    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:

@@ -82,12 +82,11 @@ def run(
     if dry_run:
         parse_trigger(trigger or AVAILABLE_NOW)
         pipeline = where.load(names[0])
-        dimensions = tuple(pipeline.dimensions.values())
         if hop == "dimensions":
             _refuse_source(where)
-            if not dimensions:
+            if not pipeline.dimensions:
                 say(f"{pipeline.name} has no dimensions: nothing to run.")
-            _show_waiting(where, dimensions, "all")
+            _show_waiting(where, tuple(pipeline.dimensions.values()), "all")
         else:
             _show_waiting(where, [pipeline], hop)
         return 0

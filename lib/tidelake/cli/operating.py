@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
 from datetime import timedelta
+from typing import TYPE_CHECKING
 
 import click
 
@@ -26,6 +27,10 @@ from tidelake.config.places import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now
 from tidelake.typed import first_command
+
+if TYPE_CHECKING:
+    # Imports Spark.
+    from tidelake.ops.maintenance import Done, Plan
 
 _CRITICAL, _UNFIT = 3, 4
 _PREVIEW = ("table", "keeps hours", "needed since", "by")
@@ -79,7 +84,7 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     Files that a reader, an epoch or a rollback needs are kept.
     """
     from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
-    from tidelake.ops.maintenance import plan_upkeep, upkeep  # noqa: PLC0415
+    from tidelake.ops.maintenance import plan_upkeep  # noqa: PLC0415
 
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
     plans = plan_upkeep(where.lake, where.pipeline, horizon=horizon, keep=keep)
@@ -96,12 +101,18 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
             rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), since, by])
     else:
         title, columns = f"Maintained {name}", _DONE
-        with started(where) if plans else nullcontext() as run:
-            for result in upkeep(run, plans) if run else ():
-                say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
-                rows.append([result.table.name, result.files_before, result.files, result.deleted])
+        for result in _kept_up(where, plans) if plans else ():
+            say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
+            rows.append([result.table.name, result.files_before, result.files, result.deleted])
     if not where.printed([dict(zip(columns, row, strict=True)) for row in rows]):
         print_table(columns, rows, title=title)
+
+
+def _kept_up(where: Place, plans: Sequence[Plan]) -> Iterator[Done]:
+    from tidelake.ops.maintenance import upkeep  # noqa: PLC0415
+
+    with started(where) as run:
+        yield from upkeep(run, plans)
 
 
 @click.command()

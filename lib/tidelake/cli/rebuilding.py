@@ -78,7 +78,7 @@ def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place
     refuse_unresettable(where.lake, where.pipeline, hop)
     if dry_run:
         steps = _steps("bronze" if hop == "silver" else "silver", where)
-        planned = [asdict(step) | {"seconds": step.seconds} for step in steps]
+        planned = [step.to_json() for step in steps]
         if not where.printed({"pipeline": name, "steps": planned, "dry_run": True}):
             _print_steps(steps, f"Reset of {name} from {hop} on")
             say("The rows of these tables would be replaced at once. Nothing was changed.")
@@ -133,7 +133,7 @@ def _show_plan(start: Start, where: Place) -> None:
     from tidelake.replay.backfill import read_state  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where)
-    if where.printed([asdict(step) | {"seconds": step.seconds} for step in steps]):
+    if where.printed([step.to_json() for step in steps]):
         return
     _print_steps(steps, f"Backfill of {name} from {start}")
     state = read_state(where.lake, where.pipeline)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tidelake.cli.exits import say
+from tidelake.cli.exits import say, say_next
 from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import Place, as_json, located, placed, port_option
 from tidelake.cli.render import print_table
@@ -72,7 +72,7 @@ def demo(events: int | None, seed: int, where: Place) -> None:
         where.command("ledger"),
         where.command("status"),
     )
-    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
+    say_next(commands)
     refuse_unbalanced(ledger.problems, where)
 
 

@@ -228,7 +228,7 @@ def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:
     if isinstance(source, KafkaSource):
         lag = source_lag(pipeline, arrived, now=datetime.now(UTC))
         read = {one.topic for one in lag.partitions} if lag and not lag.not_asked else set()
-        if source.topic is not None and not read & set(source.topic):
+        if not read or (source.topic and read.isdisjoint(source.topic.split(","))):
             lag = None
     return _waiting(lake, pipeline, arrived, lag)
 

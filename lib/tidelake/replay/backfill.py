@@ -12,7 +12,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
@@ -122,6 +122,10 @@ class Step:
     def seconds(self) -> float | None:
         """The estimated duration, None if unknown."""
         return None if not self.rate else self.rows / self.rate
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the step as JSON types."""
+        return asdict(self) | {"seconds": self.seconds}
 
 
 def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tidelake.cli.exits import say
+from tidelake.cli.exits import say, say_next
 from tidelake.cli.options import Command, Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
@@ -269,11 +269,16 @@ def _absolute(place: str | None) -> str | None:
     return place if place is None or "://" in place else os.path.abspath(Path(place).expanduser())
 
 
+def plain_name(text: str) -> str:
+    """Return a text in lower-case Latin letters and digits, anything else between them as ``_``."""
+    return re.sub("[^a-z0-9]+", "_", text.lower()).strip("_")
+
+
 def name_from(source: str) -> str:
     """Derive a pipeline's name from a topic or a path."""
     file_name = Path(source).resolve().name
     stem = address_of(source).topic if is_address(source) else file_name.split(".")[0]
-    plain = re.sub("[^a-z0-9]+", "_", stem.lower()).strip("_")[:60]
+    plain = plain_name(stem)[:60]
     return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
 
 
@@ -327,4 +332,4 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
         typed("tidelake check", draft.name),
         *test,
     ]
-    say("Next:\n" + "\n".join(f"  {command}" for command in commands))
+    say_next(commands)
