@@ -8,40 +8,32 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
-
-from pydantic import BaseModel, ValidationError
+from typing import Any
 
 from tidelake import names
-from tidelake.config.document import Finding, KeyPath, dotted, findings_of
+from tidelake.config.document import Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
-from tidelake.config.expressions import expression_problems, type_of
-from tidelake.config.gold_definitions import (
-    Detection,
-    GoldTable,
-    HoppingWindow,
-    Join,
-    TumblingWindow,
-)
-from tidelake.config.model import Documented, unknown
 from tidelake.config.pipeline import (
-    DimensionSpec,
-    Enrich,
-    Event,
     Pipeline,
     PipelineFile,
     Quality,
-    Transform,
     completed_changes,
-    payload_types,
     prefilter_findings,
-    selected_columns,
 )
 from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
+from tidelake.config.sections import (
+    combination_findings,
+    comment_findings,
+    duplicate_tables,
+    envelope_of,
+    lookup_findings,
+    section_findings,
+    validated_section,
+)
 from tidelake.config.sharing import (
     REFERENCE,
     SUFFIXES,
@@ -50,27 +42,10 @@ from tidelake.config.sharing import (
     read_definition,
     refuse_second,
     replaced,
-    table_names,
     tables_in,
 )
-from tidelake.config.source import CHANGE_COLUMNS, base_paths, override_source, source_findings
-from tidelake.config.standard import STANDARD
+from tidelake.config.source import base_paths, override_source, source_findings
 from tidelake.errors import ConfigError, UsageError, Violation
-
-Columns = Collection[str] | None
-_M = TypeVar("_M", bound=BaseModel)
-_DAYS = {"kind": "tumbling", "size": "1 day"}
-# Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
-_SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
-    Event: {"id": {"id": "NULL"}, "time": {"time": "NULL"}},
-    GoldTable: {
-        "name": {"name": "stand_in"},
-        "window": {"window": _DAYS},
-        # Some windows require keys; the keys are not missing here, only invalid.
-        "keys": {"window": _DAYS},
-        "measures": {"measures": {"stand_in": {"count": "*"}}},
-    },
-}
 
 
 def load_pipeline(
@@ -99,18 +74,18 @@ def load_pipeline(
         document.content, (), environment, read.parameters, findings
     )
     base_paths(raw.get("source"), base_of(file) if source is None else None)
-    if _envelope(raw) is not None and isinstance(raw.get("event"), dict):
+    if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     if isinstance(raw.get("name"), str) and is_found_by_name(file):
         refuse_second(raw["name"], Path(document.file))
     pipeline = document.validated(PipelineFile, raw)
-    findings += [*_section_findings(raw), *_combination_findings(raw), *_duplicate_tables(raw)]
+    findings += [*section_findings(raw), *combination_findings(raw), *duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
     dimensions: dict[str, Pipeline] = {}
     suite = avro = None
     of_suite: list[Violation] = []
     if pipeline is not None:
-        findings += _comment_findings(pipeline)
+        findings += comment_findings(pipeline)
         if not findings:
             findings += prefilter_findings(pipeline)
         if not findings:
@@ -140,7 +115,7 @@ def _dimensions(
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
-        findings += _lookup_findings(enrich, definition, index)
+        findings += lookup_findings(enrich, definition, index)
         read[name] = definition
     return read
 
@@ -149,7 +124,7 @@ def _suite(
     raw: Mapping[str, Any], pipeline: PipelineFile | None, file: Path, findings: list[Finding]
 ) -> Suite | None:
     """Load a pipeline's suite; of an invalid pipeline, names in it are not checked."""
-    quality = _validated(Quality, raw.get("quality"))
+    quality = validated_section(Quality, raw.get("quality"))
     place = ("quality", "suite")
     found = None if quality is None else _named_file(quality.suite, place, file, findings)
     if found is None:
@@ -228,273 +203,3 @@ def _interpolated(
         return match[0]
 
     return REFERENCE.sub(replace, value)
-
-
-def _envelope(raw: Mapping[str, Any]) -> object:
-    source = raw.get("source")
-    return source.get("envelope") if isinstance(source, dict) else None
-
-
-def _combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
-    """Find valid keys that exclude or require each other."""
-    event = raw.get("event")
-    event = event if isinstance(event, dict) else {}
-    kind = raw.get("kind", "events")
-    if kind == "events":
-        if not any(raw.get(part) for part in ("gold", "joins", "detections")):
-            yield Finding(("gold",), "at least one gold table or join is required")
-        if "dimension" in raw:
-            yield Finding(("dimension",), "is allowed with kind: dimension only")
-        for key in ("sequence", "delete_when"):
-            if key in event:
-                yield Finding(("event", key), "is allowed with kind: dimension only")
-    elif kind == "dimension":
-        if raw.get("dimension") is None:
-            yield Finding(("dimension",), "required key is missing (kind: dimension)")
-        if event.get("sequence") is None:
-            yield Finding(("event", "sequence"), "required key is missing (kind: dimension)")
-        for key in ("gold", "joins", "detections", "enrich"):
-            if raw.get(key):
-                yield Finding((key,), "is allowed with kind: events only")
-
-
-def _duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
-    first: dict[str, str] = {}
-    for place, name in table_names(raw):
-        if name in first:
-            yield Finding(place, f"{name} is already the name of {first[name]}")
-        first.setdefault(name, dotted(place[:2]))
-
-
-def _section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
-    """Check SQL, names and references of valid sections; the model reports invalid ones."""
-    event = _validated(Event, raw.get("event"))
-    dimension = _validated(DimensionSpec, raw.get("dimension"))
-    transform = _validated(Transform, raw.get("transform"))
-    added = transform.types if transform else {}
-    is_known = transform is not None or raw.get("transform") is None
-    enrich, written = _validated_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
-    # Silver's columns with their types; None if a section that defines them is invalid.
-    columns: dict[str, str | None] | None = None
-    if event is not None:
-        yield from _event_findings(event, _envelope(raw))
-        yield from _transform_findings(event, added, dimension)
-        if is_known:
-            yield from _enrich_findings([*selected_columns(event), *added], enrich)
-        if dimension is not None:
-            yield from _dimension_findings(event, dimension)
-        if is_known and isinstance(written, list) and len(enrich) == len(written):
-            payload = payload_types(event, _envelope(raw))
-            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
-            columns |= {
-                name: type_of(sql, payload) for name, sql in selected_columns(event).items()
-            }
-            columns |= added
-            columns |= {column: None for entry in enrich.values() for column in entry.columns}
-    for index, table in _validated_items(GoldTable, raw.get("gold")).items():
-        yield from _gold_findings(table, ("gold", index), columns)
-    for index, join in _validated_items(Join, raw.get("joins")).items():
-        yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
-    for index, detection in _validated_items(Detection, raw.get("detections")).items():
-        yield from _detection_findings(detection, ("detections", index), columns)
-
-
-def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
-    items = raw if isinstance(raw, list) else []
-    valid = ((index, _validated(model, item)) for index, item in enumerate(items))
-    return {index: item for index, item in valid if item is not None}
-
-
-def _validated(model: type[_M], raw: object) -> _M | None:
-    """Validate a section, with substitutes for its invalid keys; None if it stays invalid."""
-    try:
-        return model.model_validate(raw)
-    except ValidationError as error:
-        paths = {finding.path for finding in findings_of(error, model, raw)}
-    broken = {path[0] for path in paths if path}
-    if not isinstance(raw, dict) or model not in _SUBSTITUTES or broken & {"schema", "select"}:
-        return None
-    repaired = {key: value for key, value in raw.items() if key not in broken}
-    for key, substitute in _SUBSTITUTES[model].items():
-        repaired |= substitute if key in broken else {}
-    measures = raw.get("measures")
-    if "measures" in broken and isinstance(measures, dict):
-        valid = {key: body for key, body in measures.items() if ("measures", key) not in paths}
-        repaired["measures"] = valid or repaired["measures"]
-    try:
-        return model.model_validate(repaired)
-    except ValidationError:
-        return None
-
-
-def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
-    if sql is not None:
-        yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
-
-
-def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
-    for position, name in enumerate(used):
-        yield from _name_finding((*path, position), name, known)
-
-
-def _name_finding(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
-    if known is not None and name not in known:
-        yield Finding(path, unknown("column", name, known))
-
-
-def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
-    known = payload_types(event, envelope)
-    for field in event.fields if envelope else ():
-        if field.name.lower() in CHANGE_COLUMNS:
-            yield Finding(
-                ("event", "schema"),
-                f"field '{field.name}' has the name of a column of the envelope; leave it out",
-            )
-    for key in ("id", "time", "where", "sequence", "delete_when"):
-        yield from _sql_findings(("event", key), getattr(event, key), known)
-    seen: set[str] = set()
-    for name, sql in (event.select or {}).items():
-        path = ("event", "select", name)
-        if name.lower() in names.SILVER_RESERVED:
-            yield Finding(path, "is a reserved column of silver; choose another name")
-        yield from _sql_findings(path, sql, known)
-        if name.lower() in seen:
-            yield Finding(path, "appears twice (names are case-insensitive)")
-        seen.add(name.lower())
-    for field in event.fields if event.select is None else ():
-        if not names.is_column_name(field.name):
-            yield Finding(
-                ("event", "schema"),
-                f"field '{field.name}' is not a valid column name in silver; rename it with "
-                f"event.select: {{a_name: '`{field.name}`'}}",
-            )
-
-
-def _transform_findings(
-    event: Event, added: Collection[str], dimension: DimensionSpec | None
-) -> Iterator[Finding]:
-    path: KeyPath = ("transform", "columns")
-    selected = {name.lower(): name for name in selected_columns(event)}
-    reserved = {*names.SILVER_RESERVED, *(names.DIMENSION_RESERVED if dimension else ())}
-    for name in added:
-        written = selected.get(name.lower(), name)
-        if name.lower() in reserved:
-            yield Finding(path, f"{name} is a reserved column; choose another name")
-        elif not names.is_column_name(name):
-            yield Finding(path, f"'{name}' is not a valid column name in silver")
-        elif written != name:
-            yield Finding(path, f"to replace the column {written}, write it as there, not {name}")
-        elif dimension is not None and name in dimension.key:
-            yield Finding(path, f"{name} is a key of the dimension and cannot be replaced")
-
-
-def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -> Iterator[Finding]:
-    known = [*names.SILVER_RESERVED, *columns]
-    taken = {name.lower() for name in known}
-    for index, enrich in enrichments.items():
-        path: KeyPath = ("enrich", index)
-        for name in enrich.on:
-            yield from _name_finding((*path, "on", name), name, known)
-        if enrich.as_of is not None:
-            yield from _name_finding((*path, "as_of"), enrich.as_of, known)
-        for position, column in enumerate(enrich.columns):
-            if column.lower() in taken:
-                message = f"{column} is already a column of silver"
-                yield Finding((*path, "columns", position), message)
-            taken.add(column.lower())
-
-
-def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
-    columns = tuple(selected_columns(event))
-    yield from _name_findings(("dimension", "key"), dimension.key, columns)
-    for name in columns:
-        if name.lower() in names.DIMENSION_RESERVED:
-            path = ("event", "select", name) if event.select else ("event", "schema")
-            yield Finding(path, f"{name} is a reserved column of dimensions; choose another")
-
-
-def _lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
-    path: KeyPath = ("enrich", index)
-    spec = dimension.dimension
-    if spec is None:
-        message = f"{dimension.name} is not a dimension, but a pipeline of kind events"
-        yield Finding((*path, "dimension"), message)
-        return
-    if sorted(enrich.on.values()) != sorted(spec.key):
-        message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
-        yield Finding((*path, "on"), message)
-    known = tuple(column for column in dimension.silver_columns if not column.startswith("_"))
-    yield from _name_findings((*path, "columns"), enrich.columns, known)
-    if enrich.as_of is not None and not spec.history:
-        yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
-
-
-def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    window = table.window
-    if isinstance(window, TumblingWindow | HoppingWindow):
-        step = window.slide if isinstance(window, HoppingWindow) else window.size
-        if step > window.size:
-            message = "is longer than size; events between two windows would be in no window"
-            yield Finding((*path, "window", "slide"), message)
-        if window.offset >= step:
-            message = "must be shorter than the time between the starts of two windows"
-            yield Finding((*path, "window", "offset"), message)
-    elif not table.keys:
-        yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
-    yield from _sql_findings((*path, "where"), table.where, columns)
-    yield from _name_findings((*path, "keys"), table.keys, columns)
-    taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
-    for position, key in enumerate(table.keys):
-        if key.lower() in taken:
-            yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
-        taken.setdefault(key.lower(), "already a key of this table")
-    for measure in table.measures:
-        place = (*path, "measures", measure.name)
-        if measure.name.lower() in taken:
-            yield Finding(place, f"is {taken[measure.name.lower()]}; choose another name")
-        taken.setdefault(measure.name.lower(), "already a measure of this table")
-        if not (measure.aggregate == "count" and measure.expression.strip() == "*"):
-            yield from _sql_findings(place, measure.expression, columns)
-
-
-def _join_findings(
-    join: Join, path: KeyPath, columns: Columns, pipeline: object
-) -> Iterator[Finding]:
-    right_columns = columns if join.right.pipeline == pipeline else None
-    taken: set[str] = set()
-    for key, side, known in (("left", join.left, columns), ("right", join.right, right_columns)):
-        yield from _sql_findings((*path, key, "where"), side.where, known)
-        for name, sql in side.columns.items():
-            place = (*path, key, "columns", name)
-            yield from _sql_findings(place, sql, known)
-            if name.lower() in taken:
-                yield Finding(place, "is already a column of this table; choose another name")
-            taken.add(name.lower())
-    yield from _name_findings((*path, "on"), join.on, columns)
-
-
-def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    yield from _name_findings((*path, "keys"), detection.keys, columns)
-    taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
-    for position, key in enumerate(detection.keys):
-        if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
-            yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
-        taken.setdefault(key.lower(), "already a key of this table")
-    for name in detection.columns:
-        if name.lower() in taken:
-            message = f"is {taken[name.lower()]}; choose another name"
-            yield Finding((*path, "columns", name), message)
-    for place, sql in detection.expressions.items():
-        yield from _sql_findings((*path, *place), sql, columns)
-
-
-def _comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
-    tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
-        (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
-        *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),
-        *((join, ("joins", at), join.columns) for at, join in enumerate(pipeline.joins)),
-        *((alert, ("detections", at), alert.shown) for at, alert in enumerate(pipeline.detections)),
-    ]
-    for table, path, known in tables:
-        for name in table.comments:
-            yield from _name_finding((*path, "comments", name), name, known)
