@@ -277,6 +277,17 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"dedup": {"ttl": 60}}, "dedup.ttl", "not a duration"),
         ({"dedup": {"beyond_ttl": "drop"}}, "dedup.beyond_ttl", "merge, ignore"),
         ({"quality": {}}, "quality.suite", "required"),
+        ({"quality": {"rules": {}}}, "quality.suite", "required"),
+        ({"quality": {"rules": {"a": "gone > 0"}}}, "quality.rules.a", "unknown column gone"),
+        ({"quality": {"rules": {"a": "n"}}}, "quality.rules.a", "write a condition"),
+        ({"quality": {"rules": {"a": "rand() > 0"}}}, "quality.rules.a", "rand"),
+        ({"quality": {"rules": {"a-b": "n > 0"}}}, "quality.rules.a-b", ""),
+        (
+            {"quality": {"rules": {"a": {"sql": "n > 0", "severity": "info"}}}},
+            "quality.rules.a.severity",
+            "write warning",
+        ),
+        ({"quality": {"rules": {"a": {"severity": "warning"}}}}, "quality.rules.a.sql", "required"),
         ({"alerts": {"quarantine_rate": 2}}, "alerts.quarantine_rate", "at most"),
         ({"transform": "m:f"}, "transform", ""),
         (

@@ -14,7 +14,14 @@ from pyspark.sql import SparkSession
 
 from tests.unit.judged import expect, without_codegen
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.expectations import TABLE_EXPECTATIONS, Expectation, Suite, load_suite
+from tidelake.config.expectations import (
+    TABLE_EXPECTATIONS,
+    Expectation,
+    InlineRule,
+    Suite,
+    load_suite,
+)
+from tidelake.config.pipeline import Pipeline, Quality
 from tidelake.config.places import conf_dir
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
@@ -121,7 +128,12 @@ def _judge(
     spark: SparkSession, lake: Lake, docs: Path, *expectations: Expectation, **gold: Any
 ) -> GateReport:
     suite = Suite(name="shop", expectations=expectations, gold=gold)
-    return judge_tables(spark, lake, "shop", suite, docs=docs, now=NOW)
+    return judge_tables(spark, lake, _shop(suite), docs=docs, now=NOW)
+
+
+def _shop(suite: Suite | None, **rules: str) -> Pipeline:
+    quality = Quality(rules={name: InlineRule(sql=sql) for name, sql in rules.items()})
+    return Pipeline.model_construct(name="shop", suite=suite, quality=quality)
 
 
 @pytest.fixture(scope="module")
@@ -245,7 +257,29 @@ def test_a_table_that_is_not_there_is_named_with_the_command_that_fills_it(
         gold={"gone": [expect("table_row_count_to_equal", value=3)]},
     )
     with pytest.raises(UsageError, match=r"gold\.gone does not exist yet; .*tidelake run shop"):
-        judge_tables(spark, filled, "shop", suite, docs=tmp_path, now=NOW)
+        judge_tables(spark, filled, _shop(suite), docs=tmp_path, now=NOW)
+
+
+def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
+    spark: SparkSession, filled: Lake, tmp_path: Path
+) -> None:
+    rules = {
+        "short": "s RLIKE '^a{1,2}$' -- one or two",
+        "positive": "d > 0",
+        "numeric": "CAST(s AS INT) > 0",
+    }
+    alone = judge_tables(spark, filled, _shop(None, **rules), docs=tmp_path, now=NOW)
+    assert [(one.table, one.type, one.passed, one.unexpected) for one in alone.results] == [
+        ("silver.shop", "sql_rule", True, 0),
+        ("silver.shop", "sql_rule", False, 1),
+        ("silver.shop", "sql_rule", False, None),
+    ]
+    assert [one.observed for one in alone.results[:2]] == ["0 unexpected", "1 unexpected"]
+    assert "CAST_INVALID_INPUT" in alone.results[2].observed
+    suite = Suite(name="shop", expectations=[expect("table_row_count_to_equal", value=3)])
+    both = judge_tables(spark, filled, _shop(suite, positive="d > -2"), docs=tmp_path, now=NOW)
+    assert [one.text for one in both.results] == [suite.expectations[0].text, "positive: d > -2"]
+    assert both.passed
 
 
 def test_a_missing_package_is_said_with_the_command_that_installs_it(

@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.judged import expect
-from tidelake.config.expectations import ROW_EXPECTATIONS, Expectation
+from tidelake.config.expectations import ROW_EXPECTATIONS, SQL_RULE, Expectation, InlineRule
 from tidelake.errors import UsageError
 from tidelake.silver.quality import PREDICATES, compile_rules
 
@@ -131,7 +131,7 @@ def test_each_type_fails_the_rows_it_should(frame: DataFrame) -> None:
     assert dict(zip([each.text for each, _ in CASES], found, strict=True)) == {
         each.text: failing for each, failing in CASES
     }
-    assert {each.type for each, _ in CASES} == set(ROW_EXPECTATIONS) == set(PREDICATES)
+    assert {each.type for each, _ in CASES} == set(ROW_EXPECTATIONS) == set(PREDICATES) - {SQL_RULE}
 
 
 def test_a_rule_keeps_its_expectations_text_and_severity() -> None:
@@ -172,6 +172,34 @@ def test_a_sum_that_no_decimal_holds_fails_the_row_and_not_the_batch(
 ) -> None:
     expectation = expect("multicolumn_sum_to_equal", column_list=["d", "id"], sum_total=1)
     assert _failing(frame, [expectation]) == [[1, 2, 3]]
+
+
+def rule(sql: str) -> Expectation:
+    return InlineRule(sql=sql).named("one")
+
+
+def test_a_rule_in_sql_fails_where_it_is_false_or_cannot_be_computed(frame: DataFrame) -> None:
+    assert _failing(
+        frame,
+        [
+            rule("n >= 0"),
+            rule("n >= 0 AND n IS NOT NULL"),
+            rule("10 / n > 0"),
+            rule("s RLIKE '^[a-z]{0,3}$' -- letters"),
+            rule("s <> ''"),
+        ],
+    ) == [[2], [2, 3], [1, 2], [2], [1]]
+
+
+def test_a_rule_in_sql_is_reported_by_its_name_and_text() -> None:
+    named = InlineRule(sql="n >=\n  0", severity="warning").named("positive")
+    (found,) = compile_rules([named], TYPES)
+    assert (found.text, found.severity) == ("positive: n >= 0", "warning")
+
+
+def test_a_rule_in_sql_is_refused_if_its_column_is_missing(spark: SparkSession) -> None:
+    with pytest.raises(UsageError, match="one: gone > 0: unknown column gone"):
+        compile_rules([rule("gone > 0")], TYPES)
 
 
 def test_a_text_too_long_for_a_pattern_that_may_exhaust_the_stack_fails_the_rule(

@@ -45,7 +45,7 @@ _APPLIES, _INCOMPATIBLE = "changed; applies to new rows, a backfill applies it t
 @reporting
 def check(tables: bool, where: Place) -> None:
     """Check a definition against its tables; exit 3 if refused."""
-    definition, suite = where.pipeline, where.pipeline.suite
+    definition = where.pipeline
     name = definition.name
     report: GateReport | None = None
     not_judged = _why_not_judged(where) if tables else None
@@ -58,11 +58,11 @@ def check(tables: bool, where: Place) -> None:
         refused = refusals(run)
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
-        if tables and suite is not None and not_judged is None:
+        if tables and not_judged is None:
             # Data Docs are opened in a browser, so they must be on a local disk.
             disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             docs, now = disk / "data_docs" / name, datetime.now(UTC)
-            report = judge_by_suite(run.spark, where.lake, name, suite, docs=docs, now=now)
+            report = judge_by_suite(run.spark, where.lake, definition, docs=docs, now=now)
     may_continue = all(verdict.may_continue for verdict in verdicts)
     found = {
         "pipeline": name,
@@ -102,9 +102,9 @@ def _why_not_judged(where: Place) -> str | None:
     from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
 
     definition = where.pipeline
-    if definition.suite is None:
+    if definition.suite is None and not definition.inline_rules:
         suite = f"quality: {{suite: expectations/{definition.name}.yml}}"
-        return f"{definition.file} names no suite; add {suite} for one"
+        return f"{definition.file} has neither a suite nor rules; add {suite} for one"
     return no_tables(where) if has_no_tables(where.lake, definition) else None
 
 

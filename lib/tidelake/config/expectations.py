@@ -215,6 +215,8 @@ def _order_findings(kwargs: Mapping[str, Any], place: KeyPath) -> Iterator[Findi
 
 
 _COLUMN_KEYS = ("column", "column_A", "column_B", "column_list")
+# The type of a pipeline file's own rule, with the arguments ``name`` and ``sql``; not in suites.
+SQL_RULE = "sql_rule"
 
 
 def _severity(value: object) -> object:
@@ -258,6 +260,8 @@ class Expectation(Model):
     @property
     def text(self) -> str:
         """The reason stored in quarantine, without the condition's parser."""
+        if self.type == SQL_RULE:
+            return f"{self.kwargs['name']}: {' '.join(self.kwargs['sql'].split())}"
         shown = {
             key: value
             for key, value in sorted(self.kwargs.items())
@@ -269,6 +273,31 @@ class Expectation(Model):
         )
         columns = f"{', '.join(self.columns)}: " if self.columns else ""
         return f"{columns}{self.type}({arguments})"
+
+
+def _as_rule(value: object) -> object:
+    return {"sql": value} if isinstance(value, str) else value
+
+
+class InlineRule(Model):
+    """A rule in the pipeline file: a condition that rows must not break.
+
+    Attributes:
+        sql: The condition, SQL over silver's columns; true and null are met, as in CHECK.
+        severity: ``critical`` quarantines a row, ``warning`` counts it.
+    """
+
+    sql: Text
+    severity: Severity = "critical"
+
+    def named(self, name: str) -> Expectation:
+        """Return the rule as an expectation."""
+        kwargs = {"name": name, "sql": self.sql}
+        return Expectation(type=SQL_RULE, kwargs=kwargs, severity=self.severity)
+
+
+# The SQL alone, or a mapping with the severity.
+RuleBody = Annotated[InlineRule, BeforeValidator(_as_rule)]
 
 
 def _at_least_one(value: tuple[Expectation, ...]) -> tuple[Expectation, ...]:

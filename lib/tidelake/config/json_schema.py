@@ -24,6 +24,7 @@ from tidelake.config.expectations import (
     SIGNATURES,
     Expectation,
     Expectations,
+    RuleBody,
     Severity,
     Signature,
     Suite,
@@ -123,6 +124,13 @@ _MEASURE: Json = {
     "anyOf": [{"maxProperties": 1}, {"required": ["p"], "maxProperties": 2}],
     "dependentRequired": {"p": ["approx_percentile"]},
 }
+_SEVERITY: Json = {"enum": ["critical", "warning"]}
+_RULE: Json = {
+    "type": "object",
+    "properties": {"sql": _TEXT, "severity": _SEVERITY},
+    "additionalProperties": False,
+    "required": ["sql"],
+}
 _EXPECTATION: Json = {"$ref": "#/$defs/expectation"}
 # Types whose validators accept another form than the type's own.
 _WRITTEN: tuple[tuple[Any, Json], ...] = (
@@ -131,7 +139,8 @@ _WRITTEN: tuple[tuple[Any, Json], ...] = (
     (TableName, _NAME),
     (ColumnName, _COLUMN),
     (Setting, {"type": ["string", "number", "boolean"]}),
-    (Severity, {"enum": ["critical", "warning"]}),
+    (RuleBody, {"anyOf": [_TEXT, _RULE]}),
+    (Severity, _SEVERITY),
     (Paths, {"anyOf": [_TEXT, _TEXTS]}),
     (Topics, {"anyOf": [_TEXT, _TEXTS, _TYPES[type(None)]]}),
     (Root, {"type": ["string", "null"]}),

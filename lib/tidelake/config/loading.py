@@ -126,7 +126,8 @@ def _suite(
     """Load a pipeline's suite; of an invalid pipeline, names in it are not checked."""
     quality = validated_section(Quality, raw.get("quality"))
     place = ("quality", "suite")
-    found = None if quality is None else _named_file(quality.suite, place, file, findings)
+    name = None if quality is None else quality.suite
+    found = None if name is None else _named_file(name, place, file, findings)
     if found is None:
         return None
     if pipeline is None:

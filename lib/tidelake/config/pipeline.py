@@ -13,7 +13,7 @@ from sqlglot import exp
 
 from tidelake.config import types
 from tidelake.config.document import Finding
-from tidelake.config.expectations import Expectation, Suite
+from tidelake.config.expectations import Expectation, RuleBody, Suite
 from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import (
@@ -196,9 +196,11 @@ class Quality(Model):
 
     Attributes:
         suite: Path of a suite file, relative to the conf folder.
+        rules: Rules on single rows, name to SQL, beside those of the suite.
     """
 
-    suite: Text
+    suite: Text | None = None
+    rules: dict[ColumnName, RuleBody] = Field(default_factory=dict)
 
 
 class DimensionSpec(Model):
@@ -340,8 +342,14 @@ class Pipeline(PipelineFile):
 
     @property
     def rules(self) -> tuple[Expectation, ...]:
-        """The suite's expectations on single rows."""
-        return self.suite.row_level if self.suite else ()
+        """The expectations on single rows: the suite's, then the file's own rules."""
+        return (*(self.suite.row_level if self.suite else ()), *self.inline_rules)
+
+    @property
+    def inline_rules(self) -> tuple[Expectation, ...]:
+        """The file's own rules, in its order."""
+        rules = self.quality.rules if self.quality else {}
+        return tuple(rule.named(name) for name, rule in rules.items())
 
 
 def selected_columns(event: Event) -> dict[str, str]:

@@ -27,6 +27,7 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
     PipelineFile,
+    Quality,
     Transform,
     payload_types,
     selected_columns,
@@ -61,6 +62,9 @@ def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
     """Find valid keys that exclude or require each other."""
     event = raw.get("event")
     event = event if isinstance(event, dict) else {}
+    quality = raw.get("quality")
+    if isinstance(quality, dict) and not ("suite" in quality or quality.get("rules")):
+        yield Finding(("quality", "suite"), "required key is missing; name a suite, or write rules")
     kind = raw.get("kind", "events")
     if kind == "events":
         if not any(raw.get(part) for part in ("gold", "joins", "detections")):
@@ -94,6 +98,7 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     event = validated_section(Event, raw.get("event"))
     dimension = validated_section(DimensionSpec, raw.get("dimension"))
     transform = validated_section(Transform, raw.get("transform"))
+    quality = validated_section(Quality, raw.get("quality"))
     added = transform.types if transform else {}
     is_known = transform is not None or raw.get("transform") is None
     enrich, written = _validated_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
@@ -102,17 +107,15 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     if event is not None:
         yield from _event_findings(event, envelope_of(raw))
         yield from _transform_findings(event, added, dimension)
-        if is_known:
-            yield from _enrich_findings([*selected_columns(event), *added], enrich)
         if dimension is not None:
             yield from _dimension_findings(event, dimension)
+        payload = payload_types(event, envelope_of(raw))
+        own = {name: type_of(sql, payload) for name, sql in selected_columns(event).items()} | added
+        if is_known:
+            yield from _enrich_findings(own, enrich)
+            yield from _rule_findings(quality, own)
         if is_known and isinstance(written, list) and len(enrich) == len(written):
-            payload = payload_types(event, envelope_of(raw))
-            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
-            columns |= {
-                name: type_of(sql, payload) for name, sql in selected_columns(event).items()
-            }
-            columns |= added
+            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED} | own
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
@@ -225,6 +228,18 @@ def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -
                 message = f"{column} is already a column of silver"
                 yield Finding((*path, "columns", position), message)
             taken.add(column.lower())
+
+
+def _rule_findings(quality: Quality | None, own: Mapping[str, str | None]) -> Iterator[Finding]:
+    """Check the rules, which are evaluated before dimensions are joined."""
+    known = {name: STANDARD[name] for name in ("event_id", "event_time")} | own
+    for name, rule in (quality.rules if quality else {}).items():
+        path = ("quality", "rules", name)
+        problems = list(_sql_findings(path, rule.sql, known))
+        yield from problems
+        kind = None if problems else type_of(rule.sql, known)
+        if kind not in (None, "BOOLEAN"):
+            yield Finding(path, f"is {kind}; write a condition, which is true, false or null")
 
 
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:

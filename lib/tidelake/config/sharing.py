@@ -23,7 +23,8 @@ REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DEFAULTS, _FOR_EACH = "_defaults", "for_each"
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
 _IN_SQL = re.compile(r"[A-Za-z0-9_]+")
-# Sections whose texts are neither names nor SQL, so that a parameter may be any text there.
+# Sections whose texts are neither names nor SQL, so that a parameter may be any text there; of
+# `quality` only the suite.
 _PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "comments")
 Parameters = Mapping[str, str]
 
@@ -208,7 +209,8 @@ def replaced(text: str, path: KeyPath, parameters: Parameters, findings: list[Fi
         value = parameters.get(match[1])
         if value is None:
             return match[0]
-        if path[:1] and path[0] not in _PLAIN and not _IN_SQL.fullmatch(value):
+        is_plain = path[:1] and path[0] in _PLAIN and path[:2] != ("quality", "rules")
+        if path and not is_plain and not _IN_SQL.fullmatch(value):
             message = (
                 f"{match[0]} is {value!r}; in a name or an expression a parameter has letters, "
                 "digits and underscores only"

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tidelake.config.arguments import as_bound, from_now, is_parameter
-from tidelake.config.expectations import SIGNATURES, Expectation, Suite
+from tidelake.config.expectations import SIGNATURES, SQL_RULE, Expectation
+from tidelake.config.pipeline import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
@@ -67,24 +68,28 @@ class GateReport:
 
 
 def judge_tables(
-    spark: SparkSession, lake: Lake, pipeline_name: str, suite: Suite, *, docs: Path, now: datetime
+    spark: SparkSession, lake: Lake, pipeline: Pipeline, *, docs: Path, now: datetime
 ) -> GateReport:
-    """Validate a pipeline's silver, and the gold tables that the suite names, as they are now.
+    """Validate a pipeline's silver, and the gold tables that its suite names, as they are now.
 
     A failed expectation is in the report and raises nothing: see :attr:`GateReport.passed`.
     The session must be in UTC. ``docs`` is the folder of Data Docs, which keeps the pages of
-    earlier runs; ``now`` (with a time zone) is the value of ``now`` in the suite.
+    earlier runs; ``now`` (with a time zone) is the value of ``now`` in the suite. The pipeline has
+    a suite or rules of its own.
 
     Raises:
         UsageError: A table does not exist yet.
         MachineError: Great Expectations is not installed.
     """
-    wanted = [(lake.silver(pipeline_name), suite.expectations)]
-    wanted += [(lake.gold(name), expectations) for name, expectations in suite.gold.items()]
+    suite = pipeline.suite
+    of_silver = (*(suite.expectations if suite else ()), *pipeline.inline_rules)
+    of_gold = suite.gold if suite else {}
+    wanted = [(lake.silver(pipeline.name), of_silver)]
+    wanted += [(lake.gold(name), expectations) for name, expectations in of_gold.items()]
     missing = [table.name for table, _ in wanted if not table.exists]
     if missing:
         raise UsageError(
-            f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline_name}"
+            f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline.name}"
         )
     # The results already contain what Great Expectations would log.
     log = logging.getLogger("great_expectations")
@@ -159,6 +164,8 @@ def _judge(
         result: Any = found.get(index)
         raised = failure if result is None else _exception_text(result)
         outcome = result.result if raised is None else {}
+        if expectation.type == SQL_RULE and outcome:
+            outcome = {"unexpected_count": outcome["observed_value"]}
         yield GateResult(
             table=name,
             type=expectation.type,
@@ -232,6 +239,15 @@ def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any
     from great_expectations.expectations.metadata_types import FailureSeverity  # noqa: PLC0415
     from great_expectations.expectations.row_conditions import PassThroughCondition  # noqa: PLC0415
 
+    if expectation.type == SQL_RULE:
+        # The query is a format string, in which braces are doubled.
+        condition = expectation.kwargs["sql"].replace("{", "{{").replace("}", "}}")
+        query = f"SELECT * FROM {{batch}} WHERE NOT (\n{condition}\n)"
+        return import_gx().expectations.UnexpectedRowsExpectation(
+            unexpected_rows_query=query,
+            meta={"rule": expectation.kwargs["name"]},
+            severity=FailureSeverity(expectation.severity),
+        )
     kwargs = {key: value for key, value in expectation.kwargs.items() if key != "condition_parser"}
     if "row_condition" in kwargs:
         # A condition given as a string with a parser is deprecated and warns at each use.

@@ -24,7 +24,7 @@ from pyspark.sql import types as T
 
 from tidelake.columns import VALUE, try_eval
 from tidelake.config.arguments import as_bound
-from tidelake.config.expectations import Expectation
+from tidelake.config.expectations import SQL_RULE, Expectation
 from tidelake.config.expressions import MOST_LETTERS, expression_problems, may_overflow
 from tidelake.errors import UsageError
 
@@ -143,6 +143,13 @@ def _sum_equal(kwargs: Kwargs, types: Types) -> Column:
     return ~F.coalesce(total, F.lit(False))
 
 
+def _breaks(kwargs: Kwargs, types: Types) -> Column:
+    """Return where a condition is false or fails."""
+    upper = {name: kind.upper() for name, kind in types.items()}
+    tried = try_eval(kwargs["sql"], "boolean", types=upper)
+    return tried.isNull() | ~F.coalesce(tried.getField(VALUE), F.lit(True))
+
+
 PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_not_be_null": lambda kwargs, _: F.col(kwargs["column"]).isNull(),
     "expect_column_values_to_be_null": lambda kwargs, _: F.col(kwargs["column"]).isNotNull(),
@@ -167,6 +174,7 @@ PREDICATES: dict[str, Predicate] = {
     "expect_select_column_values_to_be_unique_within_record": _all_distinct,
     "expect_multicolumn_sum_to_equal": _sum_equal,
     "expect_multicolumn_values_to_be_equal": _all_equal,
+    SQL_RULE: _breaks,
 }
 
 
@@ -247,7 +255,9 @@ def type_errors(expectation: Expectation, types: Types) -> Iterator[str]:
     if condition is not None:
         for problem in expression_problems(condition, types):
             yield f"row_condition {problem}"
-    if expectation.type not in _FOR_ANY_TYPE:
+    if expectation.type == SQL_RULE:
+        yield from expression_problems(expectation.kwargs["sql"], types)
+    elif expectation.type not in _FOR_ANY_TYPE:
         yield from _value_type_errors(expectation, types)
 
 
