@@ -34,7 +34,7 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import last_commit
 from tidelake.folders import folder
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import list_files

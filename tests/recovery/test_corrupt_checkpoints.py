@@ -20,7 +20,7 @@ from tests.worlds import World, reference_gold, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
 from tidelake.ledger.terms import read_ledger
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

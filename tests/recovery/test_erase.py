@@ -31,7 +31,7 @@ from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import State, build, write_state
 from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.erase import Report, erase, look
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import changed_since, verify

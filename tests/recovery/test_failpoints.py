@@ -27,7 +27,7 @@ from tidelake.errors import LockedError
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import Stage, State, write_state
 from tidelake.replay.backfill_promotion import promote, rollback
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.runtime import session_pool
 from tidelake.runtime.hop import Run

@@ -23,7 +23,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
-from tidelake.replay.generations import repair, reset
+from tidelake.replay.repairing import repair, reset
 from tidelake.runtime.runner import refusals
 
 pytestmark = pytest.mark.usefixtures("interpreted")

@@ -24,7 +24,7 @@ from tidelake.replay import backfill_promotion
 from tidelake.replay.backfill import build, need_state
 from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify

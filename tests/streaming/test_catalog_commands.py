@@ -24,7 +24,7 @@ from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
 

@@ -20,7 +20,7 @@ from tidelake.config import FilesSource
 from tidelake.errors import SourceChangedError, TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.verify import verify
 from tidelake.runtime import landed_files
 

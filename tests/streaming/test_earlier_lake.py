@@ -24,7 +24,7 @@ from tidelake.errors import GenerationError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote, rollback
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.verify import verify
 
 _SILVER = "silver.clickstream"

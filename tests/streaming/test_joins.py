@@ -17,7 +17,7 @@ from tidelake.config.pipeline import Watermark
 from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ledger.query import ask
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 
 JOIN: dict[str, Any] = {
     "name": "click_to_order",

@@ -24,7 +24,7 @@ from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import kill
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import HopQuery

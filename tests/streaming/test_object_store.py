@@ -24,7 +24,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote, rollback
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run

@@ -19,7 +19,7 @@ from tests.worlds import World, world
 from tidelake.delta.log import commits
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ledger.terms import read_ledger
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 
 
 def _lines(part: int) -> list[bytes]:

@@ -23,7 +23,7 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
-from tidelake.replay.generations import repair
+from tidelake.replay.repairing import repair
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import list_files
 from tidelake.runtime.progress import Progress

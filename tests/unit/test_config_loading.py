@@ -205,7 +205,6 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"event__id": None}, "event.id", "required"),
         ({"event__time": None}, "event.time", "required"),
         ({"event__schema": None}, "event.schema", "required"),
-        ({"gold": None}, "gold", "at least one gold table or join"),
         ({"file": "x"}, "file", "unknown key"),
         ({"watermrak": {}}, "watermrak", "did you mean watermark?"),
         ({"foreach": []}, "foreach", "did you mean for_each?"),

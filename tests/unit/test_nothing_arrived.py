@@ -69,7 +69,10 @@ def test_a_root_that_is_not_there_may_be_misspelt(tmp_path: Path, command: list[
 
 @pytest.mark.parametrize(
     ("pipeline", "why"),
-    [("clickstream", "clickstream has no tables"), ("products", "has neither a suite nor rules; add")],
+    [
+        ("clickstream", "clickstream has no tables"),
+        ("products", "has neither a suite nor rules; add"),
+    ],
 )
 def test_a_gate_with_nothing_to_judge_is_open_and_says_why(
     capsys: pytest.CaptureFixture[str],

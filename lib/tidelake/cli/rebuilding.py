@@ -41,8 +41,8 @@ def repair(hop: Hop, dry_run: bool, where: Place) -> None:
     definition changed, silver or gold is recomputed instead.
     """
     with started(where) as run:
-        from tidelake.replay.generations import repair as begin  # noqa: PLC0415
-        from tidelake.replay.generations import why_rebuilt  # noqa: PLC0415
+        from tidelake.replay.repairing import repair as begin  # noqa: PLC0415
+        from tidelake.replay.repairing import why_rebuilt  # noqa: PLC0415
 
         generation, why = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop)
     name = where.pipeline.name
@@ -72,7 +72,7 @@ def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place
     It replaces the tables at once, and asks first; a backfill compares them before, and can be
     rolled back.
     """
-    from tidelake.replay.generations import refuse_unresettable  # noqa: PLC0415
+    from tidelake.replay.repairing import refuse_unresettable  # noqa: PLC0415
 
     name = where.pipeline.name
     refuse_unresettable(where.lake, where.pipeline, hop)
@@ -85,7 +85,7 @@ def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place
         return
     confirm(f"Replacing the rows of {name} from {hop} on", yes=yes)
     with started(where) as run:
-        from tidelake.replay.generations import reset as recompute  # noqa: PLC0415
+        from tidelake.replay.repairing import reset as recompute  # noqa: PLC0415
 
         made = recompute(run, hop)
     if not where.printed({"pipeline": name, "generations": made, "dry_run": False}):

@@ -67,8 +67,6 @@ def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
         yield Finding(("quality", "suite"), "required key is missing; name a suite, or write rules")
     kind = raw.get("kind", "events")
     if kind == "events":
-        if not any(raw.get(part) for part in ("gold", "joins", "detections")):
-            yield Finding(("gold",), "at least one gold table or join is required")
         if "dimension" in raw:
             yield Finding(("dimension",), "is allowed with kind: dimension only")
         for key in ("sequence", "delete_when"):
@@ -115,7 +113,8 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _enrich_findings(own, enrich)
             yield from _rule_findings(quality, own)
         if is_known and isinstance(written, list) and len(enrich) == len(written):
-            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED} | own
+            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
+            columns |= own
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
@@ -232,7 +231,8 @@ def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -
 
 def _rule_findings(quality: Quality | None, own: Mapping[str, str | None]) -> Iterator[Finding]:
     """Check the rules, which are evaluated before dimensions are joined."""
-    known = {name: STANDARD[name] for name in ("event_id", "event_time")} | own
+    known: dict[str, str | None] = {name: STANDARD[name] for name in ("event_id", "event_time")}
+    known |= own
     for name, rule in (quality.rules if quality else {}).items():
         path = ("quality", "rules", name)
         problems = list(_sql_findings(path, rule.sql, known))

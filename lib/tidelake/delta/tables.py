@@ -22,6 +22,11 @@ Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 
 
+def hops_in(pipeline: Pipeline) -> tuple[Hop, ...]:
+    """Return a pipeline's hops in the order of the flow; gold only if it fills a table."""
+    return HOPS if pipeline.gold_names else ("bronze", "silver")
+
+
 Table = FolderTable | CatalogTable
 
 

@@ -18,7 +18,7 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import Commit, commits, last_commit, slowest_of
 from tidelake.delta.notes import FRESH, FateCount, SilverNote
-from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError
 from tidelake.instants import to_json
 from tidelake.ledger.history import (
@@ -102,7 +102,9 @@ class AlertContext:
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
         """The existing tables that each hop commits to."""
-        tables = {hop: self.lake.closing_tables(self.pipeline, hop) for hop in HOPS}
+        tables = {
+            hop: self.lake.closing_tables(self.pipeline, hop) for hop in hops_in(self.pipeline)
+        }
         return {hop: [table for table in own if table.exists] for hop, own in tables.items()}
 
     @cached_property
@@ -264,9 +266,8 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
     """Find hops whose last run failed and that have committed no batch since."""
-    for hop in HOPS:
+    for hop, table in context.slowest.items():
         last = next((one for one in reversed(context.measures) if one.hop == hop), None)
-        table = context.slowest[hop]
         closed = last_commit(table) if table else None
         if last is None or last.error_class is None:
             continue
@@ -304,7 +305,7 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     """Check whether records take longer from bronze to gold than the agreed latency."""
-    gold = context.slowest["gold"]
+    gold = context.slowest.get("gold")
     if gold is None:
         return
     last, earlier = [*(one for one in commits(gold) if one.batch >= 0), None, None][:2]
@@ -448,7 +449,7 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
     """Find expressions of gold tables that failed on events of the last hour of batches."""
     failed: Counter[str] = Counter()
     since: list[datetime] = []
-    for table in context.closing["gold"]:
+    for table in context.closing.get("gold", ()):
         for commit in newest_batches(table):
             if commit.note.get("failed"):
                 failed[table.name] += int(commit.note["failed"])

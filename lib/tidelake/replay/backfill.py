@@ -23,7 +23,7 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table, hops_in
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
@@ -31,6 +31,7 @@ from tidelake.ledger.history import history, rate_of, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
+from tidelake.replay.repairing import need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -227,14 +228,16 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
         fills = tuple(sorted(table for table in own if table.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
-    gold = lake.table(pipeline.gold_names[0])
-    rate = rate_of(history(lake, gold)) if gold.exists else None
-    version = newest_version(silver)
-    steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
+    for gold in lake.closing_tables(pipeline, "gold")[:1]:
+        rate = rate_of(history(lake, gold)) if gold.exists else None
+        version = newest_version(silver)
+        steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
     return steps
 
 
 def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
+    if start == "silver":
+        need_gold(pipeline)
     source = lake.table(f"{start}.{pipeline.name}")
     require_table(source, pipeline.name)
     return source
@@ -293,8 +296,7 @@ def fill(
     green = green_run(run, start)
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
-    hops: tuple[Hop, ...] = ("silver", "gold") if start == "bronze" else ("gold",)
-    for hop in hops:
+    for hop in hops_in(run.pipeline)[1 if start == "bronze" else 2 :]:
         with hold_hops(green.lake, run.pipeline.name, [hop]) as locks:
             held = replace(green, locks=locks)
             if hop == "silver":

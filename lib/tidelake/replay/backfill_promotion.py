@@ -342,6 +342,8 @@ def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
     """
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
     tables = run.lake.closing_tables(run.pipeline, "gold")
+    if not tables:
+        return
     made = {table: green.lake.table(table.name) for table in tables}
     commits = {table: history(green.lake, made[table]) for table in tables}
     until = {key: positions(commits[tables[-1]][0])[key] for key in inputs}
@@ -460,7 +462,7 @@ def _continue_restored_gold(run: Run, state: State) -> None:
     golds = run.lake.closing_tables(run.pipeline, "gold")
     tables = [table for table in golds if table.name in state.before]
     until = positions(last_commit(tables[0])) if tables else {}
-    if not tables and not from_bronze:
+    if not golds or (not tables and not from_bronze):
         return
     if from_bronze and not (until and state.gold_followed):
         rebuild_gold(run)

@@ -10,40 +10,36 @@ run again.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
 from tidelake.columns import stamped
-from tidelake.config import FilesSource, KafkaSource, Pipeline, Source
+from tidelake.config import Source
 from tidelake.delta import log
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.locks import hold_hops
 from tidelake.delta.notes import (
     FRESH,
     SilverNote,
     changed_definition,
-    changed_parts,
     positions,
     settled_until,
 )
 from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
-from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.errors import NotBuiltError, UsageError
-from tidelake.fingerprints import EMPTY, bronze_marks, fingerprint
-from tidelake.folders import listed
+from tidelake.delta.tables import Hop, Table
+from tidelake.errors import UsageError
+from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import delta_offset, file_entry, prepare
+from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.gold_tables import (
     Target,
     count_contributions,
@@ -52,7 +48,6 @@ from tidelake.runtime.gold_tables import (
     up_to,
 )
 from tidelake.runtime.hop import Run
-from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
@@ -135,7 +130,7 @@ def continue_hop(
     are those of :func:`prepare_checkpoint`.
     """
     generation = next_generation(run, hop)
-    newest = [_newest_of(run, hop, table) for table in tables]
+    newest = [newest_of(run, hop, table) for table in tables]
     batches = [max(one.batch, FIRST) if one.batch > log.CREATION else unfilled for one in newest]
     prepare_checkpoint(run, hop, generation, batches[0], until, source=source, files=files)
     for table, last, batch in zip(tables, newest, batches, strict=True):
@@ -157,7 +152,7 @@ def continue_silver(
     ``erased`` is commit metadata about the rows that an erasure removed.
     """
     table = run.lake.silver(run.pipeline.name)
-    last = _newest_of(run, "silver", table)
+    last = newest_of(run, "silver", table)
     _delete_uncommitted(run)
     has_read = any(one != BEGINNING for one in until.values())
     metadata: dict[str, Any] = {}
@@ -188,7 +183,7 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     return continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
 
 
-def _newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
+def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
     """Return the newest Tidelake commit to a table that a hop writes.
 
     Raises:
@@ -288,6 +283,8 @@ def gold_mismatches(run: Run) -> Iterator[str]:
         if any(one.verdict == "refused" for one in column_changes(run, target)):
             yield f"the columns of {table.name} changed"
         found.append(last)
+    if not found:
+        return
     if len({(one.batch, str(positions(one))) for one in found}) > 1:
         yield "its tables are at different batches"
     reached = positions(found[0])
@@ -357,142 +354,3 @@ def _count_kept(kept: Stored, source: Source) -> list[dict[str, Any]]:
         .collect()
     )
     return [{**row.asDict(), ORIGIN: FRESH} for row in found]
-
-
-class Repaired(NamedTuple):
-    """The new generation, and why the tables were rebuilt ("" if they were not)."""
-
-    generation: str
-    why: str
-
-
-def repair(run: Run, hop: Hop) -> Repaired:
-    """Begin a new generation of a hop whose tables and checkpoint do not match.
-
-    The hop continues after the last batch in its tables; if that cannot be determined, the tables
-    are rebuilt.
-
-    Raises:
-        UsageError: The hop has no tables yet.
-        NotBuiltError: The checkpoint state of the source or the prefilter cannot be prepared.
-        LockedError: Another process writes the hop.
-        LeaseLostError: The lock was lost; the message says which steps were done.
-    """
-    command = f"tidelake repair {run.pipeline.name} --hop {hop}"
-    with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
-        why, locked = why_rebuilt(run, hop), replace(run, locks=locks)
-        if hop == "bronze":
-            generation = _repair_bronze(locked)
-        elif hop == "silver":
-            generation = rebuild_silver(locked) if why else _repair_silver(locked)
-        else:
-            generation = rebuild_gold(locked) if why else _repair_gold(locked)
-        return Repaired(generation, why)
-
-
-def why_rebuilt(run: Run, hop: Hop) -> str:
-    """Return why a repair would rebuild a hop's tables; empty if they can be continued.
-
-    Nothing is written.
-
-    Raises:
-        UsageError: The hop has no tables yet.
-        NotBuiltError: The checkpoint state of the source or the prefilter cannot be prepared.
-    """
-    if hop == "gold":
-        for table in run.lake.hop_inputs(run.pipeline, "gold").values():
-            _newest_of(run, "silver", table)
-        return next(gold_mismatches(run), "")
-    if hop == "silver":
-        return next(_silver_mismatches(run), "")
-    _newest_of(run, "bronze", run.lake.bronze(run.pipeline.name))
-    source = run.pipeline.source
-    if not isinstance(source, FilesSource | KafkaSource):
-        raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
-    return ""
-
-
-def _silver_mismatches(run: Run) -> Iterator[str]:
-    """Yield why silver cannot continue from its current state."""
-    lake, name = run.lake, run.pipeline.name
-    table = lake.silver(name)
-    _refuse_prefilter(run.pipeline)
-    if not table.exists and lake.bronze(name).exists:
-        yield f"{table.name} did not exist"
-        return
-    last = _newest_of(run, "silver", table)
-    if changed := changed_parts(last, run.pipeline).identity:
-        yield f"{' and '.join(changed)} changed"
-    until = SilverNote.of(last).until
-    for key, followed in lake.silver_inputs(name).items():
-        if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
-            yield f"{followed.name} was rewritten"
-
-
-def _refuse_prefilter(pipeline: Pipeline) -> None:
-    if pipeline.dedup.prefilter == "operator":
-        raise NotBuiltError(
-            "Repairing silver with dedup.prefilter: operator",
-            "Set it to none, repair, and keep it at none.",
-        )
-
-
-def refuse_unresettable(lake: Lake, pipeline: Pipeline, hop: Literal["silver", "gold"]) -> None:
-    """Raise what :func:`reset` raises of a pipeline that cannot be recomputed; needs no Spark."""
-    name = pipeline.name
-    require_table(lake.bronze(name) if hop == "silver" else lake.silver(name), name)
-    if hop == "silver":
-        _refuse_prefilter(pipeline)
-
-
-def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
-    """Recompute a hop and the next ones from their inputs; return the new generations by hop.
-
-    Unlike a repair it never continues, and unlike a backfill it replaces the tables at once. As in
-    a backfill no row of silver is late, and the requeue is emptied. Bronze is kept. If it is
-    interrupted, run it again.
-
-    Raises:
-        UsageError: There is nothing to recompute from.
-        NotBuiltError: The state of silver's prefilter cannot be prepared.
-        LockedError: Another process writes one of the hops.
-        LeaseLostError: A lock was lost; the message says which steps were done.
-    """
-    lake, name = run.lake, run.pipeline.name
-    refuse_unresettable(lake, run.pipeline, hop)
-    hops: list[Hop] = ["silver", "gold"] if hop == "silver" else ["gold"]
-    command, made = f"tidelake reset {name} --hop {hop}", dict[Hop, str]()
-    with hold_hops(lake, name, hops, command=command) as locks:
-        locked = replace(run, locks=locks)
-        if hop == "silver":
-            made["silver"] = rebuild_silver(locked)
-        made["gold"] = rebuild_gold(locked)
-    return made
-
-
-def _repair_bronze(run: Run) -> str:
-    source, table = run.pipeline.source, run.lake.bronze(run.pipeline.name)
-    files: list[str] = []
-    metadata: dict[str, Any] = {"records": 0, **bronze_marks(EMPTY, EMPTY), "files": []}
-    if isinstance(source, FilesSource):
-        offset: dict[str, Any] = {"logOffset": 0}
-        taken = taken_files(history(run.lake, table)).values()
-        files = [file_entry(listed(file.path), file) for file in taken]
-    else:
-        last = _newest_of(run, "bronze", table)
-        metadata |= {key: last.note.get(key, {}) for key in ("offsets", "topics")}
-        offset = metadata["offsets"]
-        # The repair itself reads nothing from the source.
-        metadata |= {"from": offset, "read": {}}
-    at = [json.dumps(offset)]
-    return continue_hop(run, "bronze", [table], {}, metadata, source=at, files=files)
-
-
-def _repair_silver(run: Run) -> str:
-    last = _newest_of(run, "silver", run.lake.silver(run.pipeline.name))
-    return continue_silver(run, SilverNote.of(last).until)
-
-
-def _repair_gold(run: Run) -> str:
-    tables = run.lake.closing_tables(run.pipeline, "gold")
-    return continue_gold(run, tables, positions(_newest_of(run, "gold", tables[0])))

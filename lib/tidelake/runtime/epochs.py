@@ -90,11 +90,13 @@ def close_epoch(run: Run) -> None:
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
     """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
 
-    None if gold has not run, if the tables have no batch in common (a new table is not filled yet),
-    or if a position that the batch has read up to lies inside a commit, so that no version ends
-    there. Safe during writes: each log is read up to a fixed version.
+    Without gold tables it is at silver's newest batch. None if that hop has not run, if the tables
+    have no batch in common (a new table is not filled yet), or if a position that the batch has
+    read up to lies inside a commit, so that no version ends there. Safe during writes: each log is
+    read up to a fixed version.
     """
-    newest = {table: newest_version(table) for table in closing}
+    silver = lake.silver(pipeline)
+    newest = {table: newest_version(table) for table in closing or (silver,)}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
     common = min((head.batch for head in heads if head), default=CREATION)
     newest = {
@@ -102,17 +104,17 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
         for table, version in newest.items()
     }
     notes = [last_commit(table, up_to=version) for table, version in newest.items()]
-    first = notes[0] if notes else None
+    first = notes[0]
     if first is None or any(note is None or _batch_of(note) != _batch_of(first) for note in notes):
         return None
-    silver = lake.silver(pipeline)
-    read = _versions_at(lake, pipeline, {"silver": BEGINNING, **positions(first)})
+    begun = {"silver": BEGINNING, **positions(first)}
+    read = _versions_at(lake, pipeline, begun) if closing else newest
     closed = None if read is None else last_commit(silver, up_to=read[silver])
-    if read is None or closed is None:
+    if read is None or closed is None or closed.batch == CREATION:
         return None
     books = SilverNote.of(closed)
-    begun = {"bronze": BEGINNING, "requeue": BEGINNING}
-    decided = _versions_at(lake, pipeline, {**begun, **books.until})
+    arrived = {"bronze": BEGINNING, "requeue": BEGINNING, **books.until}
+    decided = _versions_at(lake, pipeline, arrived)
     if decided is None:
         return None
     # The newest versions of the side tables without rows of a batch after silver's.

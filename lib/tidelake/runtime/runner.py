@@ -11,7 +11,7 @@ from contextlib import nullcontext, suppress
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.tables import HOPS, Hop
+from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
@@ -47,7 +47,10 @@ def run_hops(
             "--trigger available-now, and schedule it. Nothing was written."
         )
     check_definition(run)
-    wanted = [hop for hop in HOPS if hop in hops]
+    wanted = [hop for hop in hops_in(run.pipeline) if hop in hops]
+    if not wanted:
+        run.progress.say(f"{run.pipeline.name} defines no gold table; there is nothing to fill")
+        return
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
             _run_in_sequence(run, wanted, trigger, cold=cold)
@@ -60,7 +63,7 @@ def run_hops(
 def refusals(run: Run) -> dict[Hop, str]:
     """Return why hops could not resume from their tables, by hop; nothing is written."""
     found: dict[Hop, str] = {}
-    for hop in HOPS:
+    for hop in hops_in(run.pipeline):
         try:
             _HOPS[hop](run, creates=False)
         except RefusedError as error:
