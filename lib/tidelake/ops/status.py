@@ -141,7 +141,8 @@ class Status:
         source: Bronze's lag behind Kafka; None for other sources.
         warnings: Number of silver rows that fail each rule of severity ``warning``.
         dimensions: The version that silver last used, and the total of rows without a match.
-        failed: Number of events, by gold table, on which an expression failed and gave null.
+        failed: Number of events and, for derived columns, of rows, by gold table, on which an
+            expression failed and gave null.
     """
 
     pipeline: str
