@@ -42,7 +42,7 @@ _MINUTES: dict[str, Any] = {
     },
     "derive": {
         "rate": "clicks / events",
-        "per_click": "money / clicks",
+        "per_click": "money / (7 * clicks)",
         "warmth": "heat / EVENTS",
         "about": "CASE WHEN mean > 2 THEN concat(who, date_format(window_end, ' HH:mm')) END",
     },
@@ -144,7 +144,7 @@ def test_derived_values_follow_from_the_events_and_from_their_own_row(filled: Wo
         about = None
         if who and money / len(events) > 2:
             about = f"{who} {minute + timedelta(minutes=1):%H:%M}"
-        per_click = round(float(money) / clicks, 6) if clicks else None
+        per_click = round(float(money) / (7 * clicks), 6) if clicks else None
         expected.append((minute, who, clicks / len(events), per_click, about))
     rounded = [(*row[:3], None if row[3] is None else round(row[3], 6), row[4]) for row in found]
     assert rounded == sorted(expected, key=repr)
