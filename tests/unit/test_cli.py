@@ -23,7 +23,7 @@ from tests.running import land
 from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
-from tidelake.cli.exits import run_command
+from tidelake.cli.exits import message_of, run_command
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.examples import Generated
@@ -578,3 +578,17 @@ def test_a_job_takes_the_arguments_of_run(
 
     assert ended.value.code == 2
     assert "'soon' is not a trigger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["pyspark.sql", "numpy", "pyarrow"])
+def test_a_command_without_the_packages_of_local_names_the_extra(missing: str) -> None:
+    message, code = message_of(ModuleNotFoundError(name=missing))
+    assert code == 4
+    assert message.startswith(f"tidelake: {missing.partition('.')[0]} is not installed")
+    assert message.endswith("pip install 'tidelake[local]'")
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError(name="shop"), ImportError(name="numpy")])
+def test_another_failed_import_keeps_its_traceback(error: ImportError) -> None:
+    with pytest.raises(ImportError):
+        message_of(error)
