@@ -160,4 +160,3 @@ def test_the_description_can_be_shown_without_the_repository(metadata: Metadata)
     assert [link for link in lost if not str(link).startswith("https://")] == []
     assert not [token for token in tokens if token.type == "image" or token.info == "mermaid"]
     assert "a project, the steps, files, Kafka" in text
-
