@@ -260,6 +260,26 @@ def test_every_violation_of_a_pipeline_file_is_listed_at_once(
     assert all(word in told for word in ("source.wat", "sauce", "event", "gold"))
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_source_that_a_catalog_has_is_not_read_without_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
+) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(
+        "name: shop\nsource: {kind: delta, table: main.raw.shop}\n"
+        "event: {schema: 'id STRING, at TIMESTAMP', id: id, time: at}\n"
+        "gold: [{name: t, window: {kind: tumbling, size: 1 day}, measures: {n: {count: '*'}}}]\n"
+    )
+    # The definition itself is valid, here as in an environment with a catalog.
+    assert run_command(app, ["validate", str(file)]) == 0
+    capsys.readouterr()
+
+    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"), *options)
+
+    assert f"{file}: source.table is main.raw.shop, a name in a catalog" in told
+    assert "--env, or a folder with --source" in told
+
+
 def test_a_missing_source_folder_is_named(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
