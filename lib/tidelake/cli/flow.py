@@ -18,13 +18,13 @@ from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.cli.selecting import Result, chosen_names, in_order, run_each
-from tidelake.config import Detection, FilesSource, Pipeline
+from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.places import only_pipeline
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
@@ -237,6 +237,13 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
+    named = pipeline.source.table if isinstance(pipeline.source, DeltaSource) else None
+    if named is not None and place.environment.catalog is None:
+        raise SourceError(
+            f"{pipeline.file}: source.table is {named}, a name in a catalog, and environment "
+            f"{place.environment.name} has none. Name one that has with --env, or a folder with "
+            "--source"
+        )
     if isinstance(pipeline.source, FilesSource):
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))

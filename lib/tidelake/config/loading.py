@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelake import names
+from tidelake.config.addresses import override_source
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
@@ -44,7 +45,7 @@ from tidelake.config.sharing import (
     replaced,
     tables_in,
 )
-from tidelake.config.source import base_paths, override_source, source_findings
+from tidelake.config.source import base_paths, source_findings
 from tidelake.errors import ConfigError, UsageError, Violation
 
 

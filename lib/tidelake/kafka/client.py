@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from tidelake.config import KafkaSource
+from tidelake.config.addresses import Address
 from tidelake.config.secrets import resolved
-from tidelake.config.source import Address
 from tidelake.errors import SourceError, TidelakeError
 from tidelake.kafka import imported
 from tidelake.kafka.topic_offsets import Offsets
