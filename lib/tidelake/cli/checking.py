@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _STANDING_TEXTS = {
     "continues": "continues",
     "not there yet": "does not exist yet",
-    "new": "new, while other tables hold data: needs a new generation",
+    "new": "added: the next run fills it from silver",
+    "new input": "added, and reads a new input of gold: needs a new generation",
     "redefined": "filled under another definition: needs a new generation",
     "no longer filled": "not in the definition: kept, but no longer written",
 }

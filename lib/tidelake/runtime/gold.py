@@ -3,27 +3,29 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tidelake.columns import stamped
 from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
-from tidelake.delta.positions import Position
+from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
 from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
@@ -32,6 +34,7 @@ from tidelake.runtime.gold_tables import (
     counted_for,
     gold_note,
     open_stream,
+    recomputed,
     targets_of,
     up_to,
 )
@@ -75,10 +78,19 @@ class GoldHop(HopQuery):
                     f"{table.name} does not exist yet. "
                     f"Fill it with: tidelake run {name} --hop silver"
                 )
-        for target in self._targets:
-            if changed_definition(last_commit(target.table), target.kind.definition):
+        unfilled = self._unfilled()
+        redefined = [
+            target
+            for target in self._targets
+            if changed_definition(last_commit(target.table), target.kind.definition)
+        ]
+        for target in redefined:
+            if target not in unfilled:
                 raise self.fence.refusal(f"{target.table.name} was filled under another definition")
         for target in self._targets:
+            if target in redefined:
+                # Its creation was the last that happened to it: the filling replaces its columns.
+                continue
             ensure_table(
                 self.run.spark,
                 target.table,
@@ -89,6 +101,74 @@ class GoldHop(HopQuery):
                 freedom=GOLD_FREEDOM,
                 searched_by=target.kind.searched_by,
             )
+
+    def offset_mismatch(self, closed: Commit) -> str:
+        """Describe how the checkpoint differs from a table's newest commit, or return ""."""
+        reached = positions(closed)
+        for key, table in self.inputs.items() if reached else ():
+            if key not in reached:
+                return f"{table.name} is a new input, of which no batch has read a row"
+            version = reached[key][0] - 1
+            is_gone = 0 <= version < oldest_version(table)
+            if self.fence.unfilled and is_gone and version_at(table, reached[key]) is None:
+                return (
+                    f"{self.fence.unfilled[0]} cannot be filled as of batch {closed.batch}: the "
+                    f"log of {table.name} no longer has version {version}"
+                )
+        return super().offset_mismatch(closed)
+
+    def _unfilled(self) -> list[Target]:
+        return [one for one in self._targets if one.table.name in self.fence.unfilled]
+
+    def fill_new_tables(self) -> None:
+        """Compute tables that were added to the definition as of the last batch of the others.
+
+        Each is written in one commit with that batch's number and positions, so that the next batch
+        continues all tables. If some tables hold a batch that others do not, it is the one before,
+        and the retried batch is merged into the new tables too.
+        """
+        targets = self._unfilled()
+        if not targets:
+            return
+        try:
+            for target, rows, note in self.recomputed(targets):
+                self._fill(target, rows, note)
+        except FOREIGN as error:
+            if self.run.stop.is_set():
+                raise
+            raise self.named(error) from error
+
+    def recomputed(
+        self, targets: Sequence[Target]
+    ) -> Iterator[tuple[Target, DataFrame, dict[str, Any]]]:
+        """Compute tables from silver as of the last batch that all other tables hold.
+
+        Yields:
+            Each table, its rows with that batch's number, and the metadata of the commit that
+            writes them.
+        """
+        named = {target.table.name for target in targets}
+        others = [table for table in self.guard.closing if table.name not in named]
+        heads = [last for table in others or self.guard.closing if (last := last_commit(table))]
+        closed = min(heads, key=lambda last: last.batch)
+        until = positions(closed)
+        for target, rows, counts in recomputed(self.run.spark, self.inputs, targets, until):
+            note = self.note(closed.batch, **counts)
+            yield target, stamped(rows, generation=closed.generation, batch=closed.batch), note
+
+    def _fill(self, target: Target, rows: DataFrame, note: dict[str, Any]) -> None:
+        table, began = target.table, time.monotonic()
+        if changed_definition(last_commit(table), target.kind.definition):
+            append(rows, table, note, surely_filled=False, replaces=True)
+        else:
+            rows = _in_types_of(rows, load(self.run.spark, table))
+            append(rows, table, note, surely_filled=False)
+        new, seconds = last_commit(table), time.monotonic() - began
+        count = new.rows or 0 if new else 0
+        self.run.progress.say(
+            f"{self.hop:<7} {table.name} was added: filled from silver as of batch "
+            f"{note['batch']}, {count:,} rows in {seconds:.1f} s"
+        )
 
     def stream(self) -> DataFrame:
         """Stream silver from its first commit, with the columns that gold reads."""
@@ -215,6 +295,10 @@ def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
     if GONE in rows.columns:
         rows = rows.where(~F.col(GONE))
     # MERGE casts to the table's column types too.
+    return _in_types_of(rows, stored)
+
+
+def _in_types_of(rows: DataFrame, stored: DataFrame) -> DataFrame:
     return rows.select(
         *[F.col(quoted(c.name)).cast(c.dataType).alias(c.name) for c in stored.schema]
     )
