@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.columns import stamped
 from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import load
@@ -32,9 +31,10 @@ from tidelake.runtime.gold_tables import (
     contributions,
     count_contributions,
     counted_for,
+    filled_as_of,
     gold_note,
+    last_closed,
     open_stream,
-    recomputed,
     targets_of,
     up_to,
 )
@@ -108,9 +108,9 @@ class GoldHop(HopQuery):
         for key, table in self.inputs.items() if reached else ():
             if key not in reached:
                 return f"{table.name} is a new input, of which no batch has read a row"
-            version = reached[key][0] - 1
-            is_gone = 0 <= version < oldest_version(table)
-            if self.fence.unfilled and is_gone and version_at(table, reached[key]) is None:
+            whole = version_at(table, reached[key])
+            version = reached[key][0] - 1 if whole is None else whole
+            if self.fence.unfilled and 0 <= version < oldest_version(table):
                 return (
                     f"{self.fence.unfilled[0]} cannot be filled as of batch {closed.batch}: the "
                     f"log of {table.name} no longer has version {version}"
@@ -127,34 +127,17 @@ class GoldHop(HopQuery):
         continues all tables. If some tables hold a batch that others do not, it is the one before,
         and the retried batch is merged into the new tables too.
         """
-        targets = self._unfilled()
-        if not targets:
+        targets, closed = self._unfilled(), last_closed(self.guard.closing)
+        if not targets or closed is None:
             return
         try:
-            for target, rows, note in self.recomputed(targets):
+            made = filled_as_of(self.run.spark, self.inputs, targets, closed)
+            for target, rows, note in made:
                 self._fill(target, rows, note)
         except FOREIGN as error:
             if self.run.stop.is_set():
                 raise
             raise self.named(error) from error
-
-    def recomputed(
-        self, targets: Sequence[Target]
-    ) -> Iterator[tuple[Target, DataFrame, dict[str, Any]]]:
-        """Compute tables from silver as of the last batch that all other tables hold.
-
-        Yields:
-            Each table, its rows with that batch's number, and the metadata of the commit that
-            writes them.
-        """
-        named = {target.table.name for target in targets}
-        others = [table for table in self.guard.closing if table.name not in named]
-        heads = [last for table in others or self.guard.closing if (last := last_commit(table))]
-        closed = min(heads, key=lambda last: last.batch)
-        until = positions(closed)
-        for target, rows, counts in recomputed(self.run.spark, self.inputs, targets, until):
-            note = self.note(closed.batch, **counts)
-            yield target, stamped(rows, generation=closed.generation, batch=closed.batch), note
 
     def _fill(self, target: Target, rows: DataFrame, note: dict[str, Any]) -> None:
         table, began = target.table, time.monotonic()

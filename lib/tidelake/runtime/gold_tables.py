@@ -12,12 +12,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
+from tidelake.columns import stamped
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.access import follow, load, read_between
 from tidelake.delta.append import types_of
-from tidelake.delta.log import newest_version
-from tidelake.delta.notes import definition_note, final_note, settled_until
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.notes import definition_note, final_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected
@@ -170,6 +171,36 @@ def recomputed(
     for target, counts in zip(targets, counted, strict=True):
         rows = rows_of(target, Inputs({}, read))
         yield target, rows, {**counts, **gold_note(target, until, settled)}
+
+
+def last_closed(tables: Sequence[Table], *, but: Collection[Table] = ()) -> Commit | None:
+    """Return the commit of the newest batch that all gold tables hold; None if none holds a batch.
+
+    Tables without a batch do not count, nor, if there are others, those of ``but``, which are to be
+    filled.
+    """
+    heads = {table: last_commit(table) for table in tables}
+    filled = {table: last for table, last in heads.items() if last and last.batch > CREATION}
+    others = [last for table, last in filled.items() if table not in but]
+    return min(others or filled.values(), key=lambda last: last.batch, default=None)
+
+
+def filled_as_of(
+    spark: SparkSession,
+    inputs: Mapping[str, Table],
+    targets: Sequence[Target],
+    closed: Commit,
+) -> Iterator[tuple[Target, DataFrame, dict[str, Any]]]:
+    """Compute tables from silver as of the end of a batch that other tables hold.
+
+    Yields:
+        Each table, its rows with the batch's number, and the metadata of the commit that writes
+        them: after it the table is at that batch, as the others are.
+    """
+    batch = {key: closed.note[key] for key in ("pipeline", "hop", "generation", "batch")}
+    for target, rows, counts in recomputed(spark, inputs, targets, positions(closed)):
+        made = stamped(rows, generation=closed.generation, batch=closed.batch)
+        yield target, made, {**batch, **counts}
 
 
 def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> dict[str, Column]:
