@@ -17,7 +17,7 @@ from tests.worlds import World, world
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final, positions
 from tidelake.delta.tables import Table
-from tidelake.errors import GenerationError, RefusedError
+from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status, tables_to_fill
@@ -100,8 +100,8 @@ def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: Worl
     assert versions(grown.lake) == before
 
     told = grown.run()
-    assert [line.split(",")[0] for line in told] == [
-        f"gold    {name} was added: filled from silver as of batch 1" for name in _NEW
+    assert [line.split(":")[0] for line in told] == [
+        f"gold    {name} filled from silver as of batch 1" for name in _NEW
     ]
     assert {name: versions(grown.lake)[name] for name in before if name[:3] != "ops"} == {
         name: version for name, version in before.items() if name[:3] != "ops"
@@ -119,7 +119,7 @@ def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: Worl
 
     # The late rows of another batch change what was filled; nothing is filled again.
     grown.land("2.jsonl", _lines(2))
-    assert not any("was added" in line for line in grown.run())
+    assert not any("filled from" in line for line in grown.run())
     assert last_commit(grown.lake.gold("visits")).batch == 2  # type: ignore[union-attr]
     _assert_sound(grown)
 
@@ -138,7 +138,7 @@ def test_a_run_that_dies_while_it_fills_begins_anew(grown: World) -> None:
         grown.run()
     assert tables_to_fill(grown.lake, grown.pipeline) == ("gold.click_to_purchase",)
     told = grown.run()
-    assert sum("was added" in line for line in told) == 1
+    assert sum("filled from" in line for line in told) == 1
     assert last_commit(grown.lake.gold("visits")).batch == 2  # type: ignore[union-attr]
     _assert_sound(grown, visits, *_ALL[1:], JOINS[0])
 
@@ -166,9 +166,11 @@ def test_a_table_that_is_added_within_a_batch_joins_it(grown: World, tmp_path: P
         gold=[by_channel, *_ALL],
         joins=JOINS[:1],
     )
+    with pytest.raises(UsageError, match=r"no column channel yet, which gold\.by_channel reads"):
+        grown.run(hops=["gold"])
     told = grown.run()
-    filled = [line for line in told if "was added" in line]
-    assert len(filled) == 4 and all("as of batch 1," in line for line in filled)
+    filled = [line for line in told if "filled from" in line]
+    assert len(filled) == 4 and all("as of batch 1:" in line for line in filled)
     _assert_sound(grown)
     count = read(grown.lake, "silver.clickstream", "count(*)")
     assert read(grown.lake, "gold.by_channel", "channel, events") == [(None, *count[0])]

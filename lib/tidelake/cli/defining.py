@@ -250,7 +250,7 @@ def list_pipelines(where: Place) -> None:
         say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
     for one in found:
         for table in one["to_fill"]:
-            say(f"{table} was added: the next run of {one['pipeline']} fills it from silver")
+            say(f"{table} is not filled yet: the next run of {one['pipeline']} fills it")
         if one["error"]:
             name = one["pipeline"]
             say(f"{name} is invalid; see {where.typed('tidelake validate', name)}")

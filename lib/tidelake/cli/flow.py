@@ -117,7 +117,7 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
         rows = [[*row[:2], "unknown" if row[2] is None else row[2]] for row in found]
         print_table(columns, rows, title="Waiting input")
         for table in to_fill:
-            say(f"{table} was added: it is filled from silver first.")
+            say(f"{table} is not filled yet: it is filled from silver first.")
         say(
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."

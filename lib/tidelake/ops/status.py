@@ -143,7 +143,7 @@ class Status:
         warnings: Number of silver rows that fail each rule of severity ``warning``.
         dimensions: The version that silver last used, and the total of rows without a match.
         failed: Number of events, by gold table, on which an expression failed and gave null.
-        to_fill: Gold tables that were added to the definition; the next run fills them from silver.
+        to_fill: Gold tables that are not filled yet: the next run fills them from silver.
     """
 
     pipeline: str

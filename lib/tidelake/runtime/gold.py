@@ -20,7 +20,7 @@ from tidelake.delta.notes import changed_definition, definition_note, positions,
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
+from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
 from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
@@ -39,7 +39,7 @@ from tidelake.runtime.gold_tables import (
     up_to,
 )
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
+from tidelake.runtime.schemas import GOLD_FREEDOM, silver_schemas, target_schema
 from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
@@ -87,6 +87,8 @@ class GoldHop(HopQuery):
         for target in redefined:
             if target not in unfilled:
                 raise self.fence.refusal(f"{target.table.name} was filled under another definition")
+        for target in unfilled:
+            self._refuse_missing_columns(target)
         for target in self._targets:
             if target in redefined:
                 # Its creation was the last that happened to it: the filling replaces its columns.
@@ -100,6 +102,17 @@ class GoldHop(HopQuery):
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=GOLD_FREEDOM,
                 searched_by=target.kind.searched_by,
+            )
+
+    def _refuse_missing_columns(self, target: Target) -> None:
+        """Raise a UsageError if silver does not have a column yet that a table reads."""
+        silver, defined = self.inputs[OWN], silver_schemas(self.run.spark, self.run.plan)["silver"]
+        stored = load(self.run.spark, silver).columns
+        wanted = columns_read([target.kind], defined.names)
+        if missing := [name for name in wanted if name not in stored]:
+            raise UsageError(
+                f"{silver.name} has no column {missing[0]} yet, which {target.table.name} reads. "
+                f"Add it with: tidelake run {self.run.pipeline.name} --hop silver"
             )
 
     def offset_mismatch(self, closed: Commit) -> str:
@@ -149,8 +162,8 @@ class GoldHop(HopQuery):
         new, seconds = last_commit(table), time.monotonic() - began
         count = new.rows or 0 if new else 0
         self.run.progress.say(
-            f"{self.hop:<7} {table.name} was added: filled from silver as of batch "
-            f"{note['batch']}, {count:,} rows in {seconds:.1f} s"
+            f"{self.hop:<7} {table.name} filled from silver as of batch {note['batch']}: "
+            f"{count:,} rows in {seconds:.1f} s"
         )
 
     def stream(self) -> DataFrame:
