@@ -10,15 +10,17 @@ installs it and rolls back.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from pyspark.sql import DataFrame
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.append import append
+from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.notes import changed_definition, positions
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.replay.generations import replace_rows
 from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
@@ -70,7 +72,7 @@ def install_table(run: Run, name: str, green: Table) -> None:
     GoldHop(run, creates=False)
     last = last_commit(green)
     if last is not None:
-        replace_rows(run, run.lake.table(name), load(run.spark, green), last.note)
+        _replace(run, run.lake.table(name), load(run.spark, green), last.note)
 
 
 def can_restore(run: Run, name: str, version: int) -> bool:
@@ -101,7 +103,14 @@ def recompute_table(run: Run, name: str) -> None:
 def _replace_table(run: Run, found: TableBatch, table: Table) -> None:
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
     for _, rows, note in filled_as_of(run.spark, inputs, [found.target], found.closed):
-        replace_rows(run, table, rows, note)
+        _replace(run, table, rows, note)
+
+
+def _replace(run: Run, table: Table, rows: DataFrame, note: dict[str, Any]) -> None:
+    run.locks.step(f"replace {table.name}")
+    made = {**note, REBUILT: True}
+    # The table may have a commit of this batch: without an id of its own this one is skipped.
+    append(rows, table, made, surely_filled=False, replaces=True, may_repeat=True)
 
 
 def _batch_of(last: Commit | None) -> object:
