@@ -100,19 +100,24 @@ def run(
 def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None:
     """Print what a run would read, after the checks that need no Spark."""
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
-    from tidelake.ops.status import waiting_input  # noqa: PLC0415
+    from tidelake.ops.status import tables_to_fill, waiting_input  # noqa: PLC0415
 
     refuse_unready(place.environment)
     found: list[tuple[str, Hop, int | None]] = []
+    to_fill: list[str] = []
     for pipeline in pipelines:
         if "bronze" in hops_of(hop):
             _check_source(place, pipeline)
         waiting = waiting_input(place.lake, pipeline)
         found += [(pipeline.name, one, waiting[one]) for one in hops_of(hop) if one in waiting]
+        to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops_of(hop) else ()
     columns = ("pipeline", "hop", "waiting")
-    if not place.printed({"waiting": [dict(zip(columns, row, strict=True)) for row in found]}):
+    listed = [dict(zip(columns, row, strict=True)) for row in found]
+    if not place.printed({"waiting": listed, "to_fill": to_fill}):
         rows = [[*row[:2], "unknown" if row[2] is None else row[2]] for row in found]
         print_table(columns, rows, title="Waiting input")
+        for table in to_fill:
+            say(f"{table} is not filled yet: it is filled from silver first.")
         say(
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."

@@ -84,6 +84,8 @@ def _show_status(status: Status) -> None:
         print_line(
             f"  {table}: an expression failed on {rows:,} events; its value is null for them"
         )
+    for table in status.to_fill:
+        print_line(f"  {table} is not filled yet: the next run of hop gold fills it from silver")
     if status.source is not None:
         _show_lag(status.source)
 

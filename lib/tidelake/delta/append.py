@@ -7,6 +7,7 @@ current definition. In a catalog, gold tables have views of their final rows.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -49,6 +50,7 @@ def append(
     may_add_columns: bool = False,
     replaces: bool = False,
     replaces_where: str = "",
+    may_repeat: bool = False,
 ) -> None:
     """Append or overwrite rows in one commit with metadata.
 
@@ -59,7 +61,8 @@ def append(
     ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
     the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
     columns; ``replaces_where``, an SQL condition, only the matching rows. Such a commit may be
-    repeated, so it gets no transaction id: Delta would skip a batch's second commit.
+    repeated, so it gets no transaction id: Delta would skip a batch's second commit. With
+    ``may_repeat`` it gets an id of its own.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
@@ -71,7 +74,7 @@ def append(
     if not replaces_where and (not surely_filled or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
-        suffix = "/made" if note["batch"] < 0 else ""
+        suffix = "/made" if note["batch"] < 0 else f"/{uuid.uuid4().hex}" if may_repeat else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:

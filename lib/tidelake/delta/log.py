@@ -304,8 +304,13 @@ def batch_reached(table: Table) -> int:
 
 
 def slowest_of(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose last batch is the oldest: it determines the progress of its hop."""
-    return min(tables, key=batch_reached, default=None)
+    """Return the table whose last batch is the oldest: it determines the progress of its hop.
+
+    Tables without a batch count only if none has one: otherwise they were added to the definition,
+    and the next run fills them.
+    """
+    filled = [table for table in tables if batch_reached(table) > CREATION]
+    return min(filled or tables, key=batch_reached, default=None)
 
 
 def oldest_version(table: Table) -> int:

@@ -23,6 +23,7 @@ from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import Offsets, behind, total
 from tidelake.ledger.history import history, offered_files, require_tables
+from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
@@ -142,6 +143,7 @@ class Status:
         warnings: Number of silver rows that fail each rule of severity ``warning``.
         dimensions: The version that silver last used, and the total of rows without a match.
         failed: Number of events, by gold table, on which an expression failed and gave null.
+        to_fill: Gold tables that are not filled yet: the next run fills them from silver.
     """
 
     pipeline: str
@@ -155,6 +157,7 @@ class Status:
     dimensions: tuple[DimensionUse, ...]
     failed: Mapping[str, int]
     hops: tuple[HopStatus, ...]
+    to_fill: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the status with instants as ISO 8601."""
@@ -214,7 +217,13 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         dimensions=tuple(dimensions.values()),
         failed={name: rows for name, rows in failed.items() if rows},
         hops=tuple(hops),
+        to_fill=tables_to_fill(lake, pipeline),
     )
+
+
+def tables_to_fill(lake: Lake, pipeline: Pipeline) -> tuple[str, ...]:
+    """List the gold tables that the next run fills from silver before its first batch."""
+    return tuple(one.name for one in unfilled_tables(lake.closing_tables(pipeline, "gold")))
 
 
 def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:

@@ -106,7 +106,8 @@ class HopQuery(ABC):
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
         self._ran_batch = False
-        self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(self.closing), self.inputs)
+        filled = tuple(one for one in self.closing if one.name not in self.fence.unfilled)
+        self.guard = CheckpointGuard(self.fence, self.checkpoint, filled, self.inputs)
         if fence is not None:
             return
         self.guard.refuse_rewritten()
@@ -154,6 +155,10 @@ class HopQuery(ABC):
     @abstractmethod
     def create_tables(self) -> None:
         """Create missing tables and check existing ones."""
+
+    def fill_new_tables(self) -> None:
+        """Fill tables that were added to the definition; called before the query is started."""
+        return None
 
     def warm_up(self) -> None:
         """Load classes and start workers that the first batch needs; write nothing."""

@@ -114,6 +114,7 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
     while True:
         try:
             with run.progress.blaming(hop):
+                query.fill_new_tables()
                 # Otherwise a mere compaction of an input would close an empty batch in every table.
                 if not have_consumed(query.closing, query.inputs):
                     query.finish(_start_query(query, trigger))
@@ -156,6 +157,7 @@ def _start_hop(
     """Start a hop of a continuous run; ``pace`` keeps the measurements of its last query."""
     with run.progress.blaming(hop):
         query = _open(run, hop)
+        query.fill_new_tables()
         if trigger.seconds is not None:
             query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
         return query, _start_query(query, trigger)
