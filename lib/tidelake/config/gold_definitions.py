@@ -6,9 +6,16 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from tidelake.config.expressions import columns_in
 from tidelake.config.model import (
@@ -180,6 +187,8 @@ class GoldTable(Documented):
         where: SQL condition over silver; other events are ignored.
         keys: Columns of silver to group by.
         measures: Column name to one aggregate of a SQL expression, ``{total: {sum: value}}``.
+        derive: Column name to SQL over the row's bounds, keys and measures,
+            ``{rate: "clicks / events"}``.
     """
 
     name: TableName
@@ -187,6 +196,15 @@ class GoldTable(Documented):
     where: str | None = None
     keys: tuple[str, ...] = ()
     measures: Measures
+    derive: dict[ColumnName, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        # Commits name a hash of the dump, also those of versions that did not know the key.
+        if not found.get("derive"):
+            found.pop("derive", None)
+        return found
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -196,7 +214,7 @@ class GoldTable(Documented):
             bounds = ("session_id", "session_start", "session_end")
         elif isinstance(self.window, GlobalWindow):
             bounds = ()
-        return (*bounds, *self.keys, *(measure.name for measure in self.measures))
+        return (*bounds, *self.keys, *(measure.name for measure in self.measures), *self.derive)
 
 
 class LeftSide(Model):
@@ -236,6 +254,10 @@ class Join(Documented):
         within: The maximum time from the left event to the right one.
         type: ``left`` keeps left events without a match, ``inner`` drops them.
     """
+
+    keys_elsewhere: ClassVar[dict[str, str]] = {
+        "derive": "is for tables of gold; write the expression under left.columns or right.columns"
+    }
 
     name: TableName
     left: LeftSide
@@ -343,6 +365,10 @@ class Detection(Documented):
         impossible_travel: See :class:`ImpossibleTravel`.
         fast: The fast lane; None to have none.
     """
+
+    keys_elsewhere: ClassVar[dict[str, str]] = {
+        "derive": "is for tables of gold; write the expression under columns"
+    }
 
     name: TableName
     features: TableName

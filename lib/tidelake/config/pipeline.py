@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -48,6 +49,9 @@ from tidelake.names import (
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _MAX_PRECISION = 38
+# Types that sqlglot infers as Spark does, unless decimals are involved.
+_SURE_TYPES = frozenset(["BIGINT", "DOUBLE", "BOOLEAN", "STRING"])
+_FRACTION = re.compile(r"\.\d|\d\.")
 _FIXED_TYPES = {
     "count": "BIGINT",
     "count_if": "BIGINT",
@@ -457,7 +461,16 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
     }
-    return found | {measure.name: measured_type(measure, silver) for measure in gold.measures}
+    found |= {measure.name: measured_type(measure, silver) for measure in gold.measures}
+    return found | {name: _derived_type(sql, found) for name, sql in gold.derive.items()}
+
+
+def _derived_type(sql: str, columns: Types) -> str | None:
+    used = columns_in(sql)
+    kinds = [kind or "" for name, kind in columns.items() if name.lower() in used]
+    kind = type_of(sql, columns)
+    has_decimals = _FRACTION.search(sql) or any(one.startswith("DECIMAL") for one in kinds)
+    return kind if kind in _SURE_TYPES and not has_decimals else None
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:

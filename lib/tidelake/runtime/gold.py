@@ -241,11 +241,11 @@ class GoldHop(HopQuery):
         for left in reversed(range(_TRIES)):
             try:
                 with CheckpointedFrames(small=small) as frames:
-                    self._merge_once(target, last, note, inputs, frames)
+                    noted = self._merge_once(target, last, note, inputs, frames)
                 # Delta writes no commit for a merge that changes no row.
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
-                    close_unchanged(inputs, target.table, note)
+                    close_unchanged(inputs, target.table, noted)
                 else:
                     spark = inputs.taken[OWN].sparkSession
                     enable_deletion_vectors(spark, target.table, new)
@@ -264,7 +264,8 @@ class GoldHop(HopQuery):
         note: dict[str, Any],
         inputs: Inputs,
         frames: CheckpointedFrames,
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Merge, and return the note with the rows on which a derived column failed."""
         table, spark = target.table, inputs.taken[OWN].sparkSession
         batch = GoldBatch(
             inputs,
@@ -277,12 +278,14 @@ class GoldHop(HopQuery):
         )
         plan = target.kind.plan(batch)
         if plan is None:
-            return
+            return note
+        note = {**note, "failed": note["failed"] + plan.failed}
         # The table is still empty: no commit since its creation, not even one without metadata.
         if last.batch == CREATION and newest_version(table) == last.version:
             append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
         else:
             merge(plan, table, note)
+        return note
 
 
 def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
