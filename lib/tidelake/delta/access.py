@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidelake.delta.positions import Position, files_between, rows_between
+from tidelake.delta.publications import TableChange
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 
@@ -66,6 +67,29 @@ def read_between(
     if not files:
         return None
     return spark.read.schema(load(spark, table).schema).parquet(*files)
+
+
+def changed_rows(
+    spark: SparkSession, table: Table, change: TableChange
+) -> tuple[DataFrame, DataFrame]:
+    """Read the rows before and after a version that may differ: those in both are unchanged.
+
+    Each frame has the columns that the table had at that time.
+    """
+    before, after = (load(spark, table, version=change.version - n) for n in (1, 0))
+    # The feed has the newest version's columns: the same change would be read with others.
+    if not change.is_fed or _types(after) != _types(load(spark, table)):
+        return before, after
+    reader = spark.read.format("delta").option(_FEED, True)
+    reader = reader.option("startingVersion", change.version)
+    rows = table.open(reader.option("endingVersion", change.version))
+    old = rows.where("_change_type IN ('delete', 'update_preimage')")
+    new = rows.where("_change_type IN ('insert', 'update_postimage')")
+    return old.select(after.columns), new.select(after.columns)
+
+
+def _types(rows: DataFrame) -> list[tuple[str, str]]:
+    return [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
 
 
 def _inserted(changes: DataFrame) -> DataFrame:

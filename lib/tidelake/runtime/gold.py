@@ -88,6 +88,7 @@ class GoldHop(HopQuery):
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=GOLD_FREEDOM,
                 searched_by=target.kind.searched_by,
+                has_change_feed=target.table.name in self.run.published,
             )
 
     def stream(self) -> DataFrame:
