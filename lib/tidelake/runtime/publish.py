@@ -13,7 +13,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -203,21 +202,18 @@ class _Publication:
         """Send all rows of a version, with which a topic begins."""
         closing = last_commit(self.table, up_to=version)
         assert closing is not None
-        head = _Head(self.table.name, closing.generation, closing.batch, version)
-        with with_settings(self.run.spark, _PLAIN_DECIMALS):
-            rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
-            self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
+        head = RecordHead(self.table.name, closing.generation, closing.batch, version)
+        rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
+        self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
 
     def _send_change(self, change: TableChange) -> None:
         """Send the rows that differ between a version and the one before."""
         spark = self.run.spark
-        head = _Head(self.table.name, change.generation, change.batch, change.version)
-        with ExitStack() as settings:
-            settings.enter_context(fitted(spark, change.rows))
-            settings.enter_context(with_settings(spark, _PLAIN_DECIMALS))
+        head = RecordHead(self.table.name, change.generation, change.batch, change.version)
+        with fitted(spark, change.rows):
             self._send(differing(*changed_rows(spark, self.table, change), self.key), head)
 
-    def _send(self, rows: DataFrame, head: _Head) -> None:
+    def _send(self, rows: DataFrame, head: RecordHead) -> None:
         """Send records, and wait until the brokers have all of them."""
         options = {
             **client_options(self.to),
@@ -229,8 +225,8 @@ class _Publication:
         writer.options(**options).save()
 
 
-class _Head(NamedTuple):
-    """What all records of a version have in common."""
+class RecordHead(NamedTuple):
+    """The fields that all records of a table version have in common."""
 
     table: str
     generation: str
@@ -253,7 +249,7 @@ def differing(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFr
     return pairs.where(~F.col(_BEFORE).eqNullSafe(F.col(_AFTER)))
 
 
-def to_records(rows: DataFrame, head: _Head) -> DataFrame:
+def to_records(rows: DataFrame, head: RecordHead) -> DataFrame:
     """Return the records of a version's rows: key, value and headers."""
     op = F.when(F.col(_AFTER).isNull(), "delete").otherwise("upsert")
     begin = json.dumps(head._asdict(), separators=(",", ":")).removesuffix("}")
@@ -274,7 +270,8 @@ def to_records(rows: DataFrame, head: _Head) -> DataFrame:
 def _sided(rows: DataFrame, key: Sequence[str], side: str) -> DataFrame:
     """Return the key and the visible columns of rows, each as JSON."""
     visible = [name for name in rows.columns if not name.startswith("_")]
-    return rows.select(_json(rows, key).alias(_KEY), _json(rows, visible).alias(side))
+    with with_settings(rows.sparkSession, _PLAIN_DECIMALS):
+        return rows.select(_json(rows, key).alias(_KEY), _json(rows, visible).alias(side))
 
 
 def _json(rows: DataFrame, names: Sequence[str]) -> Column:
