@@ -24,7 +24,8 @@ def note(batch: int, generation: str = "g1") -> dict[str, Any]:
 
 
 def position(table: Table, version: int, reached: TopicPosition) -> None:
-    write_commit(table, version, metadata=reached.options(table)["userMetadata"])
+    metadata = reached.options(table)["userMetadata"]
+    write_commit(table, version, metadata=metadata, **_APPEND)
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def table(lake: Lake) -> Table:
     write_commit(made, 1, note=note(0), adds=[(3, True)], **_APPEND)
     write_commit(made, 2, note=note(1), adds=[(4, True), (1, True)], operation="MERGE")
     write_commit(made, 3, note=note(1), adds=[(8, False)], operation="OPTIMIZE")
-    write_commit(made, 4, note=note(2))
+    write_commit(made, 4, note=note(2), **_APPEND)
     return made
 
 
@@ -72,7 +73,7 @@ def test_versions_with_changed_rows_are_listed_with_the_batch_that_closed_them(
 def test_a_merge_without_metadata_waits_for_the_commit_that_closes_it(table: Table) -> None:
     write_commit(table, 5, adds=[(2, True)], operation="MERGE")
     assert unpublished(table, 4) == []
-    write_commit(table, 6, note=note(3))
+    write_commit(table, 6, note=note(3), **_APPEND)
     assert [tuple(change) for change in unpublished(table, 4)] == [(5, "g1", 3, 2, True)]
 
 
@@ -86,6 +87,17 @@ def test_a_replaced_or_restored_table_is_compared_as_a_whole(table: Table) -> No
         (5, "g2", False),
         (6, "g3", False),
     ]
+
+
+@pytest.mark.parametrize(
+    ("operation", "is_fed"), [("ADD COLUMNS", False), ("SET TBLPROPERTIES", True)]
+)
+def test_a_version_before_a_change_of_the_schema_is_compared(
+    table: Table, operation: str, is_fed: bool
+) -> None:
+    write_commit(table, 5, operation=operation)
+    write_commit(table, 6, note=note(3), adds=[(1, True)], operation="MERGE")
+    assert [one.is_fed for one in unpublished(table, 0)] == [is_fed, is_fed, True]
 
 
 def test_versions_that_the_log_lost_are_told_and_not_skipped(table: Table) -> None:

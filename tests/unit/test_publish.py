@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tidelake.errors import UnpublishedError
+from tidelake.runtime import publish
+from tidelake.runtime.progress import Progress
 from tidelake.runtime.publish import RecordHead, differing, to_records
 
 _HEAD = RecordHead("gold.clicks", "g2", 7, 41)
@@ -81,3 +85,21 @@ def test_values_are_exact_and_in_utc_whatever_the_session_says(
         "raw": "AQI=",
         "text": 'a"b',
     }
+
+
+def test_a_continuous_run_goes_on_without_a_broker_and_says_so_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[str] = []
+    outcomes: list[Any] = [None, "away", "still away", None, None]
+
+    def tried(_: object) -> None:
+        outcome = outcomes.pop(0)
+        if outcome is not None:
+            raise UnpublishedError(outcome)
+
+    monkeypatch.setattr(publish, "publish_gold", tried)
+    publishing = publish.Publishing(SimpleNamespace(progress=Progress(said.append)))  # type: ignore[arg-type]
+    while outcomes:
+        publishing.step()
+    assert said == ["publish waits, and is tried again: away", "publish goes on"]

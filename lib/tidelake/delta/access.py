@@ -76,20 +76,14 @@ def changed_rows(
 
     Each frame has the columns that the table had at that time.
     """
-    before, after = (load(spark, table, version=change.version - n) for n in (1, 0))
-    # The feed has the newest version's columns: the same change would be read with others.
-    if not change.is_fed or _types(after) != _types(load(spark, table)):
-        return before, after
-    reader = spark.read.format("delta").option(_FEED, True)
-    reader = reader.option("startingVersion", change.version)
-    rows = table.open(reader.option("endingVersion", change.version))
+    version = change.version
+    if not change.is_fed:
+        return load(spark, table, version=version - 1), load(spark, table, version=version)
+    reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", version)
+    rows = table.open(reader.option("endingVersion", version))
     old = rows.where("_change_type IN ('delete', 'update_preimage')")
     new = rows.where("_change_type IN ('insert', 'update_postimage')")
-    return old.select(after.columns), new.select(after.columns)
-
-
-def _types(rows: DataFrame) -> list[tuple[str, str]]:
-    return [(field.name, field.dataType.simpleString()) for field in rows.schema.fields]
+    return old.drop(*_FEED_COLUMNS), new.drop(*_FEED_COLUMNS)
 
 
 def _inserted(changes: DataFrame) -> DataFrame:

@@ -18,6 +18,8 @@ from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
 
 _KEY = "tidelake_published"
+# Operations beside appends and merges that leave the columns as they are.
+_KEEP_SCHEMA = ("OPTIMIZE", "VACUUM START", "VACUUM END", "SET TBLPROPERTIES", "CLUSTER BY")
 
 
 @dataclass(frozen=True)
@@ -54,7 +56,8 @@ class TableChange(NamedTuple):
     """A table version with changed rows, and the generation and batch that closed it.
 
     ``rows`` is at least the number of rows written. Delta's change feed has the changed rows if
-    ``is_fed``; else the version is to be compared with the one before.
+    ``is_fed``; else the version is to be compared with the one before. The feed is read in the
+    table's newest schema, so it does not have versions before a change of the schema.
     """
 
     version: int
@@ -86,20 +89,22 @@ def unpublished(table: Table, after: int) -> list[TableChange]:
             f"{table.name} is published up to version {after}, and its log begins at version "
             f"{newer[-1].version}: the changes in between are gone"
         )
-    found, closing = [], None
+    found: list[TableChange] = []
+    closing, has_newest_schema = None, True
     for entry in newer:
         closing = note_of(entry) or closing
+        operation, mode = entry.info.operation, entry.info.parameters.get("mode")
+        only_rows = operation == "MERGE" or (operation == "WRITE" and mode == "Append")
         added = entry.added() if closing else []
         if closing and (added or entry.removes_rows()):
-            info = entry.info
-            is_append = info.operation == "WRITE" and info.parameters.get("mode") == "Append"
             found.append(
                 TableChange(
                     entry.version,
                     str(closing["generation"]),
                     int(closing["batch"]),
                     sum(one.rows for one in added),
-                    is_fed=is_append or info.operation == "MERGE",
+                    is_fed=has_newest_schema and only_rows,
                 )
             )
+        has_newest_schema &= only_rows or operation in _KEEP_SCHEMA
     return found[::-1]

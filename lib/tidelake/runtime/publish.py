@@ -44,7 +44,11 @@ _JSON = {**EXACT_TIMES, "ignoreNullFields": "false"}
 _KEY, _VALUE, _BEFORE, _AFTER, _OP = "key", "value", "before", "after", "op"
 _NEXT_RUN = "The tables are committed, and the next run publishes what is left."
 # What Delta says of a version whose files or changes are gone, beside a missing file.
-_GONE = ("DELTA_MISSING_CHANGE_DATA", "BEYOND_DELETED_FILE_RETENTION", "DELTA_CANNOT_TIME_TRAVEL")
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+)
 
 
 def publish_gold(run: Run) -> None:
@@ -107,9 +111,9 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
     except FOREIGN as error:
         if run.stop.is_set():
             raise
-        gone = f"the files of a version that was not published yet are gone. {remedy}"
+        gone = f"the files or changes of a version that was not published are gone. {remedy}"
         if any(words in error_text(error) for words in _GONE):
-            raise RefusedError(f"{place}: {gone}") from error
+            raise RefusedError(f"{place} is refused: {gone}") from error
         found = named(error, place, gone=gone, retry=_NEXT_RUN)
         if isinstance(found, RefusedError):
             raise found from error

@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Hop, hops_in
-from tidelake.errors import RefusedError, UsageError
+from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
@@ -65,12 +65,16 @@ def run_hops(
         else:
             _run_together(run, wanted, trigger, publishes=publishes)
         _copy_books(run, wanted)
-        try:
-            # Before the epoch, whose versions then include the positions of the topics.
-            if publishes and "gold" in wanted:
+        unpublished = None
+        # Before the epoch, whose versions then include the positions of the topics.
+        if publishes and "gold" in wanted:
+            try:
                 publish_gold(run)
-        finally:
-            _close_epoch(run)
+            except TidelakeError as error:
+                unpublished = error
+        _close_epoch(run)
+        if unpublished is not None:
+            raise unpublished
 
 
 def refusals(run: Run) -> dict[Hop, str]:
