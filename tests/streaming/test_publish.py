@@ -165,15 +165,28 @@ def test_a_consumer_that_applies_the_records_has_the_table(played: World, kafka:
     rebuild_gold(played.context)
     go(played, hops=["gold"])
     assert len(kafka.records(topic)) == count
+    # A rollback is a version too, although the next one is as before.
+    played.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF 0")
+    rebuild_gold(played.context)
     played.land("2.jsonl", [click(103, minute=301)])
     go(played)
     last, found = last_commit(table), [value for _, value, _ in records(kafka, topic)]
+    deleted = [one for one in found if (one["generation"], one["op"]) == ("g3", "delete")]
+    assert len(deleted) == len(rows_of(played)) - 1
     newest = max(found, key=lambda value: int(value["version"]))
     assert last is not None
-    assert (newest["generation"], newest["batch"]) == ("g2", last.batch)
+    assert (newest["generation"], newest["batch"]) == ("g3", last.batch)
     assert_same(played, kafka)
     [status] = read_status(played.lake, played.pipeline).topics
     assert (status.topic, status.version, status.waiting) == (topic, newest["version"], 0)
+
+
+class CutOffError(Exception):
+    """What a run dies of."""
+
+
+def die(*_: object) -> None:
+    raise CutOffError
 
 
 _KILLED = """
@@ -208,12 +221,6 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
     assert last.version > reached.version
     assert records(kafka, topic_of(played)) == first
 
-    class CutOffError(Exception):
-        pass
-
-    def die(*_: object) -> None:
-        raise CutOffError
-
     # Another version; then the run dies with all records sent, before it knows.
     played.land("2.jsonl", [click(105, minute=26)])
     with monkeypatch.context() as patch, pytest.raises(CutOffError):
@@ -228,7 +235,7 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
 
 
 def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
-    played: World, kafka: Kafka
+    played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, table = topic_of(played), played.lake.table(_VISITS)
     away = played.redefined(gold=gold(topic, f"127.0.0.1:{a_free_port()}"))
@@ -242,7 +249,14 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     )
     assert read(away.lake, "ops.epochs", "epoch") == [(1,)]
     assert status_of(away) == (None, None)
+    # Dies with all rows sent, and goes on in the same topic.
+    with monkeypatch.context() as patch, pytest.raises(CutOffError):
+        patch.setattr(publish._Publication, "_record", die)
+        go(played, hops=["gold"])
+    sent = values_by_key(records(kafka, topic))
     go(played, hops=["gold"])
+    again = values_by_key(records(kafka, topic))
+    assert again == {key: [*values, *values] for key, values in sent.items()}
     assert_same(played, kafka)
     # An environment that publishes nothing.
     quiet = replace(played, environment=played.environment.model_copy(update={"publish": False}))
