@@ -7,8 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.running import land
 from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, violations, write
 from tests.unit.test_json_schema import problems
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.config import load_pipeline
 from tidelake.config.pipeline import written_out
 from tidelake.config.publishing import Publish, refuse_unset
@@ -120,3 +123,32 @@ def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyP
     assert to.client.bootstrap == "a:1,b:2"
     # The value itself is read when it is used.
     assert to.client.options == {_JAAS: "env:LOGIN"}
+
+
+@pytest.mark.parametrize("more", [[], ["--all"]])
+def test_a_run_with_an_unset_reference_is_refused_before_spark_starts(
+    empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", _must_not_start)
+    raw = published(bootstrap="env:NO_BROKERS")
+    (empty_folder / "conf" / "pipelines").mkdir(parents=True)
+    write(empty_folder / "conf" / "pipelines", raw)
+    (empty_folder / "conf" / "environments").mkdir()
+    environment = empty_folder / "conf" / "environments" / "local.yml"
+    environment.write_text("root: lake\n")
+    land(empty_folder / "lake" / "landing", "a.jsonl", [b"{}"])
+    names = more or ["shop"]
+    assert run_command(app, ["run", *names]) == 2
+    assert "publish.bootstrap refers to the variable NO_BROKERS" in capsys.readouterr().err
+    # Neither another hop nor an environment that publishes nothing needs it.
+    for arguments in (["--hop", "silver"], []):
+        with pytest.raises(AssertionError, match="Spark started"):
+            run_command(app, ["run", *names, *arguments])
+        environment.write_text("root: lake\npublish: false\n")
+
+
+def _must_not_start(*_: object, **__: object) -> None:
+    raise AssertionError("Spark started")

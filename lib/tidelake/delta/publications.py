@@ -95,7 +95,7 @@ def unpublished(table: Table, after: int) -> list[TableChange]:
         closing = note_of(entry) or closing
         operation, mode = entry.info.operation, entry.info.parameters.get("mode")
         only_rows = operation == "MERGE" or (operation == "WRITE" and mode == "Append")
-        added = entry.added() if closing else []
+        added = entry.added()
         if closing and (added or entry.removes_rows()):
             found.append(
                 TableChange(
