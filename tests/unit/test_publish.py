@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.errors import UnpublishedError
+from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
 from tidelake.runtime import publish
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.publish import RecordHead, differing, to_records
@@ -103,3 +103,35 @@ def test_a_continuous_run_goes_on_without_a_broker_and_says_so_once(
     while outcomes:
         publishing.step()
     assert said == ["publish waits, and is tried again: away", "publish goes on"]
+
+
+@pytest.mark.parametrize(
+    ("of_b", "expected", "code"),
+    [(UnpublishedError, UnpublishedError, 1), (RefusedError, RefusedError, 3)],
+)
+def test_a_table_that_fails_stops_no_other_and_all_failures_are_told(
+    monkeypatch: pytest.MonkeyPatch,
+    of_b: type[TidelakeError],
+    expected: type[TidelakeError],
+    code: int,
+) -> None:
+    tried: list[str] = []
+
+    def fails(_: object, table: Any, *__: object) -> None:
+        tried.append(table.name)
+        if table.name != "gold.c":
+            raise (UnpublishedError if table.name == "gold.a" else of_b)(f"{table.name} failed")
+
+    targets = [
+        SimpleNamespace(
+            table=SimpleNamespace(name=f"gold.{name}"), kind=SimpleNamespace(identity=())
+        )
+        for name in "abcd"
+    ]
+    monkeypatch.setattr(publish, "targets_of", lambda *_: targets)
+    monkeypatch.setattr(publish, "_publish", fails)
+    run: Any = SimpleNamespace(lake=None, pipeline=None)
+    run.published = {f"gold.{name}": "a topic" for name in "abc"}
+    with pytest.raises(expected, match="^gold.a failed\ngold.b failed$") as caught:
+        publish.publish_gold(run)
+    assert (caught.value.exit_code, tried) == (code, ["gold.a", "gold.b", "gold.c"])

@@ -52,13 +52,13 @@ _GONE = (
 
 
 def publish_gold(run: Run) -> None:
-    """Publish what the pipeline's gold tables have not published yet.
+    """Publish what the pipeline's gold tables have not published yet; one that fails stops no other.
 
     Raises:
         UnpublishedError: A broker does not answer, or does not take the records.
         RefusedError: Changes are gone, or a topic does not belong to its table.
     """
-    failures = []
+    failures: list[TidelakeError] = []
     for target in targets_of(run.lake, run.pipeline):
         to = run.published.get(target.table.name)
         if to is not None:
@@ -66,8 +66,10 @@ def publish_gold(run: Run) -> None:
                 _publish(run, target.table, target.kind.identity, to)
             except TidelakeError as error:
                 failures.append(error)
-    for failure in failures[1:]:
-        run.progress.say(str(failure))
+    if len(failures) > 1:
+        is_refused = any(isinstance(failure, RefusedError) for failure in failures)
+        kind = RefusedError if is_refused else UnpublishedError
+        raise kind("\n".join(map(str, failures))) from failures[0]
     if failures:
         raise failures[0]
 
