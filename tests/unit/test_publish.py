@@ -132,6 +132,6 @@ def test_a_table_that_fails_stops_no_other_and_all_failures_are_told(
     monkeypatch.setattr(publish, "_publish", fails)
     run: Any = SimpleNamespace(lake=None, pipeline=None)
     run.published = {f"gold.{name}": "a topic" for name in "abc"}
-    with pytest.raises(expected, match="^gold.a failed\ngold.b failed$") as caught:
+    with pytest.raises(expected, match=r"^gold\.a failed\ngold\.b failed$") as caught:
         publish.publish_gold(run)
     assert (caught.value.exit_code, tried) == (code, ["gold.a", "gold.b", "gold.c"])

@@ -52,7 +52,9 @@ _GONE = (
 
 
 def publish_gold(run: Run) -> None:
-    """Publish what the pipeline's gold tables have not published yet; one that fails stops no other.
+    """Publish what the pipeline's gold tables have not published yet.
+
+    A table that fails stops no other.
 
     Raises:
         UnpublishedError: A broker does not answer, or does not take the records.
