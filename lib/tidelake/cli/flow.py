@@ -21,6 +21,7 @@ from tidelake.cli.selecting import Result, chosen_names, in_order, run_each
 from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.places import only_pipeline
+from tidelake.config.publishing import refuse_unset
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
@@ -170,6 +171,8 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
     from tidelake.ops.status import little_waits  # noqa: PLC0415
 
     refuse_unready(place.environment)
+    for pipeline in pipelines if "gold" in hops_of(hop) and place.environment.publish else ():
+        refuse_unset(pipeline.published)
     brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
     with started(place, "brief" if brief else "bulk", pipelines) as run:
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
@@ -178,7 +181,7 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
             say(f"{pipeline.name}:")
             _check_source(place, pipeline)
             with observing(replace(run, pipeline=pipeline), when, place.typed) as observed:
-                run_hops(observed, hops_of(hop), when)
+                run_hops(observed, hops_of(hop), when, publishes=True)
 
         results = run_each(pipelines, run_one, run.stop)
     document = {"pipelines": [asdict(result) for result in results]}
@@ -201,6 +204,8 @@ def run_pipeline(
     for definition in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, definition)
     refuse_unready(place.environment)
+    if "gold" in hops and place.environment.publish:
+        refuse_unset(pipeline.published)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
@@ -212,7 +217,7 @@ def run_pipeline(
         if first:
             say(f"{pipeline.name}:")
         with observing(run, when, place.typed) as observed:
-            run_hops(observed, hops, when, held=True, cold=brief)
+            run_hops(observed, hops, when, held=True, cold=brief, publishes=True)
 
 
 def run_dimensions(place: Place, trigger: str) -> None:

@@ -181,6 +181,8 @@ class Environment(Model):
         metrics: Where a run reports metrics of its batches.
         alerts: Where alerts are sent, in addition to the messages of a run.
         lineage: Where OpenLineage events are sent; None to send none.
+        publish: Whether runs publish gold tables to the topics of the pipeline file. Turn it off
+            where trial data is processed.
     """
 
     name: Text
@@ -198,6 +200,7 @@ class Environment(Model):
     metrics: Metrics = Metrics()
     alerts: AlertTargets = AlertTargets()
     lineage: Lineage | None = None
+    publish: Annotated[bool, Field(strict=True)] = True
 
     @property
     def files(self) -> Folder | None:

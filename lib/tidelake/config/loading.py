@@ -26,6 +26,7 @@ from tidelake.config.pipeline import (
     prefilter_findings,
 )
 from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
+from tidelake.config.publishing import publish_findings
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,
@@ -82,6 +83,7 @@ def load_pipeline(
     pipeline = document.validated(PipelineFile, raw)
     findings += [*section_findings(raw), *combination_findings(raw), *duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
+    findings += publish_findings(raw, in_prod=environment.name == "prod")
     dimensions: dict[str, Pipeline] = {}
     suite = avro = None
     of_suite: list[Violation] = []

@@ -26,6 +26,7 @@ from tidelake.config.model import (
     matching,
     written,
 )
+from tidelake.config.publishing import Publish
 from tidelake.config.source import (
     CHANGE_COLUMNS,
     CsvFormat,
@@ -305,6 +306,13 @@ class PipelineFile(Documented):
         for detection in self.detections:
             names += [detection.features, detection.name]
         return tuple(f"gold.{name}" for name in names)
+
+    @property
+    def published(self) -> dict[str, Publish]:
+        """The topics of the gold tables that are published, by logical name."""
+        tables: tuple[GoldTable | Join | Detection, ...]
+        tables = (*self.gold, *self.joins, *self.detections)
+        return {f"gold.{one.name}": one.publish for one in tables if one.publish}
 
     @property
     def aggregates(self) -> tuple[GoldTable, ...]:

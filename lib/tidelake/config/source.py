@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tidelake.config.document import Finding
+from tidelake.config.document import Finding, KeyPath
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
 from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
 from tidelake.names import quoted
@@ -27,6 +27,13 @@ CHANGE_COLUMNS = {"op": "STRING", "source_time": "TIMESTAMP", "source_position":
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
 _TOPIC = re.compile("[A-Za-z0-9._-]{1,249}")
+TopicName = Annotated[
+    str,
+    matching(
+        _TOPIC.pattern,
+        "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
+    ),
+]
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
@@ -236,6 +243,9 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
+ClientOptions = Annotated[dict[str, Setting], AfterValidator(_client_options)]
+
+
 def _starting(text: str) -> str:
     if text in ("earliest", "latest"):
         return text
@@ -282,9 +292,7 @@ class KafkaSource(Model):
     topic: Topics = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
-    options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(
-        default_factory=dict
-    )
+    options: ClientOptions = Field(default_factory=dict)
     format: Format = "json"
     envelope: Envelope | None = None
     registry: Registry | None = None
@@ -385,13 +393,17 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
             ("source", "format"),
             "avro: write either registry, where records name their schema, or schema: FILE",
         )
-    options = source.get("options")
+    if in_prod:
+        yield from encryption_finding(("source", "options"), source.get("options"))
+
+
+def encryption_finding(path: KeyPath, options: object) -> Iterator[Finding]:
+    """Find client options that do not encrypt the connection."""
     options = options if isinstance(options, dict) else {}
     protocol = str(options.get(_PROTOCOL, "PLAINTEXT")).upper()
-    if in_prod and protocol not in _ENCRYPTED:
+    if protocol not in _ENCRYPTED:
         yield Finding(
-            ("source", "options"),
-            f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}",
+            path, f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}"
         )
 
 

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.delta.access import load
+from tidelake.delta.access import load, properties
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Lake, Table
@@ -36,6 +36,8 @@ _SEARCHED_BY: dict[str, tuple[str, ...]] = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
     "silver": ("event_time", "ingested_at", "event_date", "_batch"),
 }
+
+_CHANGE_FEED = "delta.enableChangeDataFeed"
 
 # Delta refuses to collect statistics of other types.
 _HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -94,23 +96,29 @@ def ensure_table(
     meaning: Meaning | None = None,
     freedom: Freedom = "none",
     searched_by: Sequence[str] = (),
+    has_change_feed: bool = False,
 ) -> None:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
     pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError. A table that
-    is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns.
+    is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. With
+    ``has_change_feed`` each later MERGE records the rows that it changes.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
-        created, properties = commented(schema, comments), _properties(table, schema, searched_by)
-        table.create(spark, created, properties, encode(note), comments.description)
+        created, wanted = commented(schema, comments), _properties(table, schema, searched_by)
+        if has_change_feed:
+            wanted[_CHANGE_FEED] = "true"
+        table.create(spark, created, wanted, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
     if stored is not None:
         describe(spark, table, stored, comments)
+    if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
 
 
 def _properties(
@@ -128,7 +136,7 @@ def _properties(
         result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
     if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
-        result["delta.enableChangeDataFeed"] = "true"
+        result[_CHANGE_FEED] = "true"
     return result
 
 

@@ -28,15 +28,15 @@ _JAAS = "sasl.jaas.config"
 _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 
 
-def refuse_unreachable(bootstrap: str) -> None:
+def refuse_unreachable(bootstrap: str, *, key: str = "source.bootstrap") -> None:
     """Check that one of the brokers (``host:port``, comma-separated) accepts a connection.
 
-    Kafka's own clients retry for minutes.
+    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
         raise SourceError(
-            f"no Kafka broker can be reached ({reasons}). Check source.bootstrap, "
+            f"no Kafka broker can be reached ({reasons}). Check {key}, "
             "or start one on this machine: tidelake kafka up"
         )
 

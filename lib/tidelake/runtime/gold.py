@@ -102,6 +102,7 @@ class GoldHop(HopQuery):
                 meaning=meaning_of(self.run.pipeline, target.table.name),
                 freedom=GOLD_FREEDOM,
                 searched_by=target.kind.searched_by,
+                has_change_feed=target.table.name in self.run.published,
             )
 
     def _refuse_missing_columns(self, target: Target) -> None:

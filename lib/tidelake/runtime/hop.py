@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import tidelake
 from tidelake.config import Environment, Pipeline
+from tidelake.config.publishing import Publish
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
@@ -72,6 +73,12 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
     replays: bool = False
     locks: HopLocks = field(default_factory=HopLocks)
+
+    @property
+    def published(self) -> Mapping[str, Publish]:
+        """The topics to which the run publishes, by gold table; none for a backfill."""
+        is_on = self.environment.publish and not self.replays
+        return self.pipeline.published if is_on else {}
 
     @cached_property
     def plan(self) -> SilverPlan:
