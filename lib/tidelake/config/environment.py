@@ -172,6 +172,8 @@ class Environment(Model):
         metrics: Where a run reports metrics of its batches.
         alerts: Where alerts are sent, in addition to the messages of a run.
         lineage: Where OpenLineage events are sent; None to send none.
+        consistent_views: Whether each epoch replaces the views ``gold.<name>__consistent``, which
+            any SQL tool can read; only with a catalog.
     """
 
     name: Text
@@ -189,6 +191,7 @@ class Environment(Model):
     metrics: Metrics = Metrics()
     alerts: AlertTargets = AlertTargets()
     lineage: Lineage | None = None
+    consistent_views: Annotated[bool, Field(strict=True)] = False
 
     @property
     def files(self) -> Folder | None:
@@ -270,6 +273,11 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
     if volume is not None and catalog is None:
         yield Finding(
             ("volume",), "is allowed with catalog only; with a root, files are under the root too"
+        )
+    if raw.get("consistent_views") is True and catalog is None and not has_root:
+        yield Finding(
+            ("consistent_views",),
+            "is allowed with catalog only; under a root use tidelake sql --consistent",
         )
     if raw.get("master") is not None and catalog is not None:
         yield Finding(

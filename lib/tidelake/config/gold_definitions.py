@@ -20,6 +20,7 @@ from tidelake.config.model import (
     matching,
     suggestion,
 )
+from tidelake.config.table_settings import TableSettings
 from tidelake.names import ColumnName, TableName
 
 _Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]
@@ -171,7 +172,7 @@ Measures = Annotated[
 ]
 
 
-class GoldTable(Documented):
+class GoldTable(TableSettings, Documented):
     """One gold table.
 
     Attributes:
@@ -225,7 +226,7 @@ class RightSide(Model):
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(Documented):
+class Join(TableSettings, Documented):
     """A gold table with one row per left event.
 
     Attributes:
@@ -330,7 +331,7 @@ class FastLane(Model):
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
-class Detection(Documented):
+class Detection(TableSettings, Documented):
     """A gold table with one row per event and rule that the event broke.
 
     Attributes:

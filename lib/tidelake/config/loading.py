@@ -32,6 +32,7 @@ from tidelake.config.sections import (
     envelope_of,
     lookup_findings,
     section_findings,
+    settings_findings,
     validated_section,
 )
 from tidelake.config.sharing import (
@@ -85,7 +86,7 @@ def load_pipeline(
     suite = avro = None
     of_suite: list[Violation] = []
     if pipeline is not None:
-        findings += comment_findings(pipeline)
+        findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
         if not findings:
             findings += prefilter_findings(pipeline)
         if not findings:

@@ -35,6 +35,7 @@ from tidelake.config.source import (
     Source,
 )
 from tidelake.config.standard import STANDARD
+from tidelake.config.table_settings import TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
@@ -203,7 +204,7 @@ class Quality(Model):
     rules: dict[ColumnName, RuleBody] = Field(default_factory=dict)
 
 
-class DimensionSpec(Model):
+class DimensionSpec(TableSettings):
     """The key of a dimension, and whether it has a history.
 
     Attributes:
