@@ -16,7 +16,7 @@ from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, match
 from tidelake.config.places import find_file, own_conf
 from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
-from tidelake.folders import Folder, counted_from, folder, problem_of
+from tidelake.folders import Folder, counted_from, folder, is_stored, problem_of
 
 # Keys of earlier versions, and what to write instead.
 _REMOVED: dict[KeyPath, str] = {
@@ -197,6 +197,11 @@ class Environment(Model):
     def files(self) -> Folder | None:
         """The folder for files such as checkpoints: the root, or the volume of a catalog."""
         return self.root or self.volume
+
+    @property
+    def is_on_object_store(self) -> bool:
+        """Whether the tables' files are under a root on an object store."""
+        return self.root is not None and is_stored(self.root)
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:

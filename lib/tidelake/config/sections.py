@@ -37,7 +37,6 @@ from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.standard import STANDARD
 from tidelake.config.table_settings import TableSettings
-from tidelake.folders import is_stored
 
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
@@ -366,7 +365,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
             used = settings.row_filter.columns
             yield from _name_findings((*path, "row_filter", "columns"), used, columns[path])
         for key in ("masks", "row_filter"):
-            if getattr(settings, key) and environment.root and is_stored(environment.root):
+            if getattr(settings, key) and environment.is_on_object_store:
                 yield Finding(
                     (*path, key),
                     f"cannot be enforced under {environment.root}, whose readers open the files "
