@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,9 +20,12 @@ from tidelake.config.table_settings import TableSettings, interval_of
 from tidelake.delta.notes import hash_of
 from tidelake.delta.properties import apply_settings, recorded_properties
 from tidelake.delta.store import Catalog, CatalogTable
+from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError
 from tidelake.folders import folder
-from tidelake.runtime.gold_settings import query_of
+from tidelake.runtime.gold_settings import query_of, report_unmasked
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 
 _FILTER = {"function": "main.sec.mine", "columns": ["user_id"]}
 _HIDING = {"masks": {"user_id": "sec.hide"}, "row_filter": _FILTER}
@@ -277,6 +281,32 @@ def test_a_retention_that_maintain_lengthened_is_kept(
     now = TableSettings(properties={_RETENTION: wanted})
     (said,) = sent(now, stored={**before, _RETENTION: stored}).said
     assert (f"'{_RETENTION}' = '{wanted}'" not in said) is is_kept
+
+
+def told(pipeline: Pipeline, lake: Lake, rights: Sequence[tuple[str, str, str]]) -> list[str]:
+    """Return what a run says of masks, where these rights are granted."""
+    lines: list[str] = []
+    answered = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: list(rights)))
+    spark, nowhere = cast(SparkSession, answered), Environment(name="x")
+    report_unmasked(Run(spark, pipeline, lake, nowhere, Progress(lines.append)))
+    return lines
+
+
+def test_a_run_tells_who_can_read_a_table_without_its_masks(tmp_path: Path) -> None:
+    hiding, plain = loaded(tmp_path, **_HIDING), loaded(tmp_path)
+    rooted, unity = Lake(tmp_path), Lake(tmp_path, catalog=catalog_of(None))
+    rights = [("gold", "per_minute", "analysts"), ("gold", "other", "x")]
+    assert (
+        told(plain, rooted, rights) == told(plain, unity, rights) == told(hiding, unity, []) == []
+    )
+    assert told(hiding, rooted, []) == [
+        "masks and row_filter of gold.per_minute have no effect under a root: only a catalog has "
+        "the views that apply them."
+    ]
+    assert told(hiding, unity, rights) == [
+        "masks and row_filter of gold.per_minute apply in its views; the table itself can be read "
+        "by analysts."
+    ]
 
 
 _COLUMNS = ("user_id", "events", "_batch")

@@ -40,8 +40,8 @@ from tidelake.config.table_settings import TableSettings
 
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
-# Spark's own catalog, also on Databricks.
-NO_TAGS = ("spark_catalog", "hive_metastore")
+# Catalogs without tags and without an information schema: Spark's own, also on Databricks.
+NOT_UNITY = ("spark_catalog", "hive_metastore")
 _DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
 _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
@@ -371,7 +371,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
                     f"cannot be enforced under {environment.root}, whose readers open the files "
                     "themselves; use an environment with a catalog, or remove it",
                 )
-        if settings.tags and environment.catalog in NO_TAGS:
+        if settings.tags and environment.catalog in NOT_UNITY:
             yield Finding(
                 (*path, "tags"),
                 f"need Unity Catalog; {environment.catalog} stores none. Use another catalog, or "

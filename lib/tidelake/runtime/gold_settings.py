@@ -17,7 +17,7 @@ from typing import Any
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
-from tidelake.config.sections import settings_of
+from tidelake.config.sections import NOT_UNITY, settings_of
 from tidelake.config.table_settings import TableSettings
 from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
@@ -41,13 +41,31 @@ def settings_for(run: Run, target: Target) -> TableSettings:
 
 
 def report_unmasked(run: Run) -> None:
-    """Report the tables under a root whose masks and row filters have no effect there."""
+    """Report where the tables of masks and row filters can be read without them."""
     hiding = sorted({name for name, _, one in settings_of(run.pipeline) if one.hides})
-    if hiding and run.lake.catalog is None:
+    catalog = run.lake.catalog
+    if hiding and catalog is None:
         run.progress.say(
             f"masks and row_filter of {', '.join(hiding)} have no effect under a root: only a "
             "catalog has the views that apply them."
         )
+    elif hiding and catalog is not None and catalog.name not in NOT_UNITY:
+        names = ", ".join(sql_text(split_name(name)[1]) for name in hiding)
+        found = run.spark.sql(
+            "SELECT DISTINCT table_schema, table_name, grantee FROM "
+            f"{quoted(catalog.name)}.information_schema.table_privileges "
+            f"WHERE table_schema IN ('gold', 'dim') AND table_name IN ({names}) "
+            "AND privilege_type IN ('SELECT', 'ALL PRIVILEGES', 'ALL_PRIVILEGES')"
+        )
+        readers: dict[str, set[str]] = {name: set() for name in hiding}
+        for schema, name, grantee in found.collect():
+            readers.get(f"{schema}.{name}", set()).add(str(grantee))
+        for name, grantees in readers.items():
+            if grantees:
+                run.progress.say(
+                    f"masks and row_filter of {name} apply in its views; the table itself can be "
+                    f"read by {', '.join(sorted(grantees))}."
+                )
 
 
 @contextmanager

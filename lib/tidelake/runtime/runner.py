@@ -50,7 +50,8 @@ def run_hops(
             "--trigger available-now, and schedule it. Nothing was written."
         )
     check_definition(run)
-    report_unmasked(run)
+    with naming(run, "reading the rights on its tables,"):
+        report_unmasked(run)
     wanted = [hop for hop in hops_in(run.pipeline) if hop in hops]
     if not wanted:
         run.progress.say(f"{run.pipeline.name} defines no gold table; there is nothing to fill")
