@@ -16,7 +16,7 @@ from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, match
 from tidelake.config.places import find_file, own_conf
 from tidelake.config.source import SecretReference, Setting
 from tidelake.errors import NotBuiltError
-from tidelake.folders import Folder, counted_from, folder, problem_of
+from tidelake.folders import Folder, counted_from, folder, is_stored, problem_of
 
 # Keys of earlier versions, and what to write instead.
 _REMOVED: dict[KeyPath, str] = {
@@ -183,6 +183,8 @@ class Environment(Model):
         lineage: Where OpenLineage events are sent; None to send none.
         publish: Whether runs publish gold tables to the topics of the pipeline file. Turn it off
             where trial data is processed.
+        consistent_views: Whether each epoch replaces the views ``gold.<name>__consistent``, which
+            any SQL tool can read; only with a catalog.
     """
 
     name: Text
@@ -201,11 +203,17 @@ class Environment(Model):
     alerts: AlertTargets = AlertTargets()
     lineage: Lineage | None = None
     publish: Annotated[bool, Field(strict=True)] = True
+    consistent_views: Annotated[bool, Field(strict=True)] = False
 
     @property
     def files(self) -> Folder | None:
         """The folder for files such as checkpoints: the root, or the volume of a catalog."""
         return self.root or self.volume
+
+    @property
+    def is_on_object_store(self) -> bool:
+        """Whether the tables' files are under a root on an object store."""
+        return self.root is not None and is_stored(self.root)
 
 
 def load_environment(name: str | None = None, *, root: str | None = None) -> Environment:
@@ -282,6 +290,11 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
     if volume is not None and catalog is None:
         yield Finding(
             ("volume",), "is allowed with catalog only; with a root, files are under the root too"
+        )
+    if raw.get("consistent_views") is True and catalog is None and not has_root:
+        yield Finding(
+            ("consistent_views",),
+            "is allowed with catalog only; under a root use tidelake sql --consistent",
         )
     if raw.get("master") is not None and catalog is not None:
         yield Finding(

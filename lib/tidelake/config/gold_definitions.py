@@ -27,6 +27,7 @@ from tidelake.config.model import (
 )
 from tidelake.config.publishing import Publishable
 from tidelake.config.source import TopicName
+from tidelake.config.table_settings import TableSettings
 from tidelake.names import ColumnName, TableName
 
 _Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]
@@ -178,7 +179,7 @@ Measures = Annotated[
 ]
 
 
-class GoldTable(Publishable):
+class GoldTable(TableSettings, Publishable):
     """One gold table.
 
     Attributes:
@@ -243,7 +244,7 @@ class RightSide(Model):
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(Publishable):
+class Join(TableSettings, Publishable):
     """A gold table with one row per left event.
 
     Attributes:
@@ -346,7 +347,7 @@ class FastLane(Model):
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
-class Detection(Publishable):
+class Detection(TableSettings, Publishable):
     """A gold table with one row per event and rule that the event broke.
 
     Attributes:

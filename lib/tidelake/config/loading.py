@@ -23,7 +23,6 @@ from tidelake.config.pipeline import (
     PipelineFile,
     Quality,
     completed_changes,
-    prefilter_findings,
 )
 from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.publishing import publish_findings
@@ -33,7 +32,9 @@ from tidelake.config.sections import (
     duplicate_tables,
     envelope_of,
     lookup_findings,
+    prefilter_findings,
     section_findings,
+    settings_findings,
     validated_section,
 )
 from tidelake.config.sharing import (
@@ -88,7 +89,7 @@ def load_pipeline(
     suite = avro = None
     of_suite: list[Violation] = []
     if pipeline is not None:
-        findings += comment_findings(pipeline)
+        findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
         if not findings:
             findings += prefilter_findings(pipeline)
         if not findings:

@@ -1,14 +1,14 @@
 """Create tables, evolve their schemas, and append to them.
 
 Each commit carries metadata. A stored table's columns, types and comments are updated to the
-current definition. In a catalog, gold tables have views of their final rows.
+current definition.
 """
 
 from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -27,7 +27,7 @@ from tidelake.config.meanings import Meaning, standard_meaning
 from tidelake.delta.access import load, properties
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Table
 from tidelake.errors import SchemaChangedError
 from tidelake.names import ID_HASH, quoted
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
@@ -97,21 +97,24 @@ def ensure_table(
     freedom: Freedom = "none",
     searched_by: Sequence[str] = (),
     has_change_feed: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> None:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
     pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError. A table that
-    is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. With
-    ``has_change_feed`` each later MERGE records the rows that it changes.
+    is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. It
+    gets the properties ``settings`` with the commit that creates it. With ``has_change_feed`` each
+    later MERGE records the rows that it changes.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
-        created, wanted = commented(schema, comments), _properties(table, schema, searched_by)
+        created = commented(schema, comments)
+        first = {**_properties(table, schema, searched_by), **(settings or {})}
         if has_change_feed:
-            wanted[_CHANGE_FEED] = "true"
-        table.create(spark, created, wanted, encode(note), comments.description)
+            first[_CHANGE_FEED] = "true"
+        table.create(spark, created, first, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
@@ -138,28 +141,6 @@ def _properties(
         # The change feed costs nothing for an append-only table.
         result[_CHANGE_FEED] = "true"
     return result
-
-
-def ensure_final_view(
-    spark: SparkSession, lake: Lake, table: Table, *, column: str, pipeline: str
-) -> None:
-    """Create the view ``<table>__final``, or recreate it if the table's columns have changed.
-
-    ``column`` holds the end of a row's time range; the epochs of ``pipeline`` (a checked name)
-    determine which rows are final. Requires a lake in a catalog with ``ops.epochs``.
-    """
-    view = lake.table(f"{table.name}__final")
-    columns = load(spark, table).columns
-    if view.exists and spark.table(view.sql).columns == columns:
-        return
-    boundary = (
-        f"SELECT max_by(final['{table.name}'], epoch) FROM {lake.epochs().sql} "
-        f"WHERE pipeline = '{pipeline}'"
-    )
-    spark.sql(
-        f"CREATE OR REPLACE VIEW {view.sql} AS "
-        f"SELECT * FROM {table.sql} WHERE `{column}` <= ({boundary})"
-    )
 
 
 # Schema changes allowed without a rebuild: none; type widening; also added or dropped columns.

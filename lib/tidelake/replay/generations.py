@@ -39,6 +39,7 @@ from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import history
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare
+from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.gold_tables import Target, recomputed, targets_of, whole
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import PrefilteredBatch
@@ -173,7 +174,10 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name."""
     reached = {"until": dict(until)} if until else {}
-    return continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
+    made = continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
+    # A restored version has the settings of its time.
+    apply_gold_settings(run)
+    return made
 
 
 def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
@@ -231,6 +235,8 @@ def replace_tables(
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
         replace_rows(run, table, made, {**note, **metadata})
+    if hop == "gold":
+        apply_gold_settings(run)
     return generation
 
 

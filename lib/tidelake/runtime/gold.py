@@ -18,6 +18,7 @@ from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, ol
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
+from tidelake.delta.properties import recorded_properties
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
@@ -25,6 +26,7 @@ from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.gold_settings import apply_gold_settings, naming_settings, settings_for
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
@@ -93,17 +95,20 @@ class GoldHop(HopQuery):
             if target in redefined:
                 # Its creation was the last that happened to it: the filling replaces its columns.
                 continue
-            ensure_table(
-                self.run.spark,
-                target.table,
-                target_schema(self.run, target),
-                # A merge without commit metadata is attributed to this commit's generation.
-                {**self.creation_note(), **definition_note(target.kind.definition)},
-                meaning=meaning_of(self.run.pipeline, target.table.name),
-                freedom=GOLD_FREEDOM,
-                searched_by=target.kind.searched_by,
-                has_change_feed=target.table.name in self.run.published,
-            )
+            with naming_settings(self.run, target):
+                ensure_table(
+                    self.run.spark,
+                    target.table,
+                    target_schema(self.run, target),
+                    # A merge without commit metadata is attributed to this commit's generation.
+                    {**self.creation_note(), **definition_note(target.kind.definition)},
+                    meaning=meaning_of(self.run.pipeline, target.table.name),
+                    freedom=GOLD_FREEDOM,
+                    searched_by=target.kind.searched_by,
+                    has_change_feed=target.table.name in self.run.published,
+                    settings=recorded_properties(settings_for(self.run, target)),
+                )
+        apply_gold_settings(self.run)
 
     def _refuse_missing_columns(self, target: Target) -> None:
         """Raise a UsageError if silver does not have a column yet that a table reads."""

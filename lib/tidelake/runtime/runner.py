@@ -19,6 +19,7 @@ from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
+from tidelake.runtime.gold_settings import report_unmasked
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
@@ -31,6 +32,8 @@ from tidelake.spark.engine import runs_in_process
 _COPY_SECONDS = 600
 # How often it closes epochs; shorter, since analysts wait for them.
 _EPOCH_SECONDS = 5
+# How often it replaces the views of the last epoch: a statement per table.
+_VIEWS_SECONDS = 60
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
 
@@ -55,6 +58,8 @@ def run_hops(
             "--trigger available-now, and schedule it. Nothing was written."
         )
     check_definition(run)
+    with naming(run, "reading the rights on its tables,"):
+        report_unmasked(run)
     wanted = [hop for hop in hops_in(run.pipeline) if hop in hops]
     if not wanted:
         run.progress.say(f"{run.pipeline.name} defines no gold table; there is nothing to fill")
@@ -93,9 +98,9 @@ def _copy_books(run: Run, hops: Sequence[Hop]) -> None:
         copy_books(run, hops)
 
 
-def _close_epoch(run: Run) -> None:
+def _close_epoch(run: Run, *, shows: bool = True) -> None:
     with naming(run, "closing an epoch,"):
-        close_epoch(run)
+        close_epoch(run, shows=shows)
 
 
 def _run_in_sequence(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: bool) -> None:
@@ -145,7 +150,7 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes: bool) -> None:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
-    copied_at = closed_at = time.monotonic()
+    copied_at = closed_at = shown_at = time.monotonic()
     publishing = Publishing(run) if publishes and "gold" in hops else None
     try:
         for hop in hops:
@@ -163,8 +168,10 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
             if time.monotonic() - closed_at > _EPOCH_SECONDS:
                 if publishing is not None:
                     publishing.step()
-                _close_epoch(run)
+                shows = time.monotonic() - shown_at > _VIEWS_SECONDS
+                _close_epoch(run, shows=shows)
                 closed_at = time.monotonic()
+                shown_at = closed_at if shows else shown_at
             time.sleep(0.1)
     finally:
         for _, streaming in started.values():
