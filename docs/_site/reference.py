@@ -83,6 +83,14 @@ _SIDES = (
         "`record_id`, `stage`, `reasons`, `why`, `discarded_at`: quarantined rows given up",
     ),
     ("gold.TABLE__final", "a view: the rows that no event on time or allowed can change any more"),
+    (
+        "gold.TABLE__masked",
+        "a view in a catalog: the current rows through the table's masks and row filter",
+    ),
+    (
+        "gold.TABLE__consistent",
+        "a view in a catalog with `consistent_views`: the rows at the last epoch, and `_epoch`",
+    ),
     ("ops.books", "the ledger, beyond the retention of Delta's log"),
     ("ops.epochs", "which versions of a pipeline's tables belong together"),
     ("ops.progress", "how each batch of each hop went"),

@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidelake.config import (
+    DeltaSource,
     Environment,
     FilesSource,
     KafkaSource,
@@ -24,6 +25,7 @@ from tidelake.config import (
 )
 from tidelake.config.expectations import load_suite
 from tidelake.config.pipeline import silver_types
+from tidelake.config.source import described
 from tidelake.delta.notes import changed_parts, hash_of, silver_note
 from tidelake.errors import ConfigError, UsageError, Violation
 
@@ -230,6 +232,19 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"source__path": ["/a", "s3://one/a"]}, "source.path", "or in one bucket"),
         ({"source__path": ["s3://one/a", "s3://two/a"]}, "source.path", "or in one bucket"),
         ({"source__path": ["/a", "gs://one/a"]}, "source.path", "gs is not supported"),
+        ({"source__path": "abfss://c@a.host/x"}, "source.path", "make an external volume"),
+        ({"source": {"kind": "delta", "path": "gs://one/a"}}, "source.path", "external volume"),
+        ({"source": {"kind": "delta"}}, "source.path", "write either path, the table's folder"),
+        (
+            {"source": {"kind": "delta", "path": "/a", "table": "a.b.c"}},
+            "source.path",
+            "or table, its name in a catalog",
+        ),
+        ({"source": {"kind": "delta", "table": "b.c"}}, "source.table", "catalog.schema.table"),
+        ({"source": {"kind": "delta", "table": "a.b.c.d"}}, "source.table", "catalog.schema.table"),
+        ({"source": {"kind": "delta", "table": "a.b.`c`"}}, "source.table", "letters, digits"),
+        ({"source": {"kind": "delta", "table": "a..c"}}, "source.table", "catalog.schema.table"),
+        ({"source__table": "a.b.c"}, "source.table", "unknown key"),
         ({"source": {"kind": "delta", "path": ["/a", "/b"]}}, "source.path", "must be text"),
         ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
         ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
@@ -985,3 +1000,14 @@ def test_another_folder_than_the_files_own_is_never_cleaned(tmp_path: Path) -> N
     overridden = load_pipeline(file, LAPTOP, source="other").source
 
     assert overridden == FilesSource.model_validate({"kind": "files", "path": "other"})
+
+
+def test_a_table_of_a_catalog_is_named_quoted_and_replaced_by_a_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, changed(source={"kind": "delta", "table": "my-lake.raw.orders"}))
+    named = load_pipeline(file, LAPTOP).source
+    assert isinstance(named, DeltaSource)
+    assert (named.sql, described(named)) == ("`my-lake`.`raw`.`orders`", "my-lake.raw.orders")
+    assert named.paths == ()
+    replaced = load_pipeline(file, LAPTOP, source="/in").source
+    assert isinstance(replaced, DeltaSource)
+    assert (replaced.table, replaced.paths) == (None, ("/in",))

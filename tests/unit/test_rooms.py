@@ -9,7 +9,7 @@ import tidelake
 
 _LIB = Path(tidelake.__file__).parent
 # Rooms that decide it.
-_DECIDE_WHERE = ("spark/", "delta/")
+_DECIDE_WHERE = ("spark/", "delta/", "folders.py", "config/environment.py")
 _ASKS_WHERE = re.compile(
     r"\bis_remote\b|\bis_stored\b|isinstance\([^)]*(Catalog|CatalogTable|FolderTable)\b"
 )
@@ -32,7 +32,7 @@ def lines_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...]) -> list
 
 
 def test_only_the_rooms_of_spark_and_of_tables_ask_where_spark_and_tables_are() -> None:
-    assert lines_with(_ASKS_WHERE, apart_from=(*_DECIDE_WHERE, "folders.py")) == []
+    assert lines_with(_ASKS_WHERE, apart_from=_DECIDE_WHERE) == []
 
 
 def test_only_internals_calls_private_api_of_spark() -> None:

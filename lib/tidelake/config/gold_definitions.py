@@ -19,14 +19,15 @@ from pydantic import (
 
 from tidelake.config.expressions import columns_in
 from tidelake.config.model import (
-    Documented,
     Duration,
     Model,
     PositiveDuration,
     PositiveInt,
-    matching,
     suggestion,
 )
+from tidelake.config.publishing import Publishable
+from tidelake.config.source import TopicName
+from tidelake.config.table_settings import TableSettings
 from tidelake.names import ColumnName, TableName
 
 _Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]
@@ -178,7 +179,7 @@ Measures = Annotated[
 ]
 
 
-class GoldTable(Documented):
+class GoldTable(TableSettings, Publishable):
     """One gold table.
 
     Attributes:
@@ -243,7 +244,7 @@ class RightSide(Model):
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(Documented):
+class Join(TableSettings, Publishable):
     """A gold table with one row per left event.
 
     Attributes:
@@ -340,19 +341,13 @@ class FastLane(Model):
             sent twice.
     """
 
-    topic: Annotated[
-        str,
-        matching(
-            r"[A-Za-z0-9._-]{1,249}",
-            "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
-        ),
-    ]
+    topic: TopicName
     pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
-class Detection(Documented):
+class Detection(TableSettings, Publishable):
     """A gold table with one row per event and rule that the event broke.
 
     Attributes:

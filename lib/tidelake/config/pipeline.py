@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -13,7 +12,6 @@ from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
-from tidelake.config.document import Finding
 from tidelake.config.expectations import Expectation, RuleBody, Suite
 from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
@@ -26,6 +24,7 @@ from tidelake.config.model import (
     matching,
     written,
 )
+from tidelake.config.publishing import Publish
 from tidelake.config.source import (
     CHANGE_COLUMNS,
     CsvFormat,
@@ -36,6 +35,7 @@ from tidelake.config.source import (
     Source,
 )
 from tidelake.config.standard import STANDARD
+from tidelake.config.table_settings import TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
@@ -207,7 +207,7 @@ class Quality(Model):
     rules: dict[ColumnName, RuleBody] = Field(default_factory=dict)
 
 
-class DimensionSpec(Model):
+class DimensionSpec(TableSettings):
     """The key of a dimension, and whether it has a history.
 
     Attributes:
@@ -305,6 +305,13 @@ class PipelineFile(Documented):
         for detection in self.detections:
             names += [detection.features, detection.name]
         return tuple(f"gold.{name}" for name in names)
+
+    @property
+    def published(self) -> dict[str, Publish]:
+        """The topics of the gold tables that are published, by logical name."""
+        tables: tuple[GoldTable | Join | Detection, ...]
+        tables = (*self.gold, *self.joins, *self.detections)
+        return {f"gold.{one.name}": one.publish for one in tables if one.publish}
 
     @property
     def aggregates(self) -> tuple[GoldTable, ...]:
@@ -417,24 +424,6 @@ def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str,
         if all(map(is_column_name, fields)):
             defaults["select"] = fields | {name: name for name in CHANGE_COLUMNS}
     return defaults | event
-
-
-def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
-    """Find expressions that use bronze columns: the prefilter compares payloads only."""
-    if pipeline.dedup.prefilter == "none":
-        return
-    if pipeline.envelope:
-        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
-        return
-    event = pipeline.event
-    payload = {field.name.lower() for field in event.fields}
-    expressions = {"id": event.id, "time": event.time, "where": event.where}
-    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
-        if used:
-            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
-            yield Finding(("dedup", "prefilter"), message)
 
 
 def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:

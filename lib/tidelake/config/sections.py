@@ -5,13 +5,14 @@ With :mod:`.loading`, which reads the files, the file would exceed 500 lines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from tidelake import names
 from tidelake.config.document import Finding, KeyPath, dotted, findings_of
+from tidelake.config.environment import Environment
 from tidelake.config.expressions import columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
@@ -36,9 +37,12 @@ from tidelake.config.pipeline import (
 from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.standard import STANDARD
+from tidelake.config.table_settings import TableSettings
 
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
+# Catalogs without tags and without an information schema: Spark's own, also on Databricks.
+NOT_UNITY = ("spark_catalog", "hive_metastore")
 _DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
 _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
@@ -360,6 +364,54 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
         yield from _sql_findings((*path, *place), sql, columns)
 
 
+def settings_of(pipeline: PipelineFile) -> Iterator[tuple[str, KeyPath, TableSettings]]:
+    """Yield the settings of each gold table by its logical name, with their place in the file."""
+    if pipeline.dimension is not None:
+        for name in pipeline.gold_names:
+            yield name, ("dimension",), pipeline.dimension
+    tables: dict[str, Sequence[GoldTable | Join | Detection]] = {
+        "gold": pipeline.gold,
+        "joins": pipeline.joins,
+        "detections": pipeline.detections,
+    }
+    for section, found in tables.items():
+        for at, table in enumerate(found):
+            yield f"gold.{table.name}", (section, at), table
+
+
+def settings_findings(pipeline: PipelineFile, environment: Environment) -> Iterator[Finding]:
+    """Find settings of columns that their table lacks, and those that an environment cannot apply.
+
+    A root on a disk is not refused: whoever can read the folder can read everything in it, and its
+    owner knows that.
+    """
+    columns: dict[KeyPath, Collection[str]] = {
+        ("dimension",): selected_columns(pipeline.event) if pipeline.dimension else (),
+        **{("gold", at): table.columns for at, table in enumerate(pipeline.gold)},
+        **{("joins", at): join.columns for at, join in enumerate(pipeline.joins)},
+        **{("detections", at): alert.shown for at, alert in enumerate(pipeline.detections)},
+    }
+    for path, settings in {path: one for _, path, one in settings_of(pipeline)}.items():
+        for name in settings.masks:
+            yield from _name_finding((*path, "masks", name), name, columns[path])
+        if settings.row_filter:
+            used = settings.row_filter.columns
+            yield from _name_findings((*path, "row_filter", "columns"), used, columns[path])
+        for key in ("masks", "row_filter"):
+            if getattr(settings, key) and environment.is_on_object_store:
+                yield Finding(
+                    (*path, key),
+                    f"cannot be enforced under {environment.root}, whose readers open the files "
+                    "themselves; use an environment with a catalog, or remove it",
+                )
+        if settings.tags and environment.catalog in NOT_UNITY:
+            yield Finding(
+                (*path, "tags"),
+                f"need Unity Catalog; {environment.catalog} stores none. Use another catalog, or "
+                "remove them",
+            )
+
+
 def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find comments on columns that their table does not have."""
     tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
@@ -371,3 +423,21 @@ def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     for table, path, known in tables:
         for name in table.comments:
             yield from _name_finding((*path, "comments", name), name, known)
+
+
+def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
+    """Find expressions that use bronze columns: the prefilter compares payloads only."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    if pipeline.envelope:
+        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(names.BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)

@@ -140,7 +140,9 @@ class FolderTable(_NamedTable):
         # CREATE TABLE fails on the remains of an interrupted creation; a DataFrame writer does not.
         was_begun = (self.path / "_delta_log").exists()
         if not (was_begun or is_remote()):
-            listed = ", ".join(f"'{key}' = '{value}'" for key, value in properties.items())
+            listed = ", ".join(
+                f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items()
+            )
             comment = f"COMMENT {sql_text(description)}" if description else ""
             sibling = _sibling(spark)
             with _CREATE_LOCK, with_settings(sibling, {USER_METADATA: metadata}):

@@ -2,20 +2,22 @@
 
 A file that a commit removed stays on disk until VACUUM. Readers of older versions need it: a
 lagging stream, a gold batch that reads silver up to its position, a query at the last epoch, a
-rollback.
+rollback, a topic to which changes are published.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
 from tidelake.config import Pipeline
+from tidelake.config.sections import settings_of
+from tidelake.config.table_settings import LEAST
 from tidelake.delta.access import detail
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
@@ -28,9 +30,7 @@ from tidelake.runtime.hop import Run
 
 # Allows for clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
-# Delta's default retention of the log and of removed files. Delta refuses to read a version older
-# than the second, even if its files exist.
-_LOG, _FILES = timedelta(days=30), timedelta(days=7)
+_LOG, _FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 
 
 @dataclass(frozen=True)
@@ -38,13 +38,15 @@ class Plan:
     """The planned maintenance of a table: removed files are kept for ``keep``.
 
     ``needs`` lists the readers of old versions, the oldest version first. ``sorted_by`` are the
-    clustering columns if merges scatter rows, empty if rows arrive in time order.
+    clustering columns if merges scatter rows, empty if rows arrive in time order. ``retentions``
+    are those of the pipeline file, by property.
     """
 
     table: Table
     keep: timedelta
     needs: tuple[Need, ...] = ()
     sorted_by: tuple[str, ...] = ()
+    retentions: Mapping[str, timedelta] = field(default_factory=dict)
 
 
 class Done(NamedTuple):
@@ -80,12 +82,15 @@ def plan_upkeep(
             "recovery_horizon of the environment."
         )
     tables = _tables(lake, pipeline)
-    needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
+    needs = needs_of(
+        lake, tables, rollbacks_since=moment - horizon, published=tuple(pipeline.published)
+    )
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]
         for table, kind in targets_of(lake, pipeline)
     }
+    retentions = {name: settings.retentions for name, _, settings in settings_of(pipeline)}
     plans = []
     for table in tables:
         table_needs = sorted((n for n in needs if n.table == table), key=lambda n: n.since)
@@ -98,7 +103,8 @@ def plan_upkeep(
                 f"or first: {first.remedy}"
             )
         kept = keep or max(horizon, least)
-        plans.append(Plan(table, kept, tuple(table_needs), orders.get(table, ())))
+        of_file = retentions.get(table.name, {})
+        plans.append(Plan(table, kept, tuple(table_needs), orders.get(table, ()), of_file))
     return plans
 
 
@@ -142,10 +148,14 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     last = last_commit(plan.table)
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
     # Twice the age, so that the property does not change every day.
-    for_last_commit = 2 * age if age > _LOG / 2 else timedelta(0)
+    for_last_commit = 2 * age if age > LEAST[_LOG] / 2 else timedelta(0)
     needed = {
-        "delta.logRetentionDuration": max(_LOG, plan.keep, for_last_commit),
-        "delta.deletedFileRetentionDuration": max(_FILES, plan.keep),
+        _LOG: max(plan.keep, for_last_commit),
+        _FILES: plan.keep,
+    }
+    needed = {
+        key: max(length, LEAST[key], plan.retentions.get(key, length))
+        for key, length in needed.items()
     }
     days = timedelta(days=1)
     wanted = {key: f"interval {-(-length // days)} days" for key, length in needed.items()}

@@ -13,13 +13,13 @@ from itertools import takewhile
 from typing import Any, NamedTuple
 
 from tidelake.config.standard import EPOCHS_COLUMNS
-from tidelake.delta.append import ensure_final_view
 from tidelake.delta.locks import hold
 from tidelake.delta.log import CREATION, Commit, commits, last_commit, newest_version
 from tidelake.delta.notes import Final, SilverNote, positions
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.instants import now_after
+from tidelake.runtime.gold_settings import ensure_views
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import append_records
 
@@ -35,8 +35,17 @@ class Boundary(NamedTuple):
     versions: Mapping[str, int]
 
 
-def close_epoch(run: Run) -> None:
-    """Close an epoch if the tables are at a new boundary; only the writes need Spark."""
+def close_epoch(run: Run, *, shows: bool = True) -> None:
+    """Close an epoch if the tables are at a new boundary; only the writes need Spark.
+
+    In a catalog the views for analysts follow; without ``shows``, not those of the epoch.
+    """
+    if _close(run) or (shows and run.environment.consistent_views):
+        ensure_views(run, consistent=shows)
+
+
+def _close(run: Run) -> bool:
+    """Close an epoch, and return whether there was a new one."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs.
@@ -48,12 +57,12 @@ def close_epoch(run: Run) -> None:
         known: dict[str, Any] = last.note.get("last", {}) if last else {}
         before = known.get(name, {"epoch": 0, "versions": {}})
         if found is None or found.versions == before["versions"]:
-            return
+            return False
         closed_at = now_after(last.note.get("closed_at") if last else None).isoformat()
         number = before["epoch"] + 1
         # Up to when rows are final, in tables whose rows become final.
         finals = {
-            table.name: final
+            table.name: final.until
             for table in closing
             if table.name in found.versions
             and (final := Final.of(last_commit(table, up_to=found.versions[table.name])))
@@ -66,7 +75,7 @@ def close_epoch(run: Run) -> None:
             "generation": found.generation,
             "batch": found.batch,
             "versions": found.versions,
-            "final": {name: final.until for name, final in finals.items()},
+            "final": finals,
         }
         append_records(
             run.spark,
@@ -79,12 +88,7 @@ def close_epoch(run: Run) -> None:
             closed_at=closed_at,
             last={**known, name: {"epoch": number, "versions": found.versions}},
         )
-    # Backfill tables get no view: it would have the name of the live one.
-    if lake.catalog is not None and not lake.suffix:
-        for table in closing:
-            if table.name in finals:
-                column = finals[table.name].column
-                ensure_final_view(run.spark, lake, table, column=column, pipeline=name)
+    return True
 
 
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:

@@ -1,0 +1,177 @@
+"""Settings of gold tables that do not define their rows: properties, tags, masks, row filters."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from fnmatch import fnmatchcase
+from typing import Annotated
+
+from pydantic import AfterValidator, Field
+
+from tidelake.config.model import Model, Problems, match_whole, matching
+from tidelake.config.source import Setting
+from tidelake.names import ColumnName
+
+# Delta's default retention of the log and of removed files, below which no table goes; maintain
+# lengthens them where a reader needs it. Delta refuses to read a version older than the second,
+# even if its files exist.
+LEAST = {
+    "delta.logRetentionDuration": timedelta(days=30),
+    "delta.deletedFileRetentionDuration": timedelta(days=7),
+}
+_INTERVAL = re.compile(r"interval ([1-9][0-9]{0,4}) (hour|day|week)s?")
+_READERS = "it changes what readers and writers of the table must support"
+# Properties that Tidelake depends on, in lower case, with the reason; * stands for any ending.
+_REFUSED = {
+    "delta.appendonly": "gold is written by MERGE",
+    "delta.checkpointinterval": "Tidelake sets it",
+    "delta.checkpointpolicy": _READERS,
+    "delta.columnmapping.*": _READERS,
+    "delta.dataskippingnumindexedcols": "Tidelake sets the columns with statistics",
+    "delta.dataskippingstatscolumns": "Tidelake sets the columns with statistics",
+    "delta.enablechangedatafeed": "Tidelake sets it where a hop reads the table's changes",
+    "delta.enabledeletionvectors": "Tidelake sets it by the table's size",
+    "delta.enableexpiredlogcleanup": "the log would grow without limit",
+    "delta.enableicebergcompat*": _READERS,
+    "delta.enableincommittimestamps": _READERS,
+    "delta.enablerowtracking": _READERS,
+    "delta.enabletypewidening": "Tidelake sets it when a type is widened",
+    "delta.feature.*": _READERS,
+    "delta.incommittimestamp*": _READERS,
+    "delta.isolationlevel": "merges and compactions run side by side",
+    "delta.minreaderversion": _READERS,
+    "delta.minwriterversion": _READERS,
+    "delta.rowtracking.*": _READERS,
+    "delta.settransactionretentionduration": "appends are told apart by their transactions",
+    "delta.universalformat.*": _READERS,
+    "tidelake.*": "Tidelake keeps its own notes there",
+    "comment": "write description instead",
+    "external": "Spark reserves it",
+    "is_managed_location": "Spark reserves it",
+    "location": "Spark reserves it",
+    "option.*": "Spark reserves it",
+    "owner": "Spark reserves it",
+    "path": "Spark reserves it",
+    "provider": "Spark reserves it",
+}
+_LONGEST_VALUE = 1000
+_MOST_TAGS = 50
+
+
+def interval_of(text: str) -> timedelta | None:
+    """Return the length of a property such as ``interval 30 days``; None if it is no interval."""
+    found = _INTERVAL.fullmatch(text)
+    return timedelta(**{f"{found[2]}s": int(found[1])}) if found else None
+
+
+def _property_key(key: str) -> str:
+    for known, reason in _REFUSED.items():
+        if fnmatchcase(key.lower(), known):
+            raise ValueError(f"'{key}' cannot be set: {reason}")
+    return match_whole(
+        r"[A-Za-z][A-Za-z0-9_.-]{0,127}",
+        "'{0}' is not a valid property: start with a letter, then letters, digits, dots, dashes "
+        "and underscores",
+        key,
+    )
+
+
+def _unprintable(found: dict[str, str]) -> Iterator[str]:
+    for key, value in found.items():
+        if len(value) > _LONGEST_VALUE or not value.isprintable():
+            yield f"{key} must be one line of at most {_LONGEST_VALUE:,} characters"
+
+
+def _properties(found: dict[str, str]) -> dict[str, str]:
+    problems = [*_unprintable(found)]
+    known: dict[str, str] = {}
+    for key in found:
+        # Delta's own properties have one spelling, whatever the case in which they are set.
+        if known.setdefault(key.lower(), key) != key:
+            problems.append(f"{key} and {known[key.lower()]} differ only in case")
+    for key, least in LEAST.items():
+        if key.lower() not in known:
+            continue
+        length = interval_of(found[known[key.lower()]])
+        if length is None:
+            problems.append(f"{key} must look like 'interval 30 days'")
+        elif length < least:
+            problems.append(f"{key} must be at least 'interval {least.days} days'")
+    if problems:
+        raise Problems(problems)
+    return found
+
+
+def _tags(found: dict[str, str]) -> dict[str, str]:
+    problems = [*_unprintable(found)]
+    if len(found) > _MOST_TAGS:
+        problems.append(f"are {len(found)}; a table can have {_MOST_TAGS}")
+    if problems:
+        raise Problems(problems)
+    return found
+
+
+_PropertyKey = Annotated[str, AfterValidator(_property_key)]
+_TagName = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_]([A-Za-z0-9_ ]{0,253}[A-Za-z0-9_])?",
+        "'{0}' is not a valid tag: use letters, digits, underscores, and spaces in between",
+    ),
+]
+FunctionName = Annotated[
+    str,
+    matching(
+        r"([A-Za-z_][A-Za-z0-9_-]*\.)?[A-Za-z_][A-Za-z0-9_]*\.[A-Za-z_][A-Za-z0-9_]*",
+        "'{0}' is not a function's name: write catalog.schema.function, or schema.function for one "
+        "in the environment's catalog",
+    ),
+]
+
+
+class RowFilter(Model):
+    """A function that says of each row whether the reader may see it.
+
+    Attributes:
+        function: ``catalog.schema.function``, or ``schema.function``; returns a BOOLEAN.
+        columns: The columns of the table that are passed to it, in order.
+    """
+
+    function: FunctionName
+    columns: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
+
+
+class TableSettings(Model):
+    """Settings of a gold table.
+
+    They are excluded from dumps, because a changed setting does not redefine a stored table.
+
+    Attributes:
+        properties: Delta table properties; those that Tidelake depends on are refused.
+        tags: Tags in Unity Catalog; no effect under a root.
+        masks: Column to the function through which the views for analysts show it.
+        row_filter: Which rows the views for analysts show.
+    """
+
+    properties: Annotated[dict[_PropertyKey, Setting], AfterValidator(_properties)] = Field(
+        default_factory=dict, exclude=True
+    )
+    tags: Annotated[dict[_TagName, Setting], AfterValidator(_tags)] = Field(
+        default_factory=dict, exclude=True
+    )
+    masks: dict[ColumnName, FunctionName] = Field(default_factory=dict, exclude=True)
+    row_filter: RowFilter | None = Field(default=None, exclude=True)
+
+    @property
+    def hides(self) -> bool:
+        """Whether analysts may not see every value."""
+        return bool(self.masks or self.row_filter)
+
+    @property
+    def retentions(self) -> dict[str, timedelta]:
+        """The properties that are a length of time, of :data:`LEAST`."""
+        lower = {key.lower(): value for key, value in self.properties.items()}
+        found = {key: interval_of(lower.get(key.lower(), "")) for key in LEAST}
+        return {key: length for key, length in found.items() if length is not None}

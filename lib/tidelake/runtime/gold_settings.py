@@ -1,0 +1,208 @@
+"""Apply the settings of gold tables, and keep the views of a catalog that analysts read.
+
+Masks and row filters are applied in views: Unity Catalog refuses to read the history and earlier
+versions of a table that has them itself, and a hop reads both. The views are
+
+- ``gold.<name>__masked``, if the table has masks or a row filter: the current rows,
+- ``gold.<name>__final``: the final rows as of the last epoch,
+- ``gold.<name>__consistent``, if the environment asks for it: the rows at the last epoch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import SparkSession
+
+from tidelake.config.sections import NOT_UNITY, settings_of
+from tidelake.config.table_settings import TableSettings
+from tidelake.delta.access import load
+from tidelake.delta.log import last_commit
+from tidelake.delta.properties import apply_settings
+from tidelake.delta.store import Catalog, sql_text
+from tidelake.delta.tables import Table
+from tidelake.errors import ConfigError, Violation
+from tidelake.names import quoted, split_name
+from tidelake.runtime.gold_tables import Target, targets_of
+from tidelake.runtime.hop import Run
+
+# Column of a consistent view: the number of the epoch.
+_EPOCH = "_epoch"
+_MASKED, _FINAL, _CONSISTENT = "__masked", "__final", "__consistent"
+
+
+def settings_for(run: Run, target: Target) -> TableSettings:
+    """Return the settings of a gold table; those of a table of features are empty."""
+    found = {name: settings for name, _, settings in settings_of(run.pipeline)}
+    return found.get(target.table.name, TableSettings())
+
+
+def report_unmasked(run: Run) -> None:
+    """Report where the tables of masks and row filters can be read without them."""
+    hiding = sorted({name for name, _, one in settings_of(run.pipeline) if one.hides})
+    catalog = run.lake.catalog
+    if hiding and catalog is None:
+        run.progress.say(
+            f"masks and row_filter of {', '.join(hiding)} have no effect under a root: only a "
+            "catalog has the views that apply them."
+        )
+    elif hiding and catalog is not None and catalog.name not in NOT_UNITY:
+        names = ", ".join(sql_text(split_name(name)[1]) for name in hiding)
+        found = run.spark.sql(
+            "SELECT DISTINCT table_schema, table_name, grantee FROM "
+            f"{quoted(catalog.name)}.information_schema.table_privileges "
+            f"WHERE table_schema IN ('gold', 'dim') AND table_name IN ({names}) "
+            "AND privilege_type IN ('SELECT', 'ALL PRIVILEGES', 'ALL_PRIVILEGES')"
+        )
+        readers: dict[str, set[str]] = {name: set() for name in hiding}
+        for schema, name, grantee in found.collect():
+            readers.get(f"{schema}.{name}", set()).add(str(grantee))
+        for name, grantees in readers.items():
+            if grantees:
+                run.progress.say(
+                    f"masks and row_filter of {name} apply in its views; the table itself can be "
+                    f"read by {', '.join(sorted(grantees))}."
+                )
+
+
+@contextmanager
+def naming_settings(run: Run, target: Target) -> Iterator[None]:
+    """Convert what Spark refuses in the block to a ConfigError that names the table's place."""
+    try:
+        yield
+    except (AnalysisException, ParseException) as error:
+        message = f"{target.table.name}: {str(error).strip().splitlines()[0]}"
+        raise ConfigError(run.pipeline.file, [Violation(target.kind.place, message)]) from error
+
+
+def apply_gold_settings(run: Run) -> None:
+    """Apply properties and tags to a pipeline's gold tables, and update their views.
+
+    Raises:
+        ConfigError: Delta or the catalog refuses a setting, or a function does not exist.
+    """
+    for target in targets_of(run.lake, run.pipeline):
+        if target.table.exists:
+            with naming_settings(run, target):
+                apply_settings(run.spark, target.table, settings_for(run, target))
+    ensure_views(run)
+
+
+def ensure_views(run: Run, *, consistent: bool = True) -> None:
+    """Create, replace and drop the views of a pipeline's gold tables; only in a catalog.
+
+    With ``consistent`` false, those of an epoch are left as they are.
+
+    Raises:
+        ConfigError: A function does not exist, or does not fit its column.
+    """
+    lake, catalog = run.lake, run.lake.catalog
+    # Tables of a backfill get no view: it would have the name of the live one.
+    if catalog is None or lake.suffix:
+        return
+    targets = [one for one in targets_of(lake, run.pipeline) if one.table.exists]
+    layers = sorted({split_name(one.table.name)[0] for one in targets})
+    existing = {f"{layer}.{name}" for layer in layers for name in _views_in(catalog, layer)}
+    epochs = lake.epochs()
+    last = last_commit(epochs) if epochs.exists else None
+    epoch: Mapping[str, Any] = (last.note.get("last", {}) if last else {}).get(
+        run.pipeline.name, {"epoch": 0, "versions": {}}
+    )
+    for target in targets:
+        table, settings = target.table, settings_for(run, target)
+        columns = load(run.spark, table).columns
+        queries: dict[str, str | None] = {_MASKED: None, _FINAL: None}
+        if settings.hides:
+            queries[_MASKED] = query_of(catalog, table, columns, settings)
+        if target.kind.ends and last:
+            # The name of the pipeline and of the table were validated.
+            bound = (
+                f"SELECT max_by(final[{sql_text(table.name)}], epoch) FROM {epochs.sql} "
+                f"WHERE pipeline = {sql_text(run.pipeline.name)}"
+            )
+            where = f"{quoted(target.kind.ends.column)} <= ({bound})"
+            queries[_FINAL] = query_of(catalog, table, columns, settings, where=where)
+        if consistent:
+            queries[_CONSISTENT] = _at_epoch(run, target, settings, epoch)
+        with naming_settings(run, target):
+            for suffix, query in queries.items():
+                name = f"{table.name}{suffix}"
+                if query is not None:
+                    _ensure_view(run.spark, lake.table(name), query, exists=name in existing)
+                elif name in existing:
+                    run.spark.sql(f"DROP VIEW IF EXISTS {lake.table(name).sql}")
+
+
+def _at_epoch(
+    run: Run, target: Target, settings: TableSettings, epoch: Mapping[str, Any]
+) -> str | None:
+    """Return the query of a table's rows at an epoch; None without such a view."""
+    version = epoch["versions"].get(target.table.name)
+    if not run.environment.consistent_views or version is None or run.lake.catalog is None:
+        return None
+    columns = load(run.spark, target.table, version=version).columns
+    shown = [name for name in columns if not name.startswith("_")]
+    more = f"{int(epoch['epoch'])} AS {_EPOCH}"
+    return query_of(
+        run.lake.catalog, target.table, shown, settings, version=int(version), more=more
+    )
+
+
+def query_of(
+    catalog: Catalog,
+    table: Table,
+    columns: Sequence[str],
+    settings: TableSettings,
+    *,
+    version: int | None = None,
+    where: str = "",
+    more: str = "",
+) -> str | None:
+    """Return the query of a view on a table's columns, through its masks and its row filter.
+
+    If values are hidden, so are the internal columns, whose state holds them too. ``more`` is a
+    further column. None if the row filter reads a column that this version does not have.
+    """
+    if settings.hides:
+        columns = [name for name in columns if not name.startswith("_")]
+    conditions = [where] if where else []
+    if settings.row_filter is not None:
+        used = settings.row_filter.columns
+        if not set(used) <= set(columns):
+            return None
+        arguments = ", ".join(map(quoted, used))
+        conditions.append(f"{_function(catalog, settings.row_filter.function)}({arguments})")
+    shown = [
+        f"{_function(catalog, mask)}({quoted(name)}) AS {quoted(name)}"
+        if (mask := settings.masks.get(name))
+        else quoted(name)
+        for name in columns
+    ]
+    pin = "" if version is None else f" VERSION AS OF {version}"
+    kept = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+    return f"SELECT {', '.join([*shown, more] if more else shown)} FROM {table.sql}{pin}{kept}"
+
+
+def _function(catalog: Catalog, name: str) -> str:
+    parts = name.split(".")
+    return ".".join(map(quoted, parts if len(parts) > 2 else [catalog.name, *parts]))
+
+
+def _views_in(catalog: Catalog, layer: str) -> list[str]:
+    views = catalog.session().sql(f"SHOW VIEWS IN {catalog.schema(layer)}").collect()
+    return [row["viewName"] for row in views if not row["isTemporary"]]
+
+
+def _ensure_view(spark: SparkSession, view: Table, query: str, *, exists: bool) -> None:
+    """Create a view, or change its query if it differs."""
+    if not exists:
+        spark.sql(f"CREATE OR REPLACE VIEW {view.sql} AS {query}")
+        return
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {view.sql}").collect()
+    details = {row["col_name"]: row["data_type"] for row in rows}
+    if details.get("View Text") != query:
+        # Replacing a view would take back the rights that were granted on it.
+        spark.sql(f"ALTER VIEW {view.sql} AS {query}")
