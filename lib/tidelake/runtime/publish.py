@@ -117,7 +117,7 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
             raise
         gone = f"the files or changes of a version that was not published are gone. {remedy}"
         if any(words in error_text(error) for words in _GONE):
-            raise RefusedError(f"{place} is refused: {gone}") from error
+            raise RefusedError(f"{place}: {gone}") from error
         found = named(error, place, gone=gone, retry=_NEXT_RUN)
         if isinstance(found, RefusedError):
             raise found from error
