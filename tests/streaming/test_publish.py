@@ -304,11 +304,12 @@ def test_a_continuous_run_publishes_while_it_goes_on(played: World, kafka: Kafka
         ends = time.monotonic() + 120
         while time.monotonic() < ends and sum("to topic" in line for line in said) < 2:
             if any("to topic" in line for line in said) and not second.exists():
-                played.land(second.name, [click(100, minute=25)])
+                played.land(second.name, [click(101, minute=302)])
             time.sleep(0.2)
         context.stop.set()
 
-    second = played.landing / "1.jsonl"
+    played.land("1.jsonl", [click(100, minute=301)])
+    second = played.landing / "2.jsonl"
     watcher = threading.Thread(target=watch)
     watcher.start()
     with contextlib.suppress(KeyboardInterrupt):
