@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+from tests.unit.handmade import write_commit
+from tidelake.config import KafkaSource
+from tidelake.delta.publications import TopicPosition
+from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
 from tidelake.runtime import publish
 from tidelake.runtime.progress import Progress
@@ -135,3 +140,28 @@ def test_a_table_that_fails_stops_no_other_and_all_failures_are_told(
     with pytest.raises(expected, match=r"^gold\.a failed\ngold\.b failed$") as caught:
         publish.publish_gold(run)
     assert (caught.value.exit_code, tried) == (code, ["gold.a", "gold.b", "gold.c"])
+
+
+@pytest.mark.parametrize(("second", "is_renewed"), [(2.0, True), (None, False)])
+def test_an_old_position_is_recorded_again_before_the_log_forgets_it(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, second: float | None, is_renewed: bool
+) -> None:
+    table, made = lake.gold("clicks"), {"pipeline": "shop", "generation": "g1"}
+    reached = TopicPosition("clicks", "id-1", ("user_id",), 1)
+    seconds = second or (datetime.now(UTC) - datetime(2024, 1, 1, tzinfo=UTC)).total_seconds()
+    write_commit(table, 0, note={**made, "batch": -1}, operation="CREATE TABLE")
+    write_commit(table, 1, note={**made, "batch": 0}, adds=[(3, True)], operation="MERGE")
+    metadata = reached.options(table)["userMetadata"]
+    write_commit(table, 2, metadata=metadata, second=seconds)
+    kept: list[int] = []
+    monkeypatch.setattr(
+        publish._Publication, "_record", lambda _, version, __: kept.append(version)
+    )
+    to = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="clicks")
+    publication = publish._Publication(SimpleNamespace(), table, ("user_id",), to)  # type: ignore[arg-type]
+    publication.go()
+    # Nothing was closed since.
+    assert kept == []
+    write_commit(table, 3, note={**made, "batch": 1}, operation="WRITE")
+    publication.go()
+    assert kept == [3] * is_renewed

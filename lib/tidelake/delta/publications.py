@@ -8,12 +8,13 @@ topic.
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import datetime
 from itertools import takewhile
 from typing import NamedTuple
 
 import msgspec
 
-from tidelake.delta.log import encode, note_of
+from tidelake.delta.log import Entry, encode, note_of
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
 
@@ -69,9 +70,18 @@ class TableChange(NamedTuple):
 
 def published_to(table: Table) -> TopicPosition | None:
     """Read how far a table is published; None if it never was."""
-    notes = (note_of(entry, key=_KEY) for entry in table.entries())
-    note = next((note for note in notes if note is not None), None)
-    return None if note is None else msgspec.convert(note, TopicPosition)
+    entry = _position_entry(table)
+    return None if entry is None else msgspec.convert(note_of(entry, key=_KEY), TopicPosition)
+
+
+def recorded_at(table: Table) -> datetime | None:
+    """Read when the position was committed (UTC); None if the table was never published."""
+    entry = _position_entry(table)
+    return None if entry is None else entry.info.written_at
+
+
+def _position_entry(table: Table) -> Entry | None:
+    return next((entry for entry in table.entries() if note_of(entry, key=_KEY)), None)
 
 
 def unpublished(table: Table, after: int) -> list[TableChange]:

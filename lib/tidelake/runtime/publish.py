@@ -14,6 +14,7 @@ import json
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame
@@ -25,7 +26,13 @@ from tidelake.config import KafkaSource
 from tidelake.config.publishing import Publish
 from tidelake.delta.access import changed_rows, load
 from tidelake.delta.log import last_commit, newest_version
-from tidelake.delta.publications import TableChange, TopicPosition, published_to, unpublished
+from tidelake.delta.publications import (
+    TableChange,
+    TopicPosition,
+    published_to,
+    recorded_at,
+    unpublished,
+)
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, SourceError, TidelakeError, UnpublishedError
 from tidelake.kafka.client import refuse_unreachable
@@ -38,6 +45,7 @@ from tidelake.spark.engine import fitted, with_settings
 
 # After so many versions the position is committed, so that less is repeated after a crash.
 _RECORDED_EVERY = 20
+_RENEWED_AFTER = timedelta(days=1)
 # A cast of a decimal to text has an exponent without ANSI mode.
 _PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
 _JSON = {**EXACT_TIMES, "ignoreNullFields": "false"}
@@ -117,7 +125,7 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
             raise
         gone = f"the files or changes of a version that was not published are gone. {remedy}"
         if any(words in error_text(error) for words in _GONE):
-            raise RefusedError(f"{place} is refused: {gone}") from error
+            raise RefusedError(f"{place}: {gone}") from error
         found = named(error, place, gone=gone, retry=_NEXT_RUN)
         if isinstance(found, RefusedError):
             raise found from error
@@ -141,6 +149,7 @@ class _Publication:
         """Publish the versions after the table's position."""
         reached, began = published_to(self.table), time.monotonic()
         if reached is not None and not self._waits(reached):
+            self._renew(reached)
             return
         refuse_unreachable(self.to.bootstrap, key="publish.bootstrap")
         reached = self._joined(reached, ensure_topic(self.run.spark, self.to, self.topic))
@@ -169,6 +178,16 @@ class _Publication:
             return bool(unpublished(self.table, reached.version))
         except RefusedError:
             return True
+
+    def _renew(self, reached: TopicPosition) -> None:
+        """Record a position again if it is old: Delta cleans commits up after 30 days.
+
+        A table may get batches for months that change none of its rows.
+        """
+        at, last = recorded_at(self.table), last_commit(self.table)
+        is_old = at is not None and datetime.now(UTC) - at > _RENEWED_AFTER
+        if is_old and last is not None and last.version > reached.version:
+            self._record(last.version, reached)
 
     def _joined(self, reached: TopicPosition | None, topic: Topic | None) -> TopicPosition:
         """Return the table's position in its topic; begin one in a topic that is new to it.
