@@ -18,14 +18,14 @@ from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
 from tidelake.delta.positions import Position
-from tidelake.delta.properties import recorded_properties
+from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
 from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
-from tidelake.runtime.gold_settings import apply_gold_settings, naming_settings, settings_for
+from tidelake.runtime.gold_settings import ensure_views, naming_settings, settings_for
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
@@ -81,8 +81,9 @@ class GoldHop(HopQuery):
             if changed_definition(last_commit(target.table), target.kind.definition):
                 raise self.fence.refusal(f"{target.table.name} was filled under another definition")
         for target in self._targets:
+            settings = settings_for(self.run, target)
             with naming_settings(self.run, target):
-                ensure_table(
+                details = ensure_table(
                     self.run.spark,
                     target.table,
                     target_schema(self.run, target),
@@ -91,9 +92,11 @@ class GoldHop(HopQuery):
                     meaning=meaning_of(self.run.pipeline, target.table.name),
                     freedom=GOLD_FREEDOM,
                     searched_by=target.kind.searched_by,
-                    properties=recorded_properties(settings_for(self.run, target)),
+                    properties=recorded_properties(settings),
                 )
-        apply_gold_settings(self.run)
+                if may_differ(settings, details):
+                    apply_settings(self.run.spark, target.table, settings)
+        ensure_views(self.run)
 
     def stream(self) -> DataFrame:
         """Stream silver from its first commit, with the columns that gold reads."""
