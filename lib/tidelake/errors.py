@@ -1,6 +1,7 @@
 """The tree of Tidelake's errors, with their exit codes.
 
 TidelakeError                    1  any other failure with a message for the user
+├── UnpublishedError             1  tables are committed, but changes did not reach their topic
 ├── UsageError                   2  the call, the config or the input is wrong; nothing was written
 │   ├── ConfigError                 all violations in a file, each with its path and line
 │   ├── TransformError              a transform function cannot be used
@@ -31,6 +32,10 @@ class TidelakeError(Exception):
     """The base class; its message is written for the user."""
 
     exit_code = 1
+
+
+class UnpublishedError(TidelakeError):
+    """Tables are committed, but changes did not reach their topic; the next run publishes them."""
 
 
 class UsageError(TidelakeError):

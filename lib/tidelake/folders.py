@@ -33,6 +33,15 @@ else:
 _T = TypeVar("_T")
 SCHEME = "s3://"
 _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
+# Files are listed, compared and moved by Python, which has a client for S3 only.
+_MOUNTED = (
+    "On Databricks make an external volume of that location and write its path, "
+    "/Volumes/CATALOG/SCHEMA/VOLUME; elsewhere mount it and write the folder"
+)
+_REMEDIES = {
+    **dict.fromkeys(("s3a", "s3n"), "Write s3://bucket/prefix"),
+    **dict.fromkeys(("abfss", "abfs", "adl", "gs", "wasb", "wasbs"), _MOUNTED),
+}
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Characters with a meaning in URLs or in Spark's path patterns.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
@@ -86,7 +95,8 @@ def problem_of(text: str) -> str:
         return ""
     if not text.startswith(SCHEME):
         scheme = text.partition("://")[0]
-        return f"cannot be used: {scheme} is not supported. Write a path, or s3://bucket/prefix"
+        remedy = _REMEDIES.get(scheme.lower(), "Write a path, or s3://bucket/prefix")
+        return f"cannot be used: {scheme} is not supported. {remedy}"
     bucket, _, prefix = text.removeprefix(SCHEME).rstrip("/").partition("/")
     if not _BUCKET.fullmatch(bucket):
         return "names no bucket: write s3://bucket/prefix, the bucket in lower case"

@@ -159,7 +159,7 @@ def playing() -> Iterator[Play]:
         definition = load_pipeline(str(pipeline), environment, source=str(landing))
         source = definition.source
         if isinstance(source, DeltaSource):
-            source = FilesSource(kind="files", path=source.path)
+            source = FilesSource(kind="files", path=str(landing))
         if isinstance(source, FilesSource) and not definition.csv:
             # Rows of other formats, and of tables, have JSON payloads too.
             source = source.model_copy(update={"format": "json"})

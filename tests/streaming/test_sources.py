@@ -14,13 +14,15 @@ import pytest
 from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 
+from tests.catalogs import a_catalog
 from tests.running import land, read, run
 from tests.stores import Store
 from tests.worlds import TO_SILVER
 from tidelake.bronze.records import read_stream
-from tidelake.config import DeltaSource, Environment, FilesSource, load_pipeline
-from tidelake.delta.tables import Lake
-from tidelake.errors import GenerationError, SourceChangedError
+from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_pipeline
+from tidelake.delta.access import load
+from tidelake.delta.tables import Lake, lake_of
+from tidelake.errors import GenerationError, SourceChangedError, SourceError
 from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.repairing import repair
@@ -76,6 +78,34 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
     payloads = [json.loads(bytes(row[0])) for row in read(lake, "bronze.other", "payload")]
     assert payloads[0] == {"id": "o0", "at": "2026-01-05T10:00:00.123456Z", "price": 0.0}
     assert len({row[0] for row in read(lake, "bronze.other", "record_id")}) == 6
+
+
+def test_a_table_of_a_catalog_is_a_source_and_a_missing_one_is_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def defined(table: str) -> Pipeline:
+        source = f"{{kind: delta, table: {table}}}"
+        parts = {"schema": "id STRING, at TIMESTAMP", "id": "id", "time": "at"}
+        return load_pipeline(_write(tmp_path, source=source, **parts), environment)
+
+    rows = spark.sql(
+        "SELECT concat('o', id) AS id, timestamp'2026-01-05 10:00Z' AS at FROM range(3)"
+    )
+    with a_catalog(spark, tmp_path) as environment:
+        spark.sql(f"CREATE SCHEMA landed LOCATION '{tmp_path / 'landed'}'")
+        try:
+            rows.write.format("delta").saveAsTable("landed.orders")
+            pipeline = defined("spark_catalog.landed.orders")
+            run(spark, environment, pipeline, hops=TO_SILVER)
+            told = read_ledger(lake_of(environment), pipeline).to_json()
+            assert (told["bronze"], told["silver"], told["balanced"]) == (3, 3, True)
+            taken = load(spark, lake_of(environment).bronze("other"))
+            ids = [row.record_id for row in taken.select("record_id").collect()]
+            assert all(one.startswith("spark_catalog.landed.orders:") for one in ids)
+            with pytest.raises(SourceError, match=r"spark_catalog\.landed\.other does not exist"):
+                run(spark, environment, defined("spark_catalog.landed.other"), hops=TO_SILVER)
+        finally:
+            spark.sql("DROP SCHEMA landed CASCADE")
 
 
 def test_the_rate_source_counts_on_from_run_to_run(

@@ -46,6 +46,7 @@ NOT_WALKED = {
     "docs/how-to/editor.md": "files alone; tests/unit/test_defining.py, test_json_schema.py",
     "docs/fates.md": "lands lines by hand between two runs; tests/fates.py does the same",
     "docs/how-to/change-events.md": "a database's; tests/streaming/test_change_events.py runs it",
+    "docs/how-to/publish.md": "a broker of the reader's; tests/streaming/test_publish.py has one",
     "docs/kafka.md": "brokers and registries of the reader's; tests/streaming/test_kafka.py",
     "docs/fast-lane.md": "streams that go on until they are stopped",
     "docs/tables-are-the-state.md": "a measurement of many minutes; make bench",

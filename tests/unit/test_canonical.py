@@ -58,7 +58,7 @@ def _in_order(content: Any) -> Any:
         return [_in_order(one) for one in content]
     if not isinstance(content, dict):
         return content
-    own = ("select", "columns", "measures", "comments", "on", "spark", "kwargs")
+    own = ("select", "columns", "measures", "derive", "comments", "on", "spark", "kwargs")
     return {
         key: list(value.items()) if key in own and isinstance(value, dict) else _in_order(value)
         for key, value in content.items()

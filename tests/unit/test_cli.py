@@ -23,7 +23,7 @@ from tests.running import land
 from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
-from tidelake.cli.exits import run_command
+from tidelake.cli.exits import message_of, run_command
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.examples import Generated
@@ -258,6 +258,26 @@ def test_every_violation_of_a_pipeline_file_is_listed_at_once(
     told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"))
 
     assert all(word in told for word in ("source.wat", "sauce", "event", "gold"))
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_a_source_that_a_catalog_has_is_not_read_without_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
+) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(
+        "name: shop\nsource: {kind: delta, table: main.raw.shop}\n"
+        "event: {schema: 'id STRING, at TIMESTAMP', id: id, time: at}\n"
+        "gold: [{name: t, window: {kind: tumbling, size: 1 day}, measures: {n: {count: '*'}}}]\n"
+    )
+    # The definition itself is valid, here as in an environment with a catalog.
+    assert run_command(app, ["validate", str(file)]) == 0
+    capsys.readouterr()
+
+    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"), *options)
+
+    assert f"{file}: source.table is main.raw.shop, a name in a catalog" in told
+    assert "--env, or a folder with --source" in told
 
 
 def test_a_missing_source_folder_is_named(
@@ -578,3 +598,17 @@ def test_a_job_takes_the_arguments_of_run(
 
     assert ended.value.code == 2
     assert "'soon' is not a trigger" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("missing", ["pyspark.sql", "numpy", "pyarrow"])
+def test_a_command_without_the_packages_of_local_names_the_extra(missing: str) -> None:
+    message, code = message_of(ModuleNotFoundError(name=missing))
+    assert code == 4
+    assert message.startswith(f"tidelake: {missing.partition('.')[0]} is not installed")
+    assert message.endswith("pip install 'tidelake[local]'")
+
+
+@pytest.mark.parametrize("error", [ModuleNotFoundError(name="shop"), ImportError(name="numpy")])
+def test_another_failed_import_keeps_its_traceback(error: ImportError) -> None:
+    with pytest.raises(ImportError):
+        message_of(error)

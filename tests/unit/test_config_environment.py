@@ -94,6 +94,8 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("root: a\nvolume: b\n", "volume", "allowed with catalog only"),
         ("root: a\nconsistent_views: true\n", "consistent_views", "allowed with catalog only"),
         ("catalog: a\nconsistent_views: 1\n", "consistent_views", "true or false"),
+        ("catalog: a\nlimits: {gold_bytes: 1g}\n", "limits", "under source: a batch of silver"),
+        ("catalog: a\nlocks: none\n", "locks", "has no effect with catalog; leave it out"),
         ("catalog: a\nmaster: local\n", "master", "allowed with root only"),
         ("catalog: a\nvolume: ''\n", "volume", "empty"),
         ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
@@ -203,3 +205,8 @@ def test_an_own_environment_and_lock_come_first(own_conf: Path) -> None:
 def test_a_pipeline_of_tidelakes_own_is_none_of_an_own_conf_folder(own_conf: Path) -> None:
     with pytest.raises(UsageError, match="there is no pipeline 'clickstream'"):
         find_file("clickstream", "pipeline")
+
+
+def test_limits_of_a_file_with_a_catalog_hold_under_a_root_that_is_given(tmp_path: Path) -> None:
+    write("prod", "catalog: a\nlimits: {silver_bytes: 1g}\n")
+    assert load_environment("prod", root=str(tmp_path)).limits.silver_bytes == "1g"

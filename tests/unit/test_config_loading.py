@@ -15,6 +15,7 @@ import yaml
 from pydantic import ValidationError
 
 from tidelake.config import (
+    DeltaSource,
     Environment,
     FilesSource,
     KafkaSource,
@@ -24,7 +25,8 @@ from tidelake.config import (
 )
 from tidelake.config.expectations import load_suite
 from tidelake.config.pipeline import silver_types
-from tidelake.delta.notes import changed_parts, silver_note
+from tidelake.config.source import described
+from tidelake.delta.notes import changed_parts, hash_of, silver_note
 from tidelake.errors import ConfigError, UsageError, Violation
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -53,6 +55,8 @@ JOIN = {
     "on": ["user_id"],
     "within": "30 minutes",
 }
+# The hash of its gold table in commits of versions without `derive`.
+PLAIN_HASH = "c1dea95a2d25eb0172d4e7f093a05ca3"
 ENRICH = {"dimension": "products", "on": {"action": "product_id"}, "columns": ["category"]}
 
 
@@ -228,6 +232,19 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"source__path": ["/a", "s3://one/a"]}, "source.path", "or in one bucket"),
         ({"source__path": ["s3://one/a", "s3://two/a"]}, "source.path", "or in one bucket"),
         ({"source__path": ["/a", "gs://one/a"]}, "source.path", "gs is not supported"),
+        ({"source__path": "abfss://c@a.host/x"}, "source.path", "make an external volume"),
+        ({"source": {"kind": "delta", "path": "gs://one/a"}}, "source.path", "external volume"),
+        ({"source": {"kind": "delta"}}, "source.path", "write either path, the table's folder"),
+        (
+            {"source": {"kind": "delta", "path": "/a", "table": "a.b.c"}},
+            "source.path",
+            "or table, its name in a catalog",
+        ),
+        ({"source": {"kind": "delta", "table": "b.c"}}, "source.table", "catalog.schema.table"),
+        ({"source": {"kind": "delta", "table": "a.b.c.d"}}, "source.table", "catalog.schema.table"),
+        ({"source": {"kind": "delta", "table": "a.b.`c`"}}, "source.table", "letters, digits"),
+        ({"source": {"kind": "delta", "table": "a..c"}}, "source.table", "catalog.schema.table"),
+        ({"source__table": "a.b.c"}, "source.table", "unknown key"),
         ({"source": {"kind": "delta", "path": ["/a", "/b"]}}, "source.path", "must be text"),
         ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
         ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
@@ -363,6 +380,96 @@ def test_a_broken_measure_is_named(tmp_path: Path, name: str, body: Any, message
     (violation,) = violations(tmp_path, changed(gold__0__measures={name: body}))
     assert violation.path == f"gold[0].measures.{name}"
     assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    ("name", "sql", "message"),
+    [
+        ("rate", "clics / events", "did you mean clicks?"),
+        ("rate", "clicks / n", "unknown column n"),
+        ("rate", "_mean_sum / events", "unknown column _mean_sum"),
+        ("rate", "session_start", "unknown column session_start"),
+        ("rate", "sum(clicks)", "an aggregate"),
+        ("rate", "clicks / (SELECT 1)", "a subquery"),
+        ("rate", "clicks + rand()", "from run to run"),
+        ("rate", "clicks AS c", "has an alias"),
+        ("rate", "clicks > 'today'", "time of the query"),
+        ("rate", " ", "is empty"),
+        ("rate", 1, "quotes"),
+        ("rate", "Share * 2", "uses share, which is derived too"),
+        ("rate", "rate + 1", "uses rate, which is derived too"),
+        ("Clicks", "events", "already a column of this table"),
+        ("USER_ID", "events", "already a column of this table"),
+        ("window_start", "events", "a reserved column of gold"),
+        ("session_end", "events", "a reserved column of gold"),
+        ("SHARE", "events", "already a derived column"),
+        ("_rate", "events", "not a valid column name"),
+    ],
+)
+def test_a_broken_derived_column_is_named(
+    tmp_path: Path, name: str, sql: object, message: str
+) -> None:
+    raw = changed(
+        gold__0__measures={
+            "events": {"count": "*"},
+            "clicks": {"count_if": "action = 'click'"},
+            "mean": {"avg": "n"},
+        },
+        gold__0__derive={"share": "clicks / 10", name: sql},
+    )
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == f"gold[0].derive.{name}"
+    assert message in violation.message
+    assert violation.line is not None
+
+
+def test_a_derived_column_reads_bounds_keys_and_measures_in_any_case(tmp_path: Path) -> None:
+    derive = {"rate": "EVENTS / 2", "who": "upper(user_id)", "day": "date(window_start)"}
+    gold = load_pipeline(write(tmp_path, changed(gold__0__derive=derive)), LAPTOP).gold[0]
+    assert gold.derive == derive
+    assert gold.columns[-4:] == ("events", "rate", "who", "day")
+    of_sessions = changed(
+        gold__0__window={"kind": "session", "gap": "1 minute"},
+        gold__0__derive={"seconds": "timestampdiff(SECOND, session_start, session_end)"},
+    )
+    assert load_pipeline(write(tmp_path, of_sessions), LAPTOP).gold[0].derive
+
+
+def test_a_broken_measure_hides_no_problem_of_a_derived_column_and_makes_none(
+    tmp_path: Path,
+) -> None:
+    raw = changed(
+        gold__0__measures={"events": {"count": "*"}, "total": {"summ": "n"}},
+        gold__0__derive={"mean": "total / events", "most": "max(events)"},
+    )
+    found = [one.path for one in violations(tmp_path, raw)]
+    assert found == ["gold[0].measures.total", "gold[0].derive.most"]
+
+
+def test_only_tables_of_measures_have_derived_columns(tmp_path: Path) -> None:
+    detection = {"name": "odd", "features": "hours", "keys": ["user_id"], "burst": {}}
+    raw = changed(
+        joins=[JOIN | {"derive": {"a": "at"}}], detections=[detection | {"derive": {"a": "1"}}]
+    )
+    found = {one.path: one.message for one in violations(tmp_path, raw)}
+    assert found == {
+        "joins[0].derive": (
+            "is for tables of gold; write the expression under left.columns or right.columns"
+        ),
+        "detections[0].derive": "is for tables of gold; write the expression under columns",
+    }
+
+
+def test_a_derived_column_redefines_its_table_and_no_other_does(tmp_path: Path) -> None:
+    derive: list[dict[str, str] | None] = [None, {}, {"rate": "events / 2"}, {"rate": "events / 3"}]
+    tables = [
+        load_pipeline(write(tmp_path, changed(**given)), LAPTOP).gold[0]
+        for given in ({} if one is None else {"gold__0__derive": one} for one in derive)
+    ]
+    # As versions without the key wrote it.
+    assert hash_of(tables[0]) == PLAIN_HASH
+    assert hash_of(tables[1]) == PLAIN_HASH
+    assert len({hash_of(table) for table in tables}) == 3
 
 
 @pytest.mark.parametrize(
@@ -893,3 +1000,14 @@ def test_another_folder_than_the_files_own_is_never_cleaned(tmp_path: Path) -> N
     overridden = load_pipeline(file, LAPTOP, source="other").source
 
     assert overridden == FilesSource.model_validate({"kind": "files", "path": "other"})
+
+
+def test_a_table_of_a_catalog_is_named_quoted_and_replaced_by_a_folder(tmp_path: Path) -> None:
+    file = write(tmp_path, changed(source={"kind": "delta", "table": "my-lake.raw.orders"}))
+    named = load_pipeline(file, LAPTOP).source
+    assert isinstance(named, DeltaSource)
+    assert (named.sql, described(named)) == ("`my-lake`.`raw`.`orders`", "my-lake.raw.orders")
+    assert named.paths == ()
+    replaced = load_pipeline(file, LAPTOP, source="/in").source
+    assert isinstance(replaced, DeltaSource)
+    assert (replaced.table, replaced.paths) == (None, ("/in",))

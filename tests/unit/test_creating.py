@@ -57,7 +57,19 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     # Of a placeholder, nothing is left.
     placeholder = re.compile("__(project|pipeline|version)__")
     assert not [file for file in written if placeholder.search(file.read_text())]
-    assert f"tidelake[local,quality]=={__version__}" in Path("requirements.txt").read_text()
+    wheel = f"./wheels/tidelake-{__version__}-py3-none-any.whl[local,quality]"
+    assert wheel in Path("requirements.txt").read_text().splitlines()
+
+
+def test_a_project_without_a_sample_needs_none_of_the_packages_of_local(folder: Path) -> None:
+    program = (
+        "import sys\n"
+        "sys.modules.update(dict.fromkeys(('numpy', 'pandas', 'pyarrow', 'pyspark')))\n"
+        "from tidelake.cli import main\n"
+        "main()"
+    )
+    for words in (("new", "shop"), ("validate", "orders", "--conf", "shop")):
+        subprocess.run([sys.executable, "-c", program, *words], cwd=folder, check=True)
 
 
 def test_editors_find_a_schema_that_accepts_each_file(shop: Path) -> None:

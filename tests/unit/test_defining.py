@@ -240,6 +240,7 @@ def test_pipelines_are_listed_with_their_last_runs(
         "kind": "dimension",
         "source": f"{root}/items",
         "tables": ["bronze.items", "silver.items", "dim.items"],
+        "to_fill": [],
         "runs": {"bronze": at.isoformat(), "silver": None, "gold": None},
         "error": None,
     }

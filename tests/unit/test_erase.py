@@ -109,12 +109,14 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     (tmp_path / "backfill" / "shop").mkdir(parents=True)
     mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", gold_names=("dim.users",)))
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
+    mine.pipeline.published = {"gold.mine": SimpleNamespace(topic="mine")}
 
     told = {one.where: one.remedy for one in _others(lake, mine)}
 
     assert told == {
         "gold.dropped": "remove the table's folder",
         "silver.shop": "tidelake erase shop --subject COLUMN=VALUE",
+        "topic mine": "delete the topic: the next run publishes all rows of the table to a new one",
         "gold of shop": "tidelake repair shop --hop gold",
         "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -145,11 +146,48 @@ def test_a_deleted_table_beside_its_checkpoint_is_refused(lake: Lake, totals: Ta
     assert "is at batch -1, its checkpoint at 5" in refused(lake, totals)
 
 
-def test_a_table_that_is_new_beside_filled_ones_is_refused(lake: Lake, totals: Table) -> None:
+def test_a_table_that_is_new_beside_filled_ones_is_to_be_filled(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 3, generation="g2")
+    checkpoint(lake, planned=3, committed=3, generation="g2")
+    begun = lake.gold("begun")
+    # Of a run that died before it filled the table, in an earlier generation.
+    write_batches(begun, -1)
+
+    fence = opened(lake, lake.gold("other"), begun, totals)
+    assert fence == Fence("shop", "gold", "g2")
+    assert (fence.unfilled, fence.closed) == (("gold.other", "gold.begun"), 3)
+
+
+@pytest.mark.parametrize("batch", [0, -1])
+def test_a_table_that_is_new_in_an_open_first_batch_joins_it(
+    lake: Lake, totals: Table, batch: int
+) -> None:
+    write_batches(totals, batch)
+    checkpoint(lake, planned=0, committed=-1)
+
+    assert opened(lake, totals, lake.gold("other")).unfilled == ()
+
+
+def test_a_table_that_is_new_does_not_hide_that_a_checkpoint_is_gone(
+    lake: Lake, totals: Table
+) -> None:
+    write_batches(totals, 3)
+    told = refused(lake, lake.gold("other"), totals)
+
+    assert "gold.totals holds batch 3, but its checkpoint is gone" in told
+
+
+@pytest.mark.parametrize("note", [{"generation": "g1", "batch": -1}, None])
+def test_a_table_with_rows_and_no_batch_is_not_filled(
+    lake: Lake, totals: Table, note: dict[str, Any] | None
+) -> None:
+    """It was RESTOREd to its creation, or its metadata is gone."""
     write_batches(totals, 3)
     checkpoint(lake, planned=3, committed=3)
+    write_commit(lake.gold("other"), 0, note=note)
+    write_commit(lake.gold("other"), 1, adds=[(9, True)])
 
-    assert "gold.other is new" in refused(lake, totals, lake.gold("other"))
+    assert "gold.other is at batch -1" in refused(lake, totals, lake.gold("other"))
 
 
 @pytest.mark.parametrize(

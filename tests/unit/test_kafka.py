@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
-from tidelake.config.source import Address, address_of, is_address
+from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.errors import UsageError
 from tidelake.kafka import client
 from tidelake.kafka.broker import down, find, log_tail

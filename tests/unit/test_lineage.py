@@ -91,6 +91,12 @@ def test_a_folder_on_a_store_is_named_by_its_bucket(tmp_path: Path) -> None:
     assert places(found.inputs) == [("s3://drop", "shop/clicks")]
 
 
+def test_a_table_of_a_catalog_is_named_as_those_that_a_run_writes_there(tmp_path: Path) -> None:
+    pipeline = shop(tmp_path, source={"kind": "delta", "table": "main.raw.clicks"})
+    found = flow_of(Lake(tmp_path), pipeline, "bronze")
+    assert places(found.inputs) == [("catalog:main", "raw.clicks")]
+
+
 def test_an_event_has_the_facets_that_backends_read(tmp_path: Path, lineage: Lineage) -> None:
     flow = flow_of(Lake(tmp_path), shop(tmp_path), "bronze")
     parent = Job("shop", streams=False, run="01890000-0000-7000-8000-000000000000")

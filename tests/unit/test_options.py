@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -259,3 +260,80 @@ def test_a_dry_run_of_a_swap_names_the_versions(
     write_state(shop.lake, shop.pipeline, promoted)
     assert dry_run("rollback")["tables"] == {"gold.totals": 0}
     assert read_state(shop.lake, shop.pipeline) == promoted
+
+
+def test_a_gold_table_that_waits_to_be_filled_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", None)
+    shop = Shop(tmp_path).run(2)
+    place = [str(shop.file), "--root", str(shop.root)]
+    assert run_command(app, ["run", *place, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["to_fill"] == []
+    shutil.rmtree(shop.root / "gold" / "visits")
+
+    assert run_command(app, ["run", *place, "--dry-run"]) == 0
+    assert (
+        "gold.visits is not filled yet: it is filled from silver first." in capsys.readouterr().err
+    )
+    assert run_command(app, ["run", *place, "--dry-run", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    # What waits for a batch is what the others have not read.
+    assert (found["to_fill"], found["waiting"][-1]["waiting"]) == (["gold.visits"], 0)
+    assert run_command(app, ["run", *place, "--hop", "silver", "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["to_fill"] == []
+
+    assert run_command(app, ["status", *place]) == 0
+    told = capsys.readouterr().out
+    assert "gold.visits is not filled yet: the next run of hop gold fills it from silver" in told
+    assert run_command(app, ["status", *place, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["to_fill"] == ["gold.visits"]
+    assert document["hops"][-1]["batch"] >= 0
+
+
+def test_a_list_names_tables_that_wait_to_be_filled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    shutil.rmtree(shop.root / "gold" / "visits")
+    (tmp_path / "conf" / "pipelines").mkdir(parents=True)
+    shop.file.rename(tmp_path / "conf" / "pipelines" / "shop.yml")
+    monkeypatch.chdir(tmp_path)
+    words = ["list", "--root", str(shop.root)]
+    assert run_command(app, words) == 0
+    assert "gold.visits is not filled yet: the next run of shop fills it" in capsys.readouterr().err
+    assert run_command(app, [*words, "--json"]) == 0
+    (one,) = json.loads(capsys.readouterr().out)["pipelines"]
+    assert one["to_fill"] == ["gold.visits"]
+    assert one["runs"]["gold"] is not None
+
+
+def test_a_backfill_of_one_table_is_judged_before_spark_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", None)
+    shop = Shop(tmp_path).run(2)
+    place = [str(shop.file), "--root", str(shop.root)]
+
+    def told(*words: str) -> str:
+        assert run_command(app, ["backfill", "run", *place, *words]) == 2
+        return capsys.readouterr().err
+
+    assert "has no gold table sales. Its tables are: gold.takings_1m" in told("--table", "sales")
+    assert "leave out --from bronze" in told("--table", "visits", "--from", "bronze")
+    span = ["--start", "2026-01-05", "--end", "2026-01-06"]
+    assert "leave out --start" in told("--table", "visits", *span)
+    for name in ("visits", "gold.visits"):
+        assert run_command(app, ["backfill", "plan", *place, "--table", name, "--json"]) == 0
+        (step,) = json.loads(capsys.readouterr().out)
+        assert (step["hop"], step["fills"]) == ("gold", ["gold.visits"])
+    assert run_command(app, ["backfill", "run", *place, "--table", "visits", "--dry-run"]) == 0
+    assert "--table gold.visits" in capsys.readouterr().err
+    built = State("silver", hash_of(shop.pipeline), stage="built", table="gold.visits")
+    write_state(shop.lake, shop.pipeline, built)
+    assert run_command(app, ["backfill", "promote", *place, "--dry-run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["tables"] == {"gold.visits": 1}
+
+    shutil.rmtree(shop.root / "gold" / "visits")
+    assert "gold.visits was never filled. Fill it with: tidelake run" in told("--table", "visits")

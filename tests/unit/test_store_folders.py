@@ -30,8 +30,10 @@ def test_an_address_names_a_prefix_and_its_parts_are_joined_as_those_of_a_path()
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("gs://bucket/lake", "gs is not supported. Write a path, or s3://bucket/prefix"),
-        ("s3a://bucket/lake", "s3a is not supported"),
+        ("ftp://host/lake", "ftp is not supported. Write a path, or s3://bucket/prefix"),
+        ("s3a://bucket/lake", "s3a is not supported. Write s3://bucket/prefix"),
+        ("gs://bucket/lake", "gs is not supported. On Databricks make an external volume of"),
+        ("abfss://c@a.host/x", "abfss is not supported. On Databricks make an external volume of"),
         ("s3://Bucket/lake", "names no bucket"),
         ("s3://bucket", "names a whole bucket"),
         ("s3://bucket/a/../b", "would be misread"),

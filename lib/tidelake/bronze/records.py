@@ -18,6 +18,7 @@ from tidelake.bronze.whole_files import reader_of, to_rows
 from tidelake.columns import EXACT_TIMES
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
+from tidelake.config.source import described
 from tidelake.folders import absolute
 from tidelake.kafka.topic_source import read_topics
 from tidelake.names import quoted
@@ -225,10 +226,11 @@ def pattern_of(paths: Sequence[str]) -> str:
 
 
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
-    table = spark.readStream.format("delta").options(**_limits(source)).load(source.path)
+    reader = spark.readStream.format("delta").options(**_limits(source))
+    table = reader.load(source.path) if source.table is None else reader.table(source.sql)
     names = [field.name for field in table.schema.fields]
     row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]), EXACT_TIMES)
-    return _records(table, payload=row, source=F.lit(source.path))
+    return _records(table, payload=row, source=F.lit(described(source)))
 
 
 def _limits(source: FilesSource | DeltaSource) -> dict[str, str]:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 _STANDING_TEXTS = {
     "continues": "continues",
     "not there yet": "does not exist yet",
-    "new": "new, while other tables hold data: needs a new generation",
+    "new": "not filled yet: the next run fills it from silver",
+    "new input": "not filled yet, and reads a new input of gold: needs a new generation",
     "redefined": "filled under another definition: needs a new generation",
     "no longer filled": "not in the definition: kept, but no longer written",
 }
@@ -133,7 +134,14 @@ def _check_remedy(where: Place, verdicts: list[TableVerdict]) -> str:
     # Silver can only be recomputed from bronze.
     refused = {verdict.table for verdict in verdicts if not verdict.may_continue}
     if refused <= set(where.pipeline.gold_names):
-        return f"recompute gold from silver with: {where.command('repair', '--hop gold')}"
+        remedy = f"recompute gold from silver with: {where.command('repair', '--hop gold')}"
+        redefined = [verdict.table for verdict in verdicts if verdict.standing == "redefined"]
+        if redefined != list(refused):
+            return remedy
+        run = where.command("backfill run", f"--table {redefined[0]}")
+        return (
+            f"{remedy}; or that table alone with: {run}, then {where.command('backfill promote')}"
+        )
     run, promote = where.command("backfill run"), where.command("backfill promote")
     return f"rebuild the tables with: {run}, then {promote}"
 

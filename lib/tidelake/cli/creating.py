@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -24,10 +25,15 @@ from tidelake.config.places import standard_environments
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import PLAIN
 
+if TYPE_CHECKING:
+    from tidelake.cli.init.draft import Draft
+
 _SKELETON = files("tidelake.cli") / "skeleton"
 # Under their real names, tools would take these for files of the package.
 _HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 _EXAMPLE = "orders"
+# The project's name, in the files here and in those of a bundle template.
+_PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
 
 
 @click.command()
@@ -39,15 +45,49 @@ _EXAMPLE = "orders"
     help="Infer its pipeline from these, as init does.",
 )
 @click.option("--name", help="Name of that pipeline.")
+@click.option("--bundle-template", is_flag=True, help="Make a template for databricks bundle init.")
 @inferring
-def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices: Any) -> None:
+def new(
+    folder: Path,
+    sample: str | None,
+    name: str | None,
+    bundle_template: bool,
+    yes: bool,
+    **choices: Any,
+) -> None:
     """Create a project: a pipeline, tests, bundle and CI file."""
-    project = _project_of(folder)
+    project = _PROJECT if bundle_template else _project_of(folder)
     _refuse_used(folder)
+    is_any_given = _is_any_given(click.get_current_context())
+    if bundle_template:
+        if sample is not None or is_any_given:
+            raise UsageError(
+                "a template has no sample: its projects begin with the example of tidelake new "
+                "DIR. Leave out --from and the options about a sample"
+            )
+        _write_template(folder, **choices)
+        return
+    if sample is None and is_any_given:
+        raise UsageError("options about a sample need one: tidelake new DIR --from SAMPLE")
+    is_asked = sample is not None and not yes and sys.stdin.isatty()
+    draft, written = _make(folder, project, sample, name, interactive=is_asked, **choices)
+    show(draft, written)
+    say(f"Made a project in {folder}; README.md says what each file is.")
+    if sample is not None and isinstance(draft.source, str):
+        say(
+            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
+            "such as ${root}/landing/" + draft.name
+        )
+    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
+    say_next(commands)
+
+
+def _make(
+    folder: Path, project: str, sample: str | None, name: str | None, **choices: Any
+) -> tuple[Draft, list[str]]:
+    """Write the files of a project; return its pipeline, and the paths of the pipeline's files."""
     # Any place will do to validate a definition; not that of a project around this one.
     environment = Environment(name="local", root=folder / "lakehouse")
-    if sample is None and _is_any_given(click.get_current_context()):
-        raise UsageError("options about a sample need one: tidelake new DIR --from SAMPLE")
     path = None
     if sample is None:
         # A landing folder that is under the root everywhere, so that it deploys unchanged.
@@ -61,7 +101,6 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
             None,
             layout=(folder, folder),
             environment=environment,
-            interactive=path is None and not yes and sys.stdin.isatty(),
             path=path,
             **choices,
         )
@@ -69,22 +108,34 @@ def new(folder: Path, sample: str | None, name: str | None, yes: bool, **choices
         # Options of init, for which there is one here.
         text = re.sub("--(sample|source)\\b", "--from", str(error))
         raise type(error)(text) from error
-    names = {"__project__": project, "__pipeline__": draft.name, "__version__": __version__}
+    names = {_PROJECT: project, "__pipeline__": draft.name, "__version__": __version__}
     for place, content in _files():
         _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], content))
     for file in standard_environments():
         text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
         _write(folder / "environments" / file.name, text)
     _add_schemas(folder)
-    show(draft, written)
-    say(f"Made a project in {folder}; README.md says what each file is.")
-    if path is None and isinstance(draft.source, str):
-        say(
-            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
-            "such as ${root}/landing/" + draft.name
-        )
-    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
-    say_next(commands)
+    return draft, written
+
+
+def _write_template(folder: Path, **choices: Any) -> None:
+    """Write the files of a project with the project's name as a variable of a Go template."""
+    with TemporaryDirectory() as above:
+        made = Path(above) / "project"
+        _make(made, _PROJECT, None, None, interactive=False, **choices)
+        for file in sorted(one for one in made.rglob("*") if one.is_file()):
+            place = folder / "template" / _VARIABLE / file.relative_to(made)
+            text = file.read_text(encoding="utf-8")
+            # Any other file is copied as it is. Git would take a .gitignore for one of its own,
+            # and leave the example's data out of a repository of templates.
+            if _PROJECT in text or file.name == ".gitignore":
+                place = place.with_name(f"{place.name}.tmpl")
+                text = text.replace("{{", '{{"{{"}}').replace(_PROJECT, _VARIABLE)
+            _write(place, text)
+    schema = "databricks_template_schema.json"
+    _write(folder / schema, (_SKELETON / schema).read_text(encoding="utf-8"))
+    say(f"Made a template in {folder}; its projects are those of tidelake new.")
+    say_next([f"databricks bundle init {shlex.quote(str(folder))}"])
 
 
 def _add_schemas(folder: Path) -> None:
@@ -126,7 +177,7 @@ def _is_any_given(context: click.Context) -> bool:
     return any(
         context.get_parameter_source(name) == given
         for name in context.params
-        if name not in ("folder", "sample", "yes")
+        if name not in ("folder", "sample", "yes", "bundle_template")
     )
 
 

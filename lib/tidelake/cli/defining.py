@@ -249,6 +249,8 @@ def list_pipelines(where: Place) -> None:
     if where.lake.catalog is not None:
         say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
     for one in found:
+        for table in one["to_fill"]:
+            say(f"{table} is not filled yet: the next run of {one['pipeline']} fills it")
         if one["error"]:
             name = one["pipeline"]
             say(f"{name} is invalid; see {where.typed('tidelake validate', name)}")
@@ -256,12 +258,14 @@ def list_pipelines(where: Place) -> None:
 
 def _listed(name: str, where: Place) -> dict[str, Any]:
     """Describe a pipeline as JSON; of an invalid one only its name, its file and the error."""
+    from tidelake.ops.status import tables_to_fill  # noqa: PLC0415
+
     runs: dict[str, str | None] = dict.fromkeys(HOPS)
     try:
         pipeline = where.load(name)
     except UsageError as error:
         known = {"pipeline": name, "file": getattr(error, "file", None), "error": str(error)}
-        return known | {"kind": None, "source": None, "tables": [], "runs": runs}
+        return known | {"kind": None, "source": None, "tables": [], "to_fill": [], "runs": runs}
     tables = {hop: where.lake.closing_tables(pipeline, hop) for hop in HOPS}
     # The log of a table in a catalog is read through Spark.
     for hop, own in tables.items() if where.lake.catalog is None else ():
@@ -274,6 +278,7 @@ def _listed(name: str, where: Place) -> dict[str, Any]:
         "kind": pipeline.kind,
         "source": described(pipeline.source),
         "tables": [table.name for own in tables.values() for table in own],
+        "to_fill": tables_to_fill(where.lake, pipeline) if where.lake.catalog is None else [],
         "runs": runs,
         "error": None,
     }

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Sequence
 
 import click
 
-from tidelake.errors import TidelakeError
+from tidelake.errors import MachineError, TidelakeError
 from tidelake.object_store import store_error
 from tidelake.spark.session import kept_log
 from tidelake.visible import is_of_spark, kind_of, visible
 
 UNEXPECTED = 1
 INTERRUPTED = 130
+# What the extra `local` installs, and what comes with it.
+_LOCAL = frozenset({"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 
 
 def say(message: str) -> None:
@@ -52,6 +54,10 @@ def message_of(error: Exception) -> tuple[str, int]:
         return f"tidelake: {stored}", stored.exit_code
     if is_of_spark(error):
         return f"tidelake: {kind_of(error)}\nFull log: {kept_log(error)}", UNEXPECTED
+    package = (error.name or "").partition(".")[0] if isinstance(error, ImportError) else ""
+    if package in _LOCAL and isinstance(error, ModuleNotFoundError):
+        remedy = "Install it with: pip install 'tidelake[local]'"
+        return f"tidelake: {package} is not installed. {remedy}", MachineError.exit_code
     if not isinstance(error, OSError):
         raise error
     # Most often a full disk; the operating system's message is enough.

@@ -18,13 +18,14 @@ from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.cli.selecting import Result, chosen_names, in_order, run_each
-from tidelake.config import Detection, FilesSource, Pipeline
+from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.places import only_pipeline
+from tidelake.config.publishing import refuse_unset
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
@@ -100,19 +101,24 @@ def run(
 def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None:
     """Print what a run would read, after the checks that need no Spark."""
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
-    from tidelake.ops.status import waiting_input  # noqa: PLC0415
+    from tidelake.ops.status import tables_to_fill, waiting_input  # noqa: PLC0415
 
     refuse_unready(place.environment)
     found: list[tuple[str, Hop, int | None]] = []
+    to_fill: list[str] = []
     for pipeline in pipelines:
         if "bronze" in hops_of(hop):
             _check_source(place, pipeline)
         waiting = waiting_input(place.lake, pipeline)
         found += [(pipeline.name, one, waiting[one]) for one in hops_of(hop) if one in waiting]
+        to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops_of(hop) else ()
     columns = ("pipeline", "hop", "waiting")
-    if not place.printed({"waiting": [dict(zip(columns, row, strict=True)) for row in found]}):
+    listed = [dict(zip(columns, row, strict=True)) for row in found]
+    if not place.printed({"waiting": listed, "to_fill": to_fill}):
         rows = [[*row[:2], "unknown" if row[2] is None else row[2]] for row in found]
         print_table(columns, rows, title="Waiting input")
+        for table in to_fill:
+            say(f"{table} is not filled yet: it is filled from silver first.")
         say(
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."
@@ -165,6 +171,8 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
     from tidelake.ops.status import little_waits  # noqa: PLC0415
 
     refuse_unready(place.environment)
+    for pipeline in pipelines if "gold" in hops_of(hop) and place.environment.publish else ():
+        refuse_unset(pipeline.published)
     brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
     with started(place, "brief" if brief else "bulk", pipelines) as run:
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
@@ -173,7 +181,7 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
             say(f"{pipeline.name}:")
             _check_source(place, pipeline)
             with observing(replace(run, pipeline=pipeline), when, place.typed) as observed:
-                run_hops(observed, hops_of(hop), when)
+                run_hops(observed, hops_of(hop), when, publishes=True)
 
         results = run_each(pipelines, run_one, run.stop)
     document = {"pipelines": [asdict(result) for result in results]}
@@ -196,6 +204,8 @@ def run_pipeline(
     for definition in (*first, pipeline) if "bronze" in hops else ():
         _check_source(place, definition)
     refuse_unready(place.environment)
+    if "gold" in hops and place.environment.publish:
+        refuse_unset(pipeline.published)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
@@ -207,7 +217,7 @@ def run_pipeline(
         if first:
             say(f"{pipeline.name}:")
         with observing(run, when, place.typed) as observed:
-            run_hops(observed, hops, when, held=True, cold=brief)
+            run_hops(observed, hops, when, held=True, cold=brief, publishes=True)
 
 
 def run_dimensions(place: Place, trigger: str) -> None:
@@ -237,6 +247,13 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
+    named = pipeline.source.table if isinstance(pipeline.source, DeltaSource) else None
+    if named is not None and place.environment.catalog is None:
+        raise SourceError(
+            f"{pipeline.file}: source.table is {named}, a name in a catalog, and environment "
+            f"{place.environment.name} has none. Name one that has with --env, or a folder with "
+            "--source"
+        )
     if isinstance(pipeline.source, FilesSource):
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))

@@ -102,24 +102,37 @@ _from = click.option(
     "--from",
     "start",
     type=click.Choice(["bronze", "silver"]),
-    default="bronze",
-    show_default=True,
+    show_default="bronze; with --table silver",
     help="Layer to read; silver rebuilds gold only.",
 )
+_table = click.option("--table", metavar="NAME", help="Only this gold table, from silver.")
+
+
+def _started_from(start: Start | None, table: str | None) -> Start:
+    if start == "bronze" and table:
+        raise UsageError("--table recomputes a gold table from silver: leave out --from bronze")
+    return start or ("silver" if table else "bronze")
+
+
+def _known_table(table: str | None, where: Place) -> str | None:
+    from tidelake.replay.table_backfill import gold_table  # noqa: PLC0415
+
+    return gold_table(where.lake, where.pipeline, table).target.table.name if table else None
 
 
 @backfill.command()
 @_from
+@_table
 @reporting
-def plan(start: Start, where: Place) -> None:
+def plan(start: Start | None, table: str | None, where: Place) -> None:
     """Show what a backfill would read and an estimated time."""
-    _show_plan(start, where)
+    _show_plan(_started_from(start, table), where, _known_table(table, where))
 
 
-def _steps(start: Start, where: Place) -> list[Step]:
+def _steps(start: Start, where: Place, table: str | None = None) -> list[Step]:
     from tidelake.replay.backfill import plan as replay_plan  # noqa: PLC0415
 
-    return replay_plan(where.lake, where.pipeline, start)
+    return replay_plan(where.lake, where.pipeline, start, table)
 
 
 def _print_steps(steps: Sequence[Step], title: str) -> None:
@@ -129,17 +142,18 @@ def _print_steps(steps: Sequence[Step], title: str) -> None:
     print_table(["hop", "reads", "version", "rows", "fills", "estimate"], rows, title=title)
 
 
-def _show_plan(start: Start, where: Place) -> None:
-    from tidelake.replay.backfill import read_state  # noqa: PLC0415
+def _show_plan(start: Start, where: Place, table: str | None) -> None:
+    from tidelake.replay.backfill import read_state, table_option  # noqa: PLC0415
 
-    name, steps = where.pipeline.name, _steps(start, where)
+    name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
         return
     _print_steps(steps, f"Backfill of {name} from {start}")
     state = read_state(where.lake, where.pipeline)
     if state is not None:
         say(f"The last backfill of {name} is {state.stage}.")
-    say(f"Live tables are not changed. Start with: {where.command('backfill run')}")
+    command = where.command("backfill run", table_option(table).strip())
+    say(f"Live tables are not changed. Start with: {command}")
 
 
 def _minutes(seconds: float | None) -> str:
@@ -150,12 +164,14 @@ def _minutes(seconds: float | None) -> str:
 
 @backfill.command()
 @_from
+@_table
 @moment_option("--start", "first", help="From this arrival (bronze) or event time (silver), UTC.")
 @moment_option("--end", "last", help="Silver only: gold before this event time (UTC).")
 @duration_option("--for", "length", help="Range length from --start, instead of --end.")
 @changing
 def run(
-    start: Start,
+    start: Start | None,
+    table: str | None,
     first: datetime | None,
     last: datetime | None,
     length: timedelta | None,
@@ -163,6 +179,9 @@ def run(
     where: Place,
 ) -> None:
     """Fill the green tables; run again to add new arrivals."""
+    start, table = _started_from(start, table), _known_table(table, where)
+    if table and (first or last or length):
+        raise UsageError("--table recomputes all of a table: leave out --start, --end and --for")
     if length is not None:
         if first is None or last is not None:
             raise UsageError("--for replaces --end and needs --start: give --start and --for")
@@ -179,13 +198,14 @@ def run(
     if dry_run:
         if first:
             say("The rows and the estimate are those of whole tables, not of the range.")
-        _show_plan(start, where)
+        _show_plan(start, where, table)
         return
     with started(where) as context:
         from tidelake.replay.backfill import build  # noqa: PLC0415
 
         span = (first, last) if first and last else None
-        state = build(context, start, span, since=first if start == "bronze" else None)
+        since = first if start == "bronze" else None
+        state = build(context, start, span, since=since, table=table)
     if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
         say(f"Built. Compare with: {where.command('backfill compare')}")
 
@@ -237,7 +257,7 @@ def promote(dry_run: bool, where: Place) -> None:
 
     if dry_run:
         state = replay.need_promotable(where.lake, where.pipeline)
-        before = replay.replaced_versions(where.lake, where.pipeline, state.start)
+        before = replay.replaced_versions(where.lake, where.pipeline, state)
         _show_swap(before, "version replaced", "Nothing was replaced.", where)
         return
     with started(where) as context:

@@ -84,6 +84,15 @@ def _show_status(status: Status) -> None:
         print_line(
             f"  {table}: an expression failed on {rows:,} events; its value is null for them"
         )
+    for table in status.to_fill:
+        print_line(f"  {table} is not filled yet: the next run of hop gold fills it from silver")
+    for topic in status.topics:
+        place = f"  {topic.table} is published to topic {topic.topic}"
+        if topic.version is None:
+            print_line(f"{place} by the next run")
+        else:
+            waiting = "an unknown number of" if topic.waiting is None else f"{topic.waiting:,}"
+            print_line(f"{place} up to version {topic.version}; {waiting} versions wait")
     if status.source is not None:
         _show_lag(status.source)
 

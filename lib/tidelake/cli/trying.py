@@ -15,8 +15,8 @@ from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import Place, as_json, located, placed, port_option
 from tidelake.cli.render import print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
+from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
-from tidelake.config.source import Address, address_of, is_address
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.folders import folder as named_folder

@@ -299,7 +299,9 @@ def _unknown_key(loc: tuple[str | int, ...], model: type[BaseModel]) -> str:
         found = list(_models_in(inner)) or tagged or found
     known = [field.alias or name for name, field in found[0].model_fields.items()]
     known += getattr(found[0], "keys_of_loader", ())
-    return f"unknown key{suggestion(str(loc[-1]), known)} (known: {', '.join(known)})"
+    elsewhere: dict[str, str] = getattr(found[0], "keys_elsewhere", {})
+    message = f"unknown key{suggestion(str(loc[-1]), known)} (known: {', '.join(known)})"
+    return elsewhere.get(str(loc[-1]), message)
 
 
 def _models_in(annotations: Iterable[Any]) -> Iterator[type[BaseModel]]:

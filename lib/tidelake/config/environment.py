@@ -27,6 +27,14 @@ _REMOVED: dict[KeyPath, str] = {
         "is a sink that was removed; leave it out, and set prometheus: HOST:PORT or table: true"
     ),
 }
+# Keys that only tables under a root obey, and what a catalog has instead.
+_OF_A_ROOT = {
+    "limits": (
+        ", and limit the input of bronze in the pipeline file, such as max_files_per_trigger or "
+        "max_offsets_per_trigger under source: a batch of silver or gold takes all commits"
+    ),
+    "locks": ": the tables themselves keep two writers apart",
+}
 REMOTE_VARIABLE = "SPARK_REMOTE"
 INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
 Trigger = Annotated[
@@ -159,11 +167,12 @@ class Environment(Model):
             marks.
         master: Spark's master; None where the cluster decides.
         remote: A server of Spark Connect, instead of a master.
-        limits: Maximum input of a micro-batch.
+        limits: Maximum input of a micro-batch, where tables are under ``root``; refused with
+            ``catalog``.
         locks: ``required``: a hop is refused if the file system has no locks; ``none``: it runs
             without, each append of a batch carries a transaction id, and you must ensure that
-            only one process at a time writes a pipeline. No effect in a catalog or on an object
-            store.
+            only one process at a time writes a pipeline. Refused with ``catalog``; no effect on
+            an object store.
         recovery_horizon: How long files that tables no longer reference are kept at least.
         spark: Settings of the session.
         triggers: Default triggers of a run, for when ``--trigger`` is not given.
@@ -172,6 +181,8 @@ class Environment(Model):
         metrics: Where a run reports metrics of its batches.
         alerts: Where alerts are sent, in addition to the messages of a run.
         lineage: Where OpenLineage events are sent; None to send none.
+        publish: Whether runs publish gold tables to the topics of the pipeline file. Turn it off
+            where trial data is processed.
         consistent_views: Whether each epoch replaces the views ``gold.<name>__consistent``, which
             any SQL tool can read; only with a catalog.
     """
@@ -191,6 +202,7 @@ class Environment(Model):
     metrics: Metrics = Metrics()
     alerts: AlertTargets = AlertTargets()
     lineage: Lineage | None = None
+    publish: Annotated[bool, Field(strict=True)] = True
     consistent_views: Annotated[bool, Field(strict=True)] = False
 
     @property
@@ -288,5 +300,8 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
         yield Finding(
             ("master",), "is allowed with root only; with a catalog the runtime already exists"
         )
+    for key in _OF_A_ROOT if catalog is not None and not has_root else ():
+        if key in raw:
+            yield Finding((key,), f"has no effect with catalog; leave it out{_OF_A_ROOT[key]}")
     if root is None and catalog is None and not has_root:
         yield Finding(("root",), "root or catalog is required: the location of the tables")

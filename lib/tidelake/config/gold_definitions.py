@@ -6,20 +6,27 @@ from collections.abc import Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
-from typing import Annotated, Literal, NamedTuple, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
-from pydantic import BeforeValidator, Field, PrivateAttr, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PrivateAttr,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from tidelake.config.expressions import columns_in
 from tidelake.config.model import (
-    Documented,
     Duration,
     Model,
     PositiveDuration,
     PositiveInt,
-    matching,
     suggestion,
 )
+from tidelake.config.publishing import Publishable
+from tidelake.config.source import TopicName
 from tidelake.config.table_settings import TableSettings
 from tidelake.names import ColumnName, TableName
 
@@ -172,7 +179,7 @@ Measures = Annotated[
 ]
 
 
-class GoldTable(TableSettings, Documented):
+class GoldTable(TableSettings, Publishable):
     """One gold table.
 
     Attributes:
@@ -181,6 +188,8 @@ class GoldTable(TableSettings, Documented):
         where: SQL condition over silver; other events are ignored.
         keys: Columns of silver to group by.
         measures: Column name to one aggregate of a SQL expression, ``{total: {sum: value}}``.
+        derive: Column name to SQL over the row's bounds, keys and measures,
+            ``{rate: "clicks / events"}``.
     """
 
     name: TableName
@@ -188,6 +197,15 @@ class GoldTable(TableSettings, Documented):
     where: str | None = None
     keys: tuple[str, ...] = ()
     measures: Measures
+    derive: dict[ColumnName, str] = Field(default_factory=dict)
+
+    @model_serializer(mode="wrap")
+    def _dump(self, dump: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = dump(self)
+        # Commits name a hash of the dump, also those of versions that did not know the key.
+        if not found.get("derive"):
+            found.pop("derive", None)
+        return found
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -197,7 +215,7 @@ class GoldTable(TableSettings, Documented):
             bounds = ("session_id", "session_start", "session_end")
         elif isinstance(self.window, GlobalWindow):
             bounds = ()
-        return (*bounds, *self.keys, *(measure.name for measure in self.measures))
+        return (*bounds, *self.keys, *(measure.name for measure in self.measures), *self.derive)
 
 
 class LeftSide(Model):
@@ -226,7 +244,7 @@ class RightSide(Model):
     columns: Annotated[dict[ColumnName, str], Field(min_length=1)]
 
 
-class Join(TableSettings, Documented):
+class Join(TableSettings, Publishable):
     """A gold table with one row per left event.
 
     Attributes:
@@ -237,6 +255,10 @@ class Join(TableSettings, Documented):
         within: The maximum time from the left event to the right one.
         type: ``left`` keeps left events without a match, ``inner`` drops them.
     """
+
+    keys_elsewhere: ClassVar[dict[str, str]] = {
+        "derive": "is for tables of gold; write the expression under left.columns or right.columns"
+    }
 
     name: TableName
     left: LeftSide
@@ -319,19 +341,13 @@ class FastLane(Model):
             sent twice.
     """
 
-    topic: Annotated[
-        str,
-        matching(
-            r"[A-Za-z0-9._-]{1,249}",
-            "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
-        ),
-    ]
+    topic: TopicName
     pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
 
 
-class Detection(TableSettings, Documented):
+class Detection(TableSettings, Publishable):
     """A gold table with one row per event and rule that the event broke.
 
     Attributes:
@@ -344,6 +360,10 @@ class Detection(TableSettings, Documented):
         impossible_travel: See :class:`ImpossibleTravel`.
         fast: The fast lane; None to have none.
     """
+
+    keys_elsewhere: ClassVar[dict[str, str]] = {
+        "derive": "is for tables of gold; write the expression under columns"
+    }
 
     name: TableName
     features: TableName

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tidelake import names
+from tidelake.config.addresses import override_source
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
@@ -22,15 +23,16 @@ from tidelake.config.pipeline import (
     PipelineFile,
     Quality,
     completed_changes,
-    prefilter_findings,
 )
 from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
+from tidelake.config.publishing import publish_findings
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,
     duplicate_tables,
     envelope_of,
     lookup_findings,
+    prefilter_findings,
     section_findings,
     settings_findings,
     validated_section,
@@ -45,7 +47,7 @@ from tidelake.config.sharing import (
     replaced,
     tables_in,
 )
-from tidelake.config.source import base_paths, override_source, source_findings
+from tidelake.config.source import base_paths, source_findings
 from tidelake.errors import ConfigError, UsageError, Violation
 
 
@@ -82,6 +84,7 @@ def load_pipeline(
     pipeline = document.validated(PipelineFile, raw)
     findings += [*section_findings(raw), *combination_findings(raw), *duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
+    findings += publish_findings(raw, in_prod=environment.name == "prod")
     dimensions: dict[str, Pipeline] = {}
     suite = avro = None
     of_suite: list[Violation] = []

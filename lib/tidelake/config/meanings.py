@@ -95,6 +95,8 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         own = _own(inherited, gold.keys) | {
             measure.name: _measured(measure) for measure in gold.measures
         }
+        derived = {name: _one_line(sql) for name, sql in gold.derive.items()}
+        own |= {name: f"Computed from the row: {sql}." for name, sql in derived.items()}
         yield f"gold.{gold.name}", _described(gold, _row_of(gold), own)
     for join in pipeline.joins:
         standard = "One row a left event, its first match beside it."
@@ -125,10 +127,14 @@ def _own(inherited: Mapping[str, str], columns: Sequence[str]) -> dict[str, str]
 
 
 def _measured(measure: Measure) -> str:
-    sql = " ".join(measure.expression.split())
+    sql = _one_line(measure.expression)
     if sql == "*":
         return "Number of events."
     return _MEASURES[measure.aggregate].format(sql, (measure.p or 0) * 100)
+
+
+def _one_line(sql: str) -> str:
+    return " ".join(sql.split())
 
 
 def _row_of(gold: GoldTable) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -12,7 +12,6 @@ from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
-from tidelake.config.document import Finding
 from tidelake.config.expectations import Expectation, RuleBody, Suite
 from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
@@ -25,6 +24,7 @@ from tidelake.config.model import (
     matching,
     written,
 )
+from tidelake.config.publishing import Publish
 from tidelake.config.source import (
     CHANGE_COLUMNS,
     CsvFormat,
@@ -49,6 +49,9 @@ from tidelake.names import (
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _MAX_PRECISION = 38
+# Types that sqlglot infers as Spark does, unless decimals are involved.
+_SURE_TYPES = frozenset(["BIGINT", "DOUBLE", "BOOLEAN", "STRING"])
+_FRACTION = re.compile(r"\.\d|\d\.")
 _FIXED_TYPES = {
     "count": "BIGINT",
     "count_if": "BIGINT",
@@ -304,6 +307,13 @@ class PipelineFile(Documented):
         return tuple(f"gold.{name}" for name in names)
 
     @property
+    def published(self) -> dict[str, Publish]:
+        """The topics of the gold tables that are published, by logical name."""
+        tables: tuple[GoldTable | Join | Detection, ...]
+        tables = (*self.gold, *self.joins, *self.detections)
+        return {f"gold.{one.name}": one.publish for one in tables if one.publish}
+
+    @property
     def aggregates(self) -> tuple[GoldTable, ...]:
         """The gold tables of windows and measures, the features of detections included."""
         return (*self.gold, *(detection.hours for detection in self.detections))
@@ -416,24 +426,6 @@ def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str,
     return defaults | event
 
 
-def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
-    """Find expressions that use bronze columns: the prefilter compares payloads only."""
-    if pipeline.dedup.prefilter == "none":
-        return
-    if pipeline.envelope:
-        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
-        return
-    event = pipeline.event
-    payload = {field.name.lower() for field in event.fields}
-    expressions = {"id": event.id, "time": event.time, "where": event.where}
-    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    for key, sql in expressions.items():
-        used = (columns_in(sql) if sql else set()) & set(BRONZE_COLUMNS) - payload
-        if used:
-            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
-            yield Finding(("dedup", "prefilter"), message)
-
-
 def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:
     """Return the types of the columns that an event's expressions may use: payload and bronze."""
     payload = {field.name: field.type.sql for field in event.fields}
@@ -458,7 +450,16 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
     found: dict[str, str | None] = {
         name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
     }
-    return found | {measure.name: measured_type(measure, silver) for measure in gold.measures}
+    found |= {measure.name: measured_type(measure, silver) for measure in gold.measures}
+    return found | {name: _derived_type(sql, found) for name, sql in gold.derive.items()}
+
+
+def _derived_type(sql: str, columns: Types) -> str | None:
+    used = columns_in(sql)
+    kinds = [kind or "" for name, kind in columns.items() if name.lower() in used]
+    kind = type_of(sql, columns)
+    has_decimals = _FRACTION.search(sql) or any(one.startswith("DECIMAL") for one in kinds)
+    return kind if kind in _SURE_TYPES and not has_decimals else None
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:

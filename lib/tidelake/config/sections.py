@@ -13,7 +13,7 @@ from pydantic import BaseModel, ValidationError
 from tidelake import names
 from tidelake.config.document import Finding, KeyPath, dotted, findings_of
 from tidelake.config.environment import Environment
-from tidelake.config.expressions import expression_problems, type_of
+from tidelake.config.expressions import columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import (
     Detection,
     GoldTable,
@@ -30,6 +30,7 @@ from tidelake.config.pipeline import (
     PipelineFile,
     Quality,
     Transform,
+    gold_types,
     payload_types,
     selected_columns,
 )
@@ -122,6 +123,9 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
             columns |= {column: None for entry in enrich.values() for column in entry.columns}
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
+        # Substitutes have other columns.
+        is_whole = _is_valid(GoldTable, raw["gold"][index])
+        yield from _derive_findings(table, ("gold", index), columns, is_whole=is_whole)
     for index, join in _validated_items(Join, raw.get("joins")).items():
         yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
     for index, detection in _validated_items(Detection, raw.get("detections")).items():
@@ -132,6 +136,14 @@ def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
     items = raw if isinstance(raw, list) else []
     valid = ((index, validated_section(model, item)) for index, item in enumerate(items))
     return {index: item for index, item in valid if item is not None}
+
+
+def _is_valid(model: type[BaseModel], raw: object) -> bool:
+    try:
+        model.model_validate(raw)
+    except ValidationError:
+        return False
+    return True
 
 
 def validated_section(model: type[_M], raw: object) -> _M | None:
@@ -300,6 +312,27 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
             yield from _sql_findings(place, measure.expression, columns)
 
 
+def _derive_findings(
+    table: GoldTable, path: KeyPath, columns: Columns, *, is_whole: bool
+) -> Iterator[Finding]:
+    own = table.model_copy(update={"derive": {}})
+    silver = columns if isinstance(columns, Mapping) else {}
+    known = gold_types(own, silver) | dict.fromkeys(table.derive)
+    taken = dict.fromkeys(map(str.lower, own.columns), "already a column of this table")
+    others = {name.lower(): name for name in table.derive if name.lower() not in taken}
+    taken |= dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
+    for name, sql in table.derive.items():
+        place = (*path, "derive", name)
+        if name.lower() in taken:
+            yield Finding(place, f"is {taken[name.lower()]}; choose another name")
+        taken.setdefault(name.lower(), "already a derived column of this table")
+        problems = expression_problems(sql, known if is_whole else None)
+        yield from (Finding(place, problem) for problem in problems)
+        for used in sorted(columns_in(sql) & others.keys()) if not problems else ():
+            message = f"uses {others[used]}, which is derived too; write its expression instead"
+            yield Finding(place, message)
+
+
 def _join_findings(
     join: Join, path: KeyPath, columns: Columns, pipeline: object
 ) -> Iterator[Finding]:
@@ -390,3 +423,21 @@ def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     for table, path, known in tables:
         for name in table.comments:
             yield from _name_finding((*path, "comments", name), name, known)
+
+
+def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:
+    """Find expressions that use bronze columns: the prefilter compares payloads only."""
+    if pipeline.dedup.prefilter == "none":
+        return
+    if pipeline.envelope:
+        yield Finding(("dedup", "prefilter"), "operator cannot be combined with source.envelope")
+        return
+    event = pipeline.event
+    payload = {field.name.lower() for field in event.fields}
+    expressions = {"id": event.id, "time": event.time, "where": event.where}
+    expressions |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
+    for key, sql in expressions.items():
+        used = (columns_in(sql) if sql else set()) & set(names.BRONZE_COLUMNS) - payload
+        if used:
+            message = f"operator supports payload fields only; event.{key} uses {', '.join(used)}"
+            yield Finding(("dedup", "prefilter"), message)

@@ -1,4 +1,4 @@
-"""Sources of a pipeline: models, checks across keys, and addresses of topics."""
+"""Sources of a pipeline: models, and checks across keys."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import codecs
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,10 +13,10 @@ from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from tidelake.config.document import Document, Finding
+from tidelake.config.document import Finding, KeyPath
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
-from tidelake.errors import UsageError
 from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
+from tidelake.names import quoted
 
 Format = Literal["json", "avro"]
 FileFormat = Literal["json", "csv", "parquet", "avro"]
@@ -28,6 +27,13 @@ CHANGE_COLUMNS = {"op": "STRING", "source_time": "TIMESTAMP", "source_position":
 _SECRET_NAME = "[A-Za-z0-9_.@-]{1,128}"
 REFERENCE = re.compile(f"(env:[A-Za-z_][A-Za-z0-9_]*|secret:{_SECRET_NAME}/{_SECRET_NAME})")
 _TOPIC = re.compile("[A-Za-z0-9._-]{1,249}")
+TopicName = Annotated[
+    str,
+    matching(
+        _TOPIC.pattern,
+        "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
+    ),
+]
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
@@ -127,6 +133,22 @@ class CsvFormat(Model):
 _PATTERN = re.compile(r"[{}\[\],*?\\]")
 
 
+def _usable(path: str) -> str:
+    if problem := problem_of(path):
+        raise ValueError(f"{path} {problem}")
+    return path
+
+
+_StoredFolder = Annotated[Text, AfterValidator(_usable)]
+_InCatalog = Annotated[
+    str,
+    matching(
+        r"[A-Za-z0-9_][A-Za-z0-9_-]*(\.[A-Za-z0-9_][A-Za-z0-9_-]*){2}",
+        "must be catalog.schema.table; each name of letters, digits, _ and -",
+    ),
+]
+
+
 def _as_paths(value: object) -> object:
     """Check the path of a source, or the paths of a list; a list of one is that path."""
     written = value if isinstance(value, list | tuple) else [value]
@@ -136,7 +158,7 @@ def _as_paths(value: object) -> object:
     if not all(path.strip() for path in paths):
         raise ValueError("must not be empty")
     if len(paths) == 1:
-        return paths[0]
+        return _usable(paths[0])
     problems = []
     places = [f"{absolute(path).rstrip('/')}/" for path in paths]
     for at, (path, place) in enumerate(zip(paths, places, strict=True)):
@@ -221,6 +243,9 @@ def _client_options(options: dict[str, str]) -> dict[str, str]:
     return options
 
 
+ClientOptions = Annotated[dict[str, Setting], AfterValidator(_client_options)]
+
+
 def _starting(text: str) -> str:
     if text in ("earliest", "latest"):
         return text
@@ -267,9 +292,7 @@ class KafkaSource(Model):
     topic: Topics = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
-    options: Annotated[dict[str, Setting], AfterValidator(_client_options)] = Field(
-        default_factory=dict
-    )
+    options: ClientOptions = Field(default_factory=dict)
     format: Format = "json"
     envelope: Envelope | None = None
     registry: Registry | None = None
@@ -284,19 +307,27 @@ class DeltaSource(Model):
     Attributes:
         kind: ``delta``.
         path: The table's folder.
+        table: Instead of ``path``: the table's name in a catalog, ``catalog.schema.table``; for
+            environments with a catalog.
         max_files_per_trigger: Maximum number of files per batch.
         max_bytes_per_trigger: Maximum number of bytes per batch.
     """
 
     kind: Literal["delta"]
-    path: Text
+    path: _StoredFolder | None = None
+    table: _InCatalog | None = None
     max_files_per_trigger: PositiveInt | None = None
     max_bytes_per_trigger: ByteSize | None = None
 
     @property
     def paths(self) -> tuple[str, ...]:
-        """The path."""
-        return (self.path,)
+        """The path, unless the table is named."""
+        return () if self.path is None else (self.path,)
+
+    @property
+    def sql(self) -> str:
+        """The named table in SQL."""
+        return ".".join(map(quoted, (self.table or "").split(".")))
 
 
 class RateSource(Model):
@@ -321,6 +352,8 @@ def described(source: Source) -> str:
     if isinstance(source, KafkaSource):
         topics = (source.topic or "").replace(",", ", ")
         return f"topic {topics}" if topics else f"topics matching {source.pattern}"
+    if isinstance(source, DeltaSource) and source.table is not None:
+        return source.table
     return source.kind if isinstance(source, RateSource) else ", ".join(source.paths)
 
 
@@ -348,6 +381,9 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
         )
     if source.get("kind") == "files":
         yield from _cleaning_findings(source)
+    if source.get("kind") == "delta" and ("path" in source) == ("table" in source):
+        message = "write either path, the table's folder, or table, its name in a catalog"
+        yield Finding(("source", "path"), message)
     if source.get("kind") != "kafka":
         return
     if ("topic" in source) == ("pattern" in source):
@@ -357,13 +393,17 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
             ("source", "format"),
             "avro: write either registry, where records name their schema, or schema: FILE",
         )
-    options = source.get("options")
+    if in_prod:
+        yield from encryption_finding(("source", "options"), source.get("options"))
+
+
+def encryption_finding(path: KeyPath, options: object) -> Iterator[Finding]:
+    """Find client options that do not encrypt the connection."""
     options = options if isinstance(options, dict) else {}
     protocol = str(options.get(_PROTOCOL, "PLAINTEXT")).upper()
-    if in_prod and protocol not in _ENCRYPTED:
+    if protocol not in _ENCRYPTED:
         yield Finding(
-            ("source", "options"),
-            f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}",
+            path, f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}"
         )
 
 
@@ -425,63 +465,6 @@ def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
         yield Finding(place, "contains a user: write credentials: env:NAME instead")
     elif in_prod and address.scheme != "https":
         yield Finding(place, "must begin with https:// in prod")
-
-
-@dataclass(frozen=True)
-class Address:
-    """A topic and its broker, written ``kafka://host:port/topic``."""
-
-    bootstrap: str
-    topic: str
-
-
-# The keys of a source that describe its payloads, whatever it is read from.
-_PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
-
-
-def override_source(document: Document, path: str) -> None:
-    """Override the source of a pipeline file with a path or a topic.
-
-    Raises:
-        UsageError: The source generates its own records.
-    """
-    source = document.content.get("source")
-    if not isinstance(source, dict):
-        return
-    kind = source.get("kind")
-    if is_address(path):
-        to = address_of(path)
-        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
-        kept = {key: value for key, value in source.items() if key in keys}
-        topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
-        document.content["source"] = kept | topic_source
-    elif kind == "kafka":
-        kept = {key: source[key] for key in ("format", "envelope") if key in source}
-        document.content["source"] = {**kept, "kind": "files", "path": path}
-    elif kind == "rate":
-        raise UsageError(
-            f"{document.file}: --source cannot replace a source of kind rate, which generates its "
-            "own records"
-        )
-    else:
-        source["path"] = path
-        # Files are deleted only where the pipeline file itself says so.
-        for key in (_CLEAN, _ARCHIVE):
-            source.pop(key, None)
-
-
-def is_address(text: str) -> bool:
-    """Return whether text is the address of a topic rather than a path."""
-    return text.startswith("kafka://")
-
-
-def address_of(text: str) -> Address:
-    """Parse ``kafka://host:port/topic``, or raise a UsageError."""
-    parts = urlsplit(text)
-    topic = parts.path.strip("/")
-    if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
-        raise UsageError(f"{text} is not the address of a topic: write kafka://HOST:PORT/TOPIC")
-    return Address(parts.netloc, topic)
 
 
 def base_paths(source: object, base: Path | None) -> None:

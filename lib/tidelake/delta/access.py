@@ -5,6 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from tidelake.delta.positions import Position, files_between, rows_between
+from tidelake.delta.publications import TableChange
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 
@@ -66,6 +67,23 @@ def read_between(
     if not files:
         return None
     return spark.read.schema(load(spark, table).schema).parquet(*files)
+
+
+def changed_rows(
+    spark: SparkSession, table: Table, change: TableChange
+) -> tuple[DataFrame, DataFrame]:
+    """Read the rows before and after a version that may differ: those in both are unchanged.
+
+    Each frame has the columns that the table had at that time.
+    """
+    version = change.version
+    if not change.is_fed:
+        return load(spark, table, version=version - 1), load(spark, table, version=version)
+    reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", version)
+    rows = table.open(reader.option("endingVersion", version))
+    old = rows.where("_change_type IN ('delete', 'update_preimage')")
+    new = rows.where("_change_type IN ('insert', 'update_postimage')")
+    return old.drop(*_FEED_COLUMNS), new.drop(*_FEED_COLUMNS)
 
 
 def _inserted(changes: DataFrame) -> DataFrame:

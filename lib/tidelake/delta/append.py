@@ -7,6 +7,7 @@ current definition.
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -23,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.delta.access import load
+from tidelake.delta.access import load, properties
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Table
@@ -35,6 +36,8 @@ _SEARCHED_BY: dict[str, tuple[str, ...]] = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
     "silver": ("event_time", "ingested_at", "event_date", "_batch"),
 }
+
+_CHANGE_FEED = "delta.enableChangeDataFeed"
 
 # Delta refuses to collect statistics of other types.
 _HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -49,6 +52,7 @@ def append(
     may_add_columns: bool = False,
     replaces: bool = False,
     replaces_where: str = "",
+    may_repeat: bool = False,
 ) -> None:
     """Append or overwrite rows in one commit with metadata.
 
@@ -59,7 +63,8 @@ def append(
     ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
     the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
     columns; ``replaces_where``, an SQL condition, only the matching rows. Such a commit may be
-    repeated, so it gets no transaction id: Delta would skip a batch's second commit.
+    repeated, so it gets no transaction id: Delta would skip a batch's second commit. With
+    ``may_repeat`` it gets an id of its own.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
@@ -71,7 +76,7 @@ def append(
     if not replaces_where and (not surely_filled or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
-        suffix = "/made" if note["batch"] < 0 else ""
+        suffix = "/made" if note["batch"] < 0 else f"/{uuid.uuid4().hex}" if may_repeat else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
@@ -91,14 +96,16 @@ def ensure_table(
     meaning: Meaning | None = None,
     freedom: Freedom = "none",
     searched_by: Sequence[str] = (),
-    properties: Mapping[str, str] | None = None,
+    has_change_feed: bool = False,
+    settings: Mapping[str, str] | None = None,
 ) -> Mapping[str, str]:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
     pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError. A table that
     is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. It
-    gets these ``properties`` with the commit that creates it.
+    gets the properties ``settings`` with the commit that creates it. With ``has_change_feed`` each
+    later MERGE records the rows that it changes.
 
     Returns:
         What Spark says of a stored table, by name; empty if it was created.
@@ -107,12 +114,17 @@ def ensure_table(
     stored = evolve(spark, table, schema, freedom) if table.exists else None
     if stored is None:
         created = commented(schema, comments)
-        first = {**_properties(table, schema, searched_by), **(properties or {})}
+        first = {**_properties(table, schema, searched_by), **(settings or {})}
+        if has_change_feed:
+            first[_CHANGE_FEED] = "true"
         table.create(spark, created, first, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
-    return {} if stored is None else describe(spark, table, stored, comments)
+    details = {} if stored is None else describe(spark, table, stored, comments)
+    if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
+    return details
 
 
 def _properties(
@@ -130,7 +142,7 @@ def _properties(
         result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
     if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
-        result["delta.enableChangeDataFeed"] = "true"
+        result[_CHANGE_FEED] = "true"
     return result
 
 

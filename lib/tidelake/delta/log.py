@@ -248,9 +248,9 @@ class Commit:
         return 0 if ERASED in self.note else self.rows or 0
 
 
-def encode(note: dict[str, Any]) -> str:
-    """Encode commit metadata as Delta user metadata."""
-    return json.dumps({_NOTE: note}, separators=(",", ":"), sort_keys=True)
+def encode(note: dict[str, Any], *, key: str = _NOTE) -> str:
+    """Encode commit metadata as Delta user metadata; under another key it is of no batch."""
+    return json.dumps({key: note}, separators=(",", ":"), sort_keys=True)
 
 
 def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
@@ -267,8 +267,7 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
         if info.operation == "RESTORE":
             is_undone = _undone_by(info)
             continue
-        # A compaction in a merge's session inherits the metadata of the merge.
-        note = None if info.operation == "OPTIMIZE" else _note(info.metadata)
+        note = note_of(entry)
         if note is not None:
             rows = info.metrics.get("numOutputRows")
             copied = int(info.metrics.get("numTargetRowsCopied", 0))
@@ -304,8 +303,13 @@ def batch_reached(table: Table) -> int:
 
 
 def slowest_of(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose last batch is the oldest: it determines the progress of its hop."""
-    return min(tables, key=batch_reached, default=None)
+    """Return the table whose last batch is the oldest: it determines the progress of its hop.
+
+    Tables without a batch count only if none has one: otherwise they were added to the definition,
+    and the next run fills them.
+    """
+    filled = [table for table in tables if batch_reached(table) > CREATION]
+    return min(filled or tables, key=batch_reached, default=None)
 
 
 def oldest_version(table: Table) -> int:
@@ -338,10 +342,16 @@ def _undone_by(restore: Info) -> Callable[[Entry], bool]:
     return lambda entry: entry.info.written_at > until
 
 
-def _note(text: str | None) -> dict[str, Any] | None:
+def note_of(entry: Entry, *, key: str = _NOTE) -> dict[str, Any] | None:
+    """Return the metadata that Tidelake wrote with a commit under ``key``; None for other commits.
+
+    A compaction in a merge's session inherits the metadata of the merge, and has none here.
+    """
+    if entry.info.operation == "OPTIMIZE":
+        return None
     try:
-        data = json.loads(text or "null")
+        data = json.loads(entry.info.metadata or "null")
     except ValueError:
         return None
-    note = data.get(_NOTE) if isinstance(data, dict) else None
+    note = data.get(key) if isinstance(data, dict) else None
     return note if isinstance(note, dict) else None

@@ -98,12 +98,14 @@ class MergePlan:
             skips files only by conditions on the target alone.
         changed: Matched rows for which this is false are not updated.
         update: New values of a matched row, by column; None to take the row of ``s``.
+        failed: Number of rows on which the expression of a derived column fails.
     """
 
     rows: DataFrame
     on: str
     changed: str = "true"
     update: Mapping[str, str] | None = None
+    failed: int = 0
 
 
 class Expression(NamedTuple):
@@ -162,6 +164,15 @@ class GoldKind(ABC):
     def failed(self, key: str, events: DataFrame) -> Column:
         """Return the condition under which an expression fails on an event of input ``key``."""
         return F.lit(False)
+
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """The columns computed from others of the same row, name to SQL."""
+        return {}
+
+    def without_derived(self) -> GoldKind:
+        """Return this kind without its derived columns."""
+        return self
 
     @property
     def searched_by(self) -> tuple[str, ...]:

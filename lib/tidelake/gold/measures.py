@@ -207,9 +207,16 @@ def shown_of(table: GoldTable) -> tuple[Shown, ...]:
 
 
 def columns_of(table: GoldTable) -> list[str]:
-    """Return the measures' names, then the internal state columns."""
+    """Return the measures' names, the derived columns, then the internal state columns."""
     shown = [measure.name for measure in table.measures]
-    return shown + [state.name for state in states_of(table) if state.name not in shown]
+    states = [state.name for state in states_of(table) if state.name not in shown]
+    return [*shown, *table.derive, *states]
+
+
+def with_shown(states: DataFrame, table: GoldTable) -> DataFrame:
+    """Compute the result columns of combined states."""
+    computed = {one.name: one.over({name: name for name in one.states}) for one in shown_of(table)}
+    return states.withColumns({name: F.expr(sql) for name, sql in computed.items()})
 
 
 def _states(measure: Measure, sql: str) -> list[MeasureState]:

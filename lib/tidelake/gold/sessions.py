@@ -17,7 +17,7 @@ from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, checkpoint_with_span
-from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values
+from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values, with_shown
 from tidelake.gold.windows import Aggregated
 from tidelake.spark import tuning
 
@@ -60,11 +60,10 @@ class Sessions(Aggregated):
             f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
         )
         stored = batch.stored(self.name).alias("t").where(within)
-        changed = self.ordered(regroup(partials, stored, typed.table), GONE)
-        return MergePlan(
-            batch.frames.materialize(batch.stamped(changed))[0],
-            on=f"t.session_id = s.session_id AND {within}",
-        )
+        changed = regroup(partials, stored, typed.table)
+        rows, failed = self.materialized(batch, changed, stored.schema, GONE)
+        on = f"t.session_id = s.session_id AND {within}"
+        return MergePlan(rows, on=on, failed=failed)
 
     def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:
         """Return the length of time slices for splitting skewed keys; None if not needed.
@@ -162,15 +161,14 @@ def _group(rows: DataFrame, table: GoldTable, *, form: _Form, salt: str | None =
     numbered = rows.withColumn("_starts", starts).withColumn(
         "_session", F.sum("_starts").over(by_start.rowsBetween(Window.unboundedPreceding, 0))
     )
-    shown = shown_of(table)
-    likes = [] if form == "combine" else [F.expr(one.like).alias(one.name) for one in shown]
+    shown = [] if form == "combine" else shown_of(table)
+    likes = [F.expr(one.like).alias(one.name) for one in shown]
     grouped = numbered.groupBy(*keys, "_session").agg(
         F.min("session_start").alias("session_start"),
         F.max("session_end").alias("session_end"),
         *[F.expr(getattr(state, form)).alias(state.name) for state in states_of(table)],
         *likes,
     )
-    if form == "combine" and shown:
-        computed = {one.name: one.over({name: name for name in one.states}) for one in shown}
-        grouped = grouped.withColumns({name: F.expr(sql) for name, sql in computed.items()})
+    if form == "combine":
+        grouped = with_shown(grouped, table)
     return grouped.drop("_session")

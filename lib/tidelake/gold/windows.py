@@ -6,17 +6,20 @@ inclusive, ends exclusive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property
+from functools import cached_property, reduce
+from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
-from tidelake.columns import between, holds
+from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.gold.kinds import (
+    GONE,
     OWN,
     Expression,
     GoldBatch,
@@ -34,10 +37,13 @@ from tidelake.gold.measures import (
     to_values,
     tolerances,
     unhashed_of,
+    with_shown,
     with_terms,
 )
 
 BOUNDS = ("window_start", "window_end")
+# Internal columns: a struct of the derived values, and whether one of them failed.
+_TRIED, _FAILED = "_tried", "_failed"
 
 
 class Aggregated(GoldKind):
@@ -85,9 +91,50 @@ class Aggregated(GoldKind):
         """Return this kind with a sum of absolute values for each sum of doubles."""
         return type(self)(self.name, self.place, with_terms(self.gold, types))
 
+    @property
+    def derived(self) -> Mapping[str, str]:
+        """The columns of ``derive``."""
+        return self.gold.derive
+
+    def without_derived(self) -> GoldKind:
+        """Return the kind of the same table without ``derive``."""
+        gold = self.gold.model_copy(update={"derive": {}})
+        return type(self)(self.name, self.place, gold)
+
+    @cached_property
+    def _tried(self) -> Column:
+        return F.struct(*[try_eval(sql).alias(name) for name, sql in self.derived.items()])
+
     def ordered(self, aggregated: DataFrame, *more: str) -> DataFrame:
-        """Select the columns in the table's order."""
-        return aggregated.select(*self._leading, *columns_of(self.gold), *more)
+        """Compute the derived columns, and select the columns in the table's order."""
+        columns = (*self._leading, *columns_of(self.gold), *more)
+        if not self.derived:
+            return aggregated.select(*columns)
+        tried = {name: F.col(_TRIED).getField(name) for name in self.derived}
+        values = {name: one.getField(VALUE) for name, one in tried.items()}
+        failed = reduce(or_, [one.isNull() for one in tried.values()])
+        return (
+            aggregated.withColumn(_TRIED, self._tried)
+            .withColumns(values | {_FAILED: failed})
+            .select(*columns)
+        )
+
+    def materialized(
+        self, batch: GoldBatch, merged: DataFrame, stored: StructType, *more: str
+    ) -> tuple[DataFrame, int]:
+        """Return the checkpointed rows to merge, and on how many a derived column failed.
+
+        Derived columns are computed from the values as they will be stored, in the ``stored``
+        types: sums that are combined have wider ones.
+        """
+        if not self.derived:
+            return batch.frames.materialize(batch.stamped(self.ordered(merged, *more)))[0], 0
+        types = {one.name: one.dataType for one in stored.fields if one.name in merged.columns}
+        typed = merged.withColumns({name: F.col(name).cast(kind) for name, kind in types.items()})
+        rows = batch.stamped(self.ordered(typed, *more, _FAILED))
+        failed = F.col(_FAILED) & ~F.col(GONE) if GONE in more else F.col(_FAILED)
+        kept, counted = batch.frames.materialize(rows, F.count_if(failed).alias(_FAILED))
+        return kept.drop(_FAILED), counted.get(_FAILED) or 0
 
 
 class Windowed(Aggregated):
@@ -119,12 +166,19 @@ class Windowed(Aggregated):
                 partials, self.moment, self.moment, batch.frames
             )
             within = [between(f"t.{self.moment}", bounds)]
+        on = " AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within])
+        if self.derived:
+            # A MERGE cannot compute them: `try_eval` has no form in SQL.
+            stored = batch.stored(self.name).alias("t").where(" AND ".join(within) or "true")
+            combined = _combined(partials, stored, gold, self.identity)
+            rows, failed = self.materialized(batch, combined, stored.schema)
+            return MergePlan(rows, on=on, failed=failed)
         merged = {state.name: state.merge for state in states_of(gold)}
         # Delta casts assigned values to the stored column's type.
         update = merged | {shown.name: shown.over(merged) for shown in shown_of(gold)}
         return MergePlan(
             batch.stamped(self.ordered(partials)),
-            on=" AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within]),
+            on=on,
             update=update | {name: f"s.{name}" for name in ("_generation", "_batch")},
         )
 
@@ -144,6 +198,22 @@ def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
         table.steps = _steps(table.table)
     keys, states, columns = table.steps
     return to_values(events, table).groupBy(*keys).agg(*states).select(*columns)
+
+
+def _combined(
+    partials: DataFrame, stored: DataFrame, table: GoldTable, identity: Sequence[str]
+) -> DataFrame:
+    """Combine a batch's rows with the stored rows (alias ``t``) of the same windows and keys.
+
+    Returns:
+        The bounds and keys, the state columns and the columns shown, of the batch's windows only.
+    """
+    columns = [*identity, *[state.name for state in states_of(table)]]
+    same = [F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name in identity]
+    touched = stored.join(partials.alias("s"), on=same, how="left_semi")
+    states = partials.select(*columns).unionByName(touched.select(*columns))
+    combined = [F.expr(state.combine).alias(state.name) for state in states_of(table)]
+    return with_shown(states.groupBy(*identity).agg(*combined), table)
 
 
 def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:

@@ -13,8 +13,8 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from tidelake.config import KafkaSource
+from tidelake.config.addresses import Address
 from tidelake.config.secrets import resolved
-from tidelake.config.source import Address
 from tidelake.errors import SourceError, TidelakeError
 from tidelake.kafka import imported
 from tidelake.kafka.topic_offsets import Offsets
@@ -28,15 +28,15 @@ _JAAS = "sasl.jaas.config"
 _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 
 
-def refuse_unreachable(bootstrap: str) -> None:
+def refuse_unreachable(bootstrap: str, *, key: str = "source.bootstrap") -> None:
     """Check that one of the brokers (``host:port``, comma-separated) accepts a connection.
 
-    Kafka's own clients retry for minutes.
+    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
         raise SourceError(
-            f"no Kafka broker can be reached ({reasons}). Check source.bootstrap, "
+            f"no Kafka broker can be reached ({reasons}). Check {key}, "
             "or start one on this machine: tidelake kafka up"
         )
 

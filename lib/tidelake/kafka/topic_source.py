@@ -1,4 +1,4 @@
-"""Read Kafka topics with Spark, and describe them with Spark's Kafka client.
+"""Read Kafka topics with Spark; describe and create them with Spark's Kafka client.
 
 A stream detects lost records only when it reads their offsets. It cannot detect that a topic was
 deleted and recreated if the new one has grown past the old offsets, so bronze commits record topic
@@ -7,6 +7,7 @@ ids.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from tidelake.spark.internals import JavaError, jvm_of
 # The timeout of Kafka's own clients; the default of Spark's source is twice as long.
 _POLL_MILLISECONDS = 60_000
 _ADMIN_SECONDS = 20
+_CREATED_SECONDS = 0.1
 _CLIENT = "kafka."
 
 
@@ -82,6 +84,11 @@ class Topic:
     held: Mapping[str, tuple[int, int]]
 
     @property
+    def is_empty(self) -> bool:
+        """Whether it has no record."""
+        return all(first == end for first, end in self.held.values())
+
+    @property
     def ends(self) -> dict[str, int]:
         """The end offset of each partition."""
         return {partition: end for partition, (_, end) in self.held.items()}
@@ -110,6 +117,33 @@ def describe_topics(
             for name in names
             if (about := found.get(name))
         }
+
+
+def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic | None:
+    """Describe a topic, and create it with the broker's defaults if it does not exist.
+
+    None if Spark's JVM cannot be accessed, as with Spark Connect: then a producer creates it.
+
+    Raises:
+        SourceError: The broker does not answer, or does not create the topic.
+    """
+    found = describe_topics(spark, source, [name])
+    jvm = jvm_of(spark)
+    if found is None or jvm is None:
+        return None
+    if name not in found:
+        with _admin(jvm, source) as admin:
+            default = jvm.java.util.Optional.empty()
+            topic = jvm.org.apache.kafka.clients.admin.NewTopic(name, default, default)
+            _result(jvm, admin.createTopics(jvm.java.util.Collections.singleton(topic)).all())
+    until = time.monotonic() + _ADMIN_SECONDS
+    # The broker confirms a topic before it knows it.
+    while found is not None and name not in found and time.monotonic() < until:
+        time.sleep(_CREATED_SECONDS)
+        found = describe_topics(spark, source, [name])
+    if not found or name not in found:
+        raise SourceError(f"the Kafka broker at {source.bootstrap} did not create topic {name}")
+    return found[name]
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
@@ -11,7 +12,9 @@ from itertools import chain
 from tidelake.delta.log import last_commit, newest_version, written_at
 from tidelake.delta.notes import positions
 from tidelake.delta.positions import BEGINNING, version_at
+from tidelake.delta.publications import published_to, unpublished
 from tidelake.delta.tables import Lake, Table
+from tidelake.errors import RefusedError
 from tidelake.folders import matching
 from tidelake.ledger.query import ask
 
@@ -29,13 +32,25 @@ class Need:
     remedy: str
 
 
-def needs_of(lake: Lake, tables: Sequence[Table], *, rollbacks_since: datetime) -> list[Need]:
+def needs_of(
+    lake: Lake,
+    tables: Sequence[Table],
+    *,
+    rollbacks_since: datetime,
+    published: Sequence[str] = (),
+) -> list[Need]:
     """List the readers of older versions of some tables.
 
-    A backfill promoted before ``rollbacks_since`` can no longer be rolled back.
+    A backfill promoted before ``rollbacks_since`` can no longer be rolled back. ``published`` are
+    the names of tables whose changes go to topics.
     """
     wanted = {table.name for table in tables}
-    needed = chain(_readers(lake), _epochs(lake), _backfills(lake, rollbacks_since))
+    needed = chain(
+        _readers(lake),
+        _epochs(lake),
+        _backfills(lake, rollbacks_since),
+        _topics(table for table in tables if table.name in published),
+    )
     return [
         Need(table, at, by, remedy)
         for table, version, by, remedy in needed
@@ -76,6 +91,21 @@ def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
         for name, version in versions.items():
             by = f"epoch {number} of {pipeline}"
             yield lake.table(name), version, by, f"tidelake run {pipeline}"
+
+
+def _topics(tables: Iterable[Table]) -> Iterator[tuple[Table, int, str, str]]:
+    """Yield the version before the first change that a table's topic lacks."""
+    for table in tables:
+        reached, last = published_to(table), last_commit(table)
+        if reached is None or last is None:
+            continue
+        # If changes are gone already, no file can bring them back.
+        with suppress(RefusedError):
+            waiting = unpublished(table, reached.version)
+            if reached.begun or waiting:
+                version = reached.version if reached.begun else waiting[0].version - 1
+                by = f"topic {reached.topic} has not got further"
+                yield table, version, by, f"tidelake run {last.note['pipeline']} --hop gold"
 
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:

@@ -80,6 +80,9 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
             # The first broker names the cluster.
             broker, topic = source.bootstrap.split(",")[0], source.topic or source.pattern or ""
             sources = [LineagePlace(f"kafka://{broker}", topic)]
+        elif isinstance(source, DeltaSource) and source.table is not None:
+            catalog, _, name_in_it = source.table.partition(".")
+            sources = [LineagePlace(f"catalog:{catalog}", name_in_it)]
         elif isinstance(source, FilesSource | DeltaSource):
             sources = [LineagePlace(*namespace_of(absolute(path))) for path in source.paths]
     elif hop == "silver":

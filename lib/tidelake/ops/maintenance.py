@@ -2,7 +2,7 @@
 
 A file that a commit removed stays on disk until VACUUM. Readers of older versions need it: a
 lagging stream, a gold batch that reads silver up to its position, a query at the last epoch, a
-rollback.
+rollback, a topic to which changes are published.
 """
 
 from __future__ import annotations
@@ -82,7 +82,9 @@ def plan_upkeep(
             "recovery_horizon of the environment."
         )
     tables = _tables(lake, pipeline)
-    needs = needs_of(lake, tables, rollbacks_since=moment - horizon)
+    needs = needs_of(
+        lake, tables, rollbacks_since=moment - horizon, published=tuple(pipeline.published)
+    )
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]

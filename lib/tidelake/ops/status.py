@@ -17,12 +17,14 @@ from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, batch_reached, last_commit, slowest_of
 from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
 from tidelake.delta.positions import bytes_between, rows_between
-from tidelake.delta.tables import HOPS, Hop, Lake
-from tidelake.errors import TidelakeError
+from tidelake.delta.publications import published_to, unpublished
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.errors import RefusedError, TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import Offsets, behind, total
 from tidelake.ledger.history import history, offered_files, require_tables
+from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
@@ -118,6 +120,19 @@ class HopStatus:
 
 
 @dataclass(frozen=True)
+class TopicStatus:
+    """A gold table's topic; it has the changes up to ``version``, None before the first run.
+
+    ``waiting`` versions of the table changed rows since, None if the log no longer has them all.
+    """
+
+    table: str
+    topic: str
+    version: int | None
+    waiting: int | None
+
+
+@dataclass(frozen=True)
 class DedupStatus:
     """Accepted ids that silver's last batch searched, and rows that the prefilter dropped.
 
@@ -142,6 +157,8 @@ class Status:
         warnings: Number of silver rows that fail each rule of severity ``warning``.
         dimensions: The version that silver last used, and the total of rows without a match.
         failed: Number of events, by gold table, on which an expression failed and gave null.
+        to_fill: Gold tables that are not filled yet: the next run fills them from silver.
+        topics: The topics of gold tables that are published.
     """
 
     pipeline: str
@@ -154,7 +171,9 @@ class Status:
     warnings: Mapping[str, int]
     dimensions: tuple[DimensionUse, ...]
     failed: Mapping[str, int]
+    topics: tuple[TopicStatus, ...]
     hops: tuple[HopStatus, ...]
+    to_fill: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """Return the status with instants as ISO 8601."""
@@ -213,8 +232,28 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         warnings=dict(warnings),
         dimensions=tuple(dimensions.values()),
         failed={name: rows for name, rows in failed.items() if rows},
+        topics=tuple(
+            _topic_status(lake.table(name), to.topic) for name, to in pipeline.published.items()
+        ),
         hops=tuple(hops),
+        to_fill=tables_to_fill(lake, pipeline),
     )
+
+
+def tables_to_fill(lake: Lake, pipeline: Pipeline) -> tuple[str, ...]:
+    """List the gold tables that the next run fills from silver before its first batch."""
+    return tuple(one.name for one in unfilled_tables(lake.closing_tables(pipeline, "gold")))
+
+
+def _topic_status(table: Table, topic: str) -> TopicStatus:
+    reached = published_to(table)
+    if reached is None or reached.topic != topic:
+        return TopicStatus(table.name, topic, None, None)
+    try:
+        waiting = len(unpublished(table, reached.version)) + reached.begun
+    except RefusedError:
+        return TopicStatus(table.name, topic, reached.version, None)
+    return TopicStatus(table.name, topic, reached.version, waiting)
 
 
 def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:

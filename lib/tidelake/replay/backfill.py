@@ -32,6 +32,7 @@ from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import need_gold
+from tidelake.replay.table_backfill import fill_table
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -49,7 +50,7 @@ _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
 
 _NEXT: dict[Stage, str] = {
-    "building": "Continue with: tidelake backfill run {0}",
+    "building": "Continue with: tidelake backfill run {0}{1}",
     "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
     "promoting": "It was interrupted. Continue with: tidelake backfill promote {0}, or rollback",
     "promoted": "Roll it back with: tidelake backfill rollback {0}; begin another with: run",
@@ -88,6 +89,7 @@ class State:
         start: The layer from which it is filled.
         definition: A hash of the definition with which it is filled.
         stage: The last stage begun or completed.
+        table: The only gold table that it fills (logical name); None for all.
         before: Versions of the live tables before the swap, by logical name.
         gold_followed: Whether live gold had consumed all of live silver before the swap.
         span: Start (inclusive) and end (exclusive) of its event times, ISO 8601; None for all.
@@ -98,6 +100,7 @@ class State:
     start: Start
     definition: str
     stage: Stage = "building"
+    table: str | None = None
     before: Mapping[str, int] = field(default_factory=dict)
     gold_followed: bool = True
     span: Sequence[str] | None = None
@@ -134,13 +137,13 @@ def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
     return lake.root / "backfill" / lake.bronze(pipeline.name).bare
 
 
-def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
-    """Return the tables of a backfill that starts from a layer."""
+def green_lake(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> GreenLake:
+    """Return the tables of a backfill that starts from a layer, or of one gold table."""
     name = pipeline.name
-    own = set(pipeline.gold_names)
+    own = set(pipeline.gold_names) if table is None else {table}
     if start == "bronze":
         filled = (lake.silver, lake.quarantine, lake.late, lake.requeue)
-        own |= {table(name).name for table in filled}
+        own |= {one(name).name for one in filled}
     return GreenLake(
         folder_of(lake, pipeline),
         lake,
@@ -151,9 +154,9 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start) -> GreenLake:
     )
 
 
-def green_run(run: Run, start: Start) -> Run:
-    """Return a run whose hops fill the green tables."""
-    return replace(run, lake=green_lake(run.lake, run.pipeline, start), replays=True)
+def green_run(run: Run, start: Start, table: str | None = None) -> Run:
+    """Return a run on the green tables, whose hops fill them unless only one ``table`` is green."""
+    return replace(run, lake=green_lake(run.lake, run.pipeline, start, table), replays=True)
 
 
 def clear(run: Run) -> None:
@@ -191,8 +194,13 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
-    following = _NEXT[state.stage].format(pipeline.name)
+    following = _NEXT[state.stage].format(pipeline.name, table_option(state.table))
     return f"the backfill of {pipeline.name} is {state.stage}. {following}"
+
+
+def table_option(table: str | None) -> str:
+    """Return the option that limits a backfill to a table, after a space; empty for none."""
+    return f" --table {table}" if table else ""
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
@@ -208,7 +216,7 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
         swap.unlink(missing_ok=True)
 
 
-def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
+def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> list[Step]:
     """List what a backfill would read, with the rates at which the live hops read it.
 
     Raises:
@@ -217,21 +225,22 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start) -> list[Step]:
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     source = _source(lake, pipeline, start)
 
-    def count(table: Table) -> int:
-        return int(ask(lake, f"SELECT count(*) FROM {table.name}").rows[0][0])
+    def count(one: Table) -> int:
+        return int(ask(lake, f"SELECT count(*) FROM {one.name}").rows[0][0])
 
     steps = []
     rows = count(source)
     if start == "bronze":
         rate = rate_of(history(lake, silver)) if silver.exists else None
         own = green_lake(lake, pipeline, start).own
-        fills = tuple(sorted(table for table in own if table.startswith("silver.")))
+        fills = tuple(sorted(one for one in own if one.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
     for gold in lake.closing_tables(pipeline, "gold")[:1]:
         rate = rate_of(history(lake, gold)) if gold.exists else None
         version = newest_version(silver)
-        steps.append(Step("gold", silver.name, version, rows, pipeline.gold_names, rate))
+        fills = pipeline.gold_names if table is None else (table,)
+        steps.append(Step("gold", silver.name, version, rows, fills, rate))
     return steps
 
 
@@ -244,13 +253,19 @@ def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
 
 
 def build(
-    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+    run: Run,
+    start: Start,
+    span: Span | None = None,
+    *,
+    since: datetime | None = None,
+    table: str | None = None,
 ) -> State:
     """Fill green tables from the current contents of their input; live hops may run meanwhile.
 
     No row is late in a backfill: the result depends on bronze and the definition, but not on
     arrival times or batch boundaries. From silver, ``span`` limits the event times whose gold is
-    recomputed; from bronze, ``since`` the arrivals (UTC) that are recomputed.
+    recomputed, or ``table`` the gold tables (logical name); from bronze, ``since`` the arrivals
+    (UTC) that are recomputed.
 
     Raises:
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
@@ -273,29 +288,39 @@ def build(
         # A list, to compare equal with the state read from JSON.
         span=None if span is None else [one.isoformat() for one in span],
         since=None if since is None else since.isoformat(),
+        table=table,
     )
     built = replace(wanted, stage="built")
     if state not in (wanted, built):
         # It has another definition or range, or was swapped already.
         clear(run)
     write_state(lake, pipeline, wanted)
-    fill(run, start, span, since=since)
+    fill(run, start, span, since=since, table=table)
     write_state(lake, pipeline, built)
     return built
 
 
 def fill(
-    run: Run, start: Start, span: Span | None = None, *, since: datetime | None = None
+    run: Run,
+    start: Start,
+    span: Span | None = None,
+    *,
+    since: datetime | None = None,
+    table: str | None = None,
 ) -> None:
     """Bring green tables up to date with their input.
 
     The input that exists at the start is computed in one batch: its first commits and files may be
     gone, and one batch over all rows costs less than many. Later arrivals are processed by the
-    ordinary hops.
+    ordinary hops. A single ``table`` is computed up to where the live tables have read.
     """
-    green = green_run(run, start)
+    green = green_run(run, start, table)
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
+    if table is not None:
+        with hold_hops(green.lake, run.pipeline.name, ["gold"]) as locks:
+            fill_table(replace(run, locks=locks), table, green.lake.table(table))
+        return
     for hop in hops_in(run.pipeline)[1 if start == "bronze" else 2 :]:
         with hold_hops(green.lake, run.pipeline.name, [hop]) as locks:
             held = replace(green, locks=locks)

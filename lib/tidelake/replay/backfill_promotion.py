@@ -38,12 +38,12 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.names import ID_HASH
 from tidelake.replay.backfill import (
     Stage,
-    Start,
     State,
     fill,
     green_lake,
     green_run,
     need_state,
+    table_option,
     write_state,
 )
 from tidelake.replay.compare import TableComparison, compare
@@ -60,6 +60,7 @@ from tidelake.replay.generations import (
     without_batch,
 )
 from tidelake.replay.requeue import next_instant, requeue_rows, waiting
+from tidelake.replay.table_backfill import can_restore, install_table, recompute_table
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -118,12 +119,14 @@ def differences(run: Run, state: State) -> Differences:
             f"silver.{name} does not exist yet: there is nothing to compare. "
             f"Swap with: tidelake backfill promote {name}"
         )
-    green = green_run(run, state.start)
+    green = green_run(run, state.start, state.table)
     silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
     gold, redefined = {}, set()
     for live, target in zip(
         targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
     ):
+        if state.table not in (None, live.table.name):
+            continue
         exists = live.table.exists
         if not exists or changed_definition(last_commit(live.table), live.kind.definition):
             redefined.add(live.table.name)
@@ -198,14 +201,14 @@ def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
     if state.definition != hash_of(pipeline):
         raise UsageError(
             f"the definition of {pipeline.name} changed after its backfill was filled. "
-            f"Fill it again with: tidelake backfill run {pipeline.name}"
+            f"Fill it again with: tidelake backfill run {pipeline.name}{table_option(state.table)}"
         )
     return state
 
 
-def replaced_versions(lake: Lake, pipeline: Pipeline, start: Start) -> dict[str, int]:
+def replaced_versions(lake: Lake, pipeline: Pipeline, state: State) -> dict[str, int]:
     """Return the versions of the live tables that a promotion replaces, by logical name."""
-    own = map(lake.table, sorted(green_lake(lake, pipeline, start).own))
+    own = map(lake.table, sorted(green_lake(lake, pipeline, state.start, state.table).own))
     return {table.name: newest_version(table) for table in own if table.exists}
 
 
@@ -229,8 +232,8 @@ def promote(run: Run) -> State:
         run = replace(run, locks=locks)
         locks.step("fill the green tables")
         # Green tables have locks of their own.
-        fill(replace(run, locks=HopLocks()), state.start)
-        green = green_run(run, state.start)
+        fill(replace(run, locks=HopLocks()), state.start, table=state.table)
+        green = green_run(run, state.start, state.table)
         if state.stage == "built":
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
             state = _advance(
@@ -238,14 +241,17 @@ def promote(run: Run) -> State:
                 "record the versions that a rollback restores",
                 state,
                 stage="promoting",
-                before=replaced_versions(lake, pipeline, state.start),
+                before=replaced_versions(lake, pipeline, state),
                 gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
             )
         with fitted_to_bronze(run):
             if from_bronze:
                 _install_silver(run, green)
                 _requeue_quarantined(run, state)
-            _install_gold(run, green, follows_new_silver=from_bronze)
+            if state.table:
+                install_table(run, state.table, green.lake.table(state.table))
+            else:
+                _install_gold(run, green, follows_new_silver=from_bronze)
         state = _advance(run, "record that all tables are swapped", state, stage="promoted")
         if from_bronze:
             remedy = f"Roll it back with: tidelake backfill rollback {pipeline.name}"
@@ -366,11 +372,13 @@ def rollback(run: Run) -> State:
 
     The next run processes what arrived since, as after a repair, and the rows that were requeued
     before or after the promotion and that the restored silver has not processed. Tables that did
-    not exist before the promotion stay, and are empty.
+    not exist before the promotion stay, and are empty. A single table stays in its generation; if
+    batches were committed since its promotion, it is recomputed under its earlier definition.
 
     Raises:
         UsageError: Nothing was promoted.
-        RefusedError: The files of an earlier version were vacuumed.
+        RefusedError: The files of an earlier version were vacuumed, or a single table cannot be
+            recomputed.
         LockedError: A run writes silver or gold.
         LeaseLostError: The lock was lost; the message says which steps were done.
         UnbalancedError: The tables were restored, and their ledger does not balance.
@@ -382,6 +390,9 @@ def rollback(run: Run) -> State:
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
         requeue = lake.requeue(name)
+        if state.table and not can_restore(run, state.table, state.before[state.table]):
+            recompute_table(run, state.table)
+            return _advance(run, "record that the table is recomputed", state, stage="rolled back")
         if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
         state = _advance(run, "record that the rollback has begun", state)
@@ -391,7 +402,8 @@ def rollback(run: Run) -> State:
                 _restore(run, state, own)
             if from_bronze:
                 _continue_restored_silver(run, state)
-            _continue_restored_gold(run, state)
+            if not state.table:
+                _continue_restored_gold(run, state)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
         if from_bronze:
             remedy = (

@@ -15,6 +15,8 @@ from typing import Any, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
+from tidelake.columns import VALUE, try_eval
+from tidelake.config.expressions import columns_in
 from tidelake.delta.append import types_of
 from tidelake.silver.stages import utc_date
 
@@ -45,12 +47,15 @@ class TableShape:
         near: For columns compared with a tolerance: the SQL condition for equality, over
             ``{e.name}`` (expected) and ``{s.name}`` (stored).
         unhashed: Columns that only ``near`` reads; the stored rows may lack them.
+        derived: Columns that must equal an expression over their own stored row, name to SQL, null
+            where it fails: what it reads may be inexact.
     """
 
     key: tuple[str, ...]
     moment: str | None = None
     near: Mapping[str, str] = field(default_factory=dict)
     unhashed: frozenset[str] = frozenset()
+    derived: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -113,6 +118,8 @@ def compare(
     """Compare a table's rows with the expected ones, in the expected columns.
 
     ``expected_sums`` are the sums of the expected rows, in the stored types; None to compute them.
+    A condition of the shape that reads a column which is not there, because the definition changed,
+    is not applied.
     """
     types = types_of(stored.schema)
     # Hashes depend on the types.
@@ -121,6 +128,7 @@ def compare(
     lacking = shape.unhashed - set(stored.columns)
     found = stored.select(*[name for name in wanted.columns if name not in lacking])
     names = found.columns
+    shape, follows = _applied(shape, wanted, found)
     if expected_sums is None:
         expected_sums = sums_of(wanted.drop(*lacking), shape)
     stored_sums = sums_of(found, shape)
@@ -130,6 +138,7 @@ def compare(
     in_question = {group for group, _ in expected_sums.items() ^ stored_sums.items()}
     if not in_question:
         return TableComparison(rows, tuple(names), stored_groups)
+    found = found.withColumns(follows)
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
     count, differences = _rows_that_differ(wanted, found, names, shape)
@@ -139,6 +148,36 @@ def compare(
         differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
         count = len(off)
     return TableComparison(rows, tuple(names), stored_groups, count, tuple(differences))
+
+
+def _applied(
+    shape: TableShape, wanted: DataFrame, found: DataFrame
+) -> tuple[TableShape, dict[str, Column]]:
+    """Return the shape with the conditions that apply, and the columns to add to stored rows.
+
+    Such a column says whether a derived one follows from its row.
+    """
+    sides, stored = {"e": wanted.columns, "s": found.columns}, types_of(found.schema)
+    near = {
+        name: sql
+        for name, sql in shape.near.items()
+        if name in stored and all(read in sides[side] for side, read in _COLUMN.findall(sql))
+    }
+    follows = {}
+    for name, sql in shape.derived.items():
+        if {name.lower(), *columns_in(sql)} <= {column.lower() for column in stored}:
+            near[name] = f"{{s.{_follows(name)}}}"
+            value, kind = try_eval(sql).getField(VALUE).cast(stored[name]), {name: stored[name]}
+            # By hash, because not all types can be compared.
+            follows[_follows(name)] = row_hash({name: value}, kind) == row_hash(
+                {name: F.col(name)}, kind
+            )
+    return replace(shape, near=near, unhashed=shape.unhashed | follows.keys()), follows
+
+
+def _follows(name: str) -> str:
+    # No other column begins with two underscores.
+    return f"__{name}_follows"
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:

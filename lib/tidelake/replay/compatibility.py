@@ -16,9 +16,10 @@ from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
 from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import changed_definition, changed_parts
+from tidelake.delta.notes import changed_definition, changed_parts, positions
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask
+from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
     check_definition,
@@ -31,15 +32,18 @@ from tidelake.silver.fields import new_columns
 
 _SAMPLE = 10_000
 Drift = Literal["unknown", "absent"]
-Standing = Literal["continues", "not there yet", "new", "redefined", "no longer filled"]
+Standing = Literal[
+    "continues", "not there yet", "new", "new input", "redefined", "no longer filled"
+]
 
 
 @dataclass(frozen=True)
 class TableVerdict:
     """The differences, by column, between a stored table and the definition.
 
-    A table is ``new`` if other gold tables already hold batches, ``redefined`` if it was filled
-    under another definition. ``changed`` parts of the definition apply to rows from now on.
+    A table is ``new`` if other gold tables already hold batches: the next run fills it. It reads a
+    ``new input`` if gold's stream has not read one of its inputs, and is ``redefined`` if it was
+    filled under another definition. ``changed`` parts of the definition apply to rows from now on.
     """
 
     table: str
@@ -51,7 +55,7 @@ class TableVerdict:
     def may_continue(self) -> bool:
         """Return whether a run would continue."""
         refused = any(one.verdict == "refused" for one in self.differences)
-        return not refused and self.standing not in ("new", "redefined")
+        return not refused and self.standing not in ("new input", "redefined")
 
 
 @dataclass(frozen=True)
@@ -120,11 +124,16 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
 
 def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
     tables = run.lake.closing_tables(run.pipeline, "gold")
-    have_batches = any(last.batch >= 0 for last in map(last_commit, tables) if last)
+    unfilled = unfilled_tables(tables)
+    reached = positions(next((last_commit(one) for one in tables if one not in unfilled), None))
     for target in known_targets(run):
         table = target.table
+        if table in unfilled:
+            reads_new = not reached.keys() >= set(target.kind.sources)
+            yield TableVerdict(table.name, "new input" if reads_new else "new")
+            continue
         if not table.exists:
-            yield TableVerdict(table.name, "new" if have_batches else "not there yet")
+            yield TableVerdict(table.name, "not there yet")
             continue
         redefined = changed_definition(last_commit(table), target.kind.definition)
         standing: Standing = "redefined" if redefined else "continues"

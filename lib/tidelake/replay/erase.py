@@ -361,6 +361,10 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             remedy = f"tidelake erase {owner} --subject COLUMN=VALUE"
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    for table_name, to in run.pipeline.published.items():
+        what = f"rows of {table_name} that were published, before and after the erasure"
+        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+        yield Remains(what, f"topic {to.topic}", None, remedy)
     what = f"rows computed from {silver}"
     for owner in sorted(followers):
         refused = f"{what}; the next run of hop gold is refused"

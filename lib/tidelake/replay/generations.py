@@ -30,7 +30,6 @@ from tidelake.delta.notes import (
     SilverNote,
     changed_definition,
     positions,
-    settled_until,
 )
 from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Table
@@ -41,13 +40,7 @@ from tidelake.ledger.history import history
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.gold_settings import apply_gold_settings
-from tidelake.runtime.gold_tables import (
-    Target,
-    count_contributions,
-    gold_note,
-    targets_of,
-    up_to,
-)
+from tidelake.runtime.gold_tables import Target, recomputed, targets_of, whole
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
@@ -251,22 +244,16 @@ def rebuild_gold(
     run: Run,
     *,
     until: Mapping[str, Position] | None = None,
-    rows_of: Callable[[Target, Inputs], DataFrame] = lambda one, inputs: one.kind.of_all(inputs),
+    rows_of: Callable[[Target, Inputs], DataFrame] = whole,
 ) -> str:
     """Compute every gold table from silver in a new generation, and return its name.
 
     Silver is read up to ``until``, None for all of it; ``rows_of`` computes a table's rows.
     """
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
-    targets = targets_of(run.lake, run.pipeline)
     until = heads(inputs) if until is None else until
-    read = up_to(run.spark, inputs, until)
-    settled = settled_until((table, until[key]) for key, table in inputs.items())
-    counted = count_contributions({key: read(key) for key in inputs}, targets)
-    contents = (
-        (one.table, rows_of(one, Inputs({}, read)), {**counts, **gold_note(one, until, settled)})
-        for one, counts in zip(targets, counted, strict=True)
-    )
+    made = recomputed(run.spark, inputs, targets_of(run.lake, run.pipeline), until, rows_of)
+    contents = ((target.table, rows, note) for target, rows, note in made)
     return replace_tables(run, "gold", until, contents)
 
 

@@ -259,6 +259,7 @@ def shape_of(kind: GoldKind, stored: DataFrame) -> TableShape:
         moment=kind.moment,
         near=kind.tolerances(types_of(stored.schema)),
         unhashed=kind.unhashed,
+        derived=kind.derived,
     )
 
 

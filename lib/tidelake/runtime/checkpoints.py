@@ -19,6 +19,7 @@ from tidelake.delta.log import (
     CREATION,
     FIRST_GENERATION,
     Commit,
+    batch_reached,
     last_commit,
     newest_version,
     oldest_version,
@@ -48,13 +49,16 @@ _INVALID: Position = (-1, -1)
 class Fence:
     """Admits each batch to a table exactly once, and only in the current generation.
 
-    ``closed`` is the newest batch in any of the hop's tables when the hop was opened.
+    ``closed`` is the newest batch in any of the hop's tables when the hop was opened; ``unfilled``
+    names those that must be filled from the inputs before the next batch, see
+    :func:`unfilled_tables`.
     """
 
     pipeline: str
     hop: Hop
     generation: str
     closed: int = field(default=CREATION, compare=False)
+    unfilled: tuple[str, ...] = field(default=(), compare=False)
 
     def admits(
         self,
@@ -93,34 +97,50 @@ class Fence:
         return GenerationError(what, remedy)
 
 
+def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
+    """List the tables of a hop that hold no row and no batch, while others hold batches.
+
+    They were added to the definition, or deleted. A table without metadata that holds rows is not
+    among them, nor one that was RESTOREd to its creation: they would be overwritten.
+    """
+    empty = [table for table in tables if batch_reached(table) == CREATION]
+    if len(empty) == len(tables):
+        return []
+    return [table for table in empty if not bytes_between(table, BEGINNING)]
+
+
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
     """Return the fence of a hop's current generation, unless its checkpoint has another history.
 
     ``tables`` are those whose commits close a batch, of which none need exist yet; ``checkpoints``
-    is the folder with one checkpoint per generation.
+    is the folder with one checkpoint per generation. Nothing is written.
     """
     last = {table.name: last_commit(table) for table in tables}
-    notes = [commit for commit in last.values() if commit is not None]
-    generation = notes[0].generation if notes else FIRST_GENERATION
-    newest = max((commit.batch for commit in notes), default=CREATION)
-    fence = Fence(pipeline, hop, generation, closed=newest)
-    others = sorted({commit.generation for commit in notes} - {generation})
-    if others:
-        raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
+    empty = {table.name for table in unfilled_tables(tables)}
+    notes = {name: commit for name, commit in last.items() if commit is not None}
+    filled = [commit for name, commit in notes.items() if name not in empty]
+    generation = filled[0].generation if filled else FIRST_GENERATION
+    newest = max((commit.batch for commit in filled), default=CREATION)
     checkpoint = checkpoints / generation
     committed = newest_logged(checkpoint / "commits")
     planned = max(committed, newest_logged(checkpoint / "offsets"))
+    if CREATION in (committed, planned):
+        # The first batch is still open, or the checkpoint is gone, which is refused below.
+        empty = set()
+    unfilled = tuple(table.name for table in tables if table.name in empty)
+    fence = Fence(pipeline, hop, generation, closed=newest, unfilled=unfilled)
+    used = {commit.generation for name, commit in notes.items() if name not in empty}
+    if others := sorted(used - {generation}):
+        raise fence.refusal(f"the tables are of generations {generation} and {', '.join(others)}")
     for name, commit in last.items():
         batch = CREATION if commit is None else commit.batch
-        if batch in (committed, planned):
+        if name in empty or batch in (committed, planned):
             continue
         problem = (
             f"is at batch {batch}, its checkpoint at {committed}: one of them is an older copy"
         )
         if not checkpoint.exists():
             problem = f"holds batch {batch}, but its checkpoint is gone"
-        elif batch == CREATION and newest > CREATION:
-            problem = "is new, but other tables already hold batches"
         raise fence.refusal(f"{name} {problem}")
     return fence
 
@@ -129,7 +149,8 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
 class CheckpointGuard:
     """Compares a hop's checkpoint with the tables that close its batches, and with its inputs.
 
-    ``inputs`` are the tables that the hop reads, in the order of the stream's sources.
+    ``inputs`` are the tables that the hop reads, in the order of the stream's sources; ``closing``
+    are without the fence's unfilled tables.
     """
 
     fence: Fence

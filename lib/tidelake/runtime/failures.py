@@ -70,11 +70,13 @@ def naming(run: Run, step: str) -> Iterator[None]:
         raise named(error, f"{run.pipeline.name}, {step}") from error
 
 
-def named(error: Exception, place: str, *, gone: str = "") -> errors.TidelakeError:
+def named(
+    error: Exception, place: str, *, gone: str = "", retry: str = _RETRY
+) -> errors.TidelakeError:
     """Convert an error into a TidelakeError, with a specific class for known failures.
 
     ``place``, pipeline and step, begins the message. ``gone`` says what a missing file means;
-    empty: a file of the source changed.
+    empty: a file of the source changed. ``retry`` says what the next run does.
     """
     text = error_text(error)
     reason, lost, away, store = (
@@ -84,19 +86,19 @@ def named(error: Exception, place: str, *, gone: str = "") -> errors.TidelakeErr
     if reason:
         file = _FILE.search(text)
         what = f"{visible(file[1])} ({reason[0]})" if file else reason[0]
-        remedy = f"{_REMEDIES[reason[0]]}, then run again. {_RETRY}"
+        remedy = f"{_REMEDIES[reason[0]]}, then run again. {retry}"
         found = errors.TidelakeError(f"{place} stopped: {what}\n{remedy}")
     elif lost:
         found = errors.LostError(f"{place}: records of a topic are gone. {visible(lost[1])}")
     elif away:
         found = errors.SourceError(
             f"{place} stopped: the Kafka broker does not answer: {visible(away[1] or away[2])}\n"
-            f"Check it, then run again. {_RETRY}"
+            f"Check it, then run again. {retry}"
         )
     elif store:
         found = errors.MachineError(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
-            f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {_RETRY}"
+            f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {retry}"
         )
     elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
         file = _GONE.search(text)
@@ -106,7 +108,7 @@ def named(error: Exception, place: str, *, gone: str = "") -> errors.TidelakeErr
             found = errors.RefusedError(f"{place}: {gone}\n{what}")
     else:
         found = errors.TidelakeError(
-            f"{place} stopped: {kind_of(error)}\n{_RETRY} "
+            f"{place} stopped: {kind_of(error)}\n{retry} "
             f"The full message, which may contain values: {kept_log(error)}"
         )
     return found

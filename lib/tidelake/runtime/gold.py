@@ -14,17 +14,18 @@ from tidelake.config.meanings import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
-from tidelake.delta.positions import Position
+from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan
+from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
 from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_settings import ensure_views, naming_settings, settings_for
 from tidelake.runtime.gold_tables import (
     Target,
@@ -32,13 +33,15 @@ from tidelake.runtime.gold_tables import (
     contributions,
     count_contributions,
     counted_for,
+    filled_as_of,
     gold_note,
+    last_closed,
     open_stream,
     targets_of,
     up_to,
 )
 from tidelake.runtime.hop import Heads, HopQuery, Run
-from tidelake.runtime.schemas import GOLD_FREEDOM, target_schema
+from tidelake.runtime.schemas import GOLD_FREEDOM, silver_schemas, target_schema
 from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
@@ -77,10 +80,21 @@ class GoldHop(HopQuery):
                     f"{table.name} does not exist yet. "
                     f"Fill it with: tidelake run {name} --hop silver"
                 )
-        for target in self._targets:
-            if changed_definition(last_commit(target.table), target.kind.definition):
+        unfilled = self._unfilled()
+        redefined = [
+            target
+            for target in self._targets
+            if changed_definition(last_commit(target.table), target.kind.definition)
+        ]
+        for target in redefined:
+            if target not in unfilled:
                 raise self.fence.refusal(f"{target.table.name} was filled under another definition")
+        for target in unfilled:
+            self._refuse_missing_columns(target)
         for target in self._targets:
+            if target in redefined:
+                # Its creation was the last that happened to it: the filling replaces its columns.
+                continue
             settings = settings_for(self.run, target)
             with naming_settings(self.run, target):
                 details = ensure_table(
@@ -92,11 +106,74 @@ class GoldHop(HopQuery):
                     meaning=meaning_of(self.run.pipeline, target.table.name),
                     freedom=GOLD_FREEDOM,
                     searched_by=target.kind.searched_by,
-                    properties=recorded_properties(settings),
+                    has_change_feed=target.table.name in self.run.published,
+                    settings=recorded_properties(settings),
                 )
                 if may_differ(settings, details):
                     apply_settings(self.run.spark, target.table, settings)
         ensure_views(self.run)
+
+    def _refuse_missing_columns(self, target: Target) -> None:
+        """Raise a UsageError if silver does not have a column yet that a table reads."""
+        silver, defined = self.inputs[OWN], silver_schemas(self.run.spark, self.run.plan)["silver"]
+        stored = load(self.run.spark, silver).columns
+        wanted = columns_read([target.kind], defined.names)
+        if missing := [name for name in wanted if name not in stored]:
+            raise UsageError(
+                f"{silver.name} has no column {missing[0]} yet, which {target.table.name} reads. "
+                f"Add it with: tidelake run {self.run.pipeline.name} --hop silver"
+            )
+
+    def offset_mismatch(self, closed: Commit) -> str:
+        """Describe how the checkpoint differs from a table's newest commit, or return ""."""
+        reached = positions(closed)
+        for key, table in self.inputs.items() if reached else ():
+            if key not in reached:
+                return f"{table.name} is a new input, of which no batch has read a row"
+            whole = version_at(table, reached[key])
+            version = reached[key][0] - 1 if whole is None else whole
+            if self.fence.unfilled and 0 <= version < oldest_version(table):
+                return (
+                    f"{self.fence.unfilled[0]} cannot be filled as of batch {closed.batch}: the "
+                    f"log of {table.name} no longer has version {version}"
+                )
+        return super().offset_mismatch(closed)
+
+    def _unfilled(self) -> list[Target]:
+        return [one for one in self._targets if one.table.name in self.fence.unfilled]
+
+    def fill_new_tables(self) -> None:
+        """Compute tables that were added to the definition as of the last batch of the others.
+
+        Each is written in one commit with that batch's number and positions, so that the next batch
+        continues all tables. If some tables hold a batch that others do not, it is the one before,
+        and the retried batch is merged into the new tables too.
+        """
+        targets, closed = self._unfilled(), last_closed(self.guard.closing)
+        if not targets or closed is None:
+            return
+        try:
+            made = filled_as_of(self.run.spark, self.inputs, targets, closed)
+            for target, rows, note in made:
+                self._fill(target, rows, note)
+        except FOREIGN as error:
+            if self.run.stop.is_set():
+                raise
+            raise self.named(error) from error
+
+    def _fill(self, target: Target, rows: DataFrame, note: dict[str, Any]) -> None:
+        table, began = target.table, time.monotonic()
+        if changed_definition(last_commit(table), target.kind.definition):
+            append(rows, table, note, surely_filled=False, replaces=True)
+        else:
+            rows = _in_types_of(rows, load(self.run.spark, table))
+            append(rows, table, note, surely_filled=False)
+        new, seconds = last_commit(table), time.monotonic() - began
+        count = new.rows or 0 if new else 0
+        self.run.progress.say(
+            f"{self.hop:<7} {table.name} filled from silver as of batch {note['batch']}: "
+            f"{count:,} rows in {seconds:.1f} s"
+        )
 
     def stream(self) -> DataFrame:
         """Stream silver from its first commit, with the columns that gold reads."""
@@ -173,11 +250,11 @@ class GoldHop(HopQuery):
         for left in reversed(range(_TRIES)):
             try:
                 with CheckpointedFrames(small=small) as frames:
-                    self._merge_once(target, last, note, inputs, frames)
+                    noted = self._merge_once(target, last, note, inputs, frames)
                 # Delta writes no commit for a merge that changes no row.
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
-                    close_unchanged(inputs, target.table, note)
+                    close_unchanged(inputs, target.table, noted)
                 else:
                     spark = inputs.taken[OWN].sparkSession
                     enable_deletion_vectors(spark, target.table, new)
@@ -196,7 +273,8 @@ class GoldHop(HopQuery):
         note: dict[str, Any],
         inputs: Inputs,
         frames: CheckpointedFrames,
-    ) -> None:
+    ) -> dict[str, Any]:
+        """Merge, and return the note with the rows on which a derived column failed."""
         table, spark = target.table, inputs.taken[OWN].sparkSession
         batch = GoldBatch(
             inputs,
@@ -209,12 +287,14 @@ class GoldHop(HopQuery):
         )
         plan = target.kind.plan(batch)
         if plan is None:
-            return
+            return note
+        note = {**note, "failed": note["failed"] + plan.failed}
         # The table is still empty: no commit since its creation, not even one without metadata.
         if last.batch == CREATION and newest_version(table) == last.version:
             append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
         else:
             merge(plan, table, note)
+        return note
 
 
 def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
@@ -223,6 +303,10 @@ def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
     if GONE in rows.columns:
         rows = rows.where(~F.col(GONE))
     # MERGE casts to the table's column types too.
+    return _in_types_of(rows, stored)
+
+
+def _in_types_of(rows: DataFrame, stored: DataFrame) -> DataFrame:
     return rows.select(
         *[F.col(quoted(c.name)).cast(c.dataType).alias(c.name) for c in stored.schema]
     )

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import reduce
 from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
+from tidelake.columns import stamped
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.access import follow, load, read_between
-from tidelake.delta.notes import definition_note, final_note
-from tidelake.delta.positions import Position
+from tidelake.delta.append import types_of
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.notes import definition_note, final_note, positions, settled_until
+from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
-from tidelake.gold.kinds import OWN, GoldKind, columns_read
+from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 from tidelake.names import quoted
@@ -106,17 +110,97 @@ def _packed(number: int) -> str:
 def up_to(
     spark: SparkSession, inputs: Mapping[str, Table], until: Mapping[str, Position]
 ) -> Callable[[str], DataFrame]:
-    """Return a reader of each table up to a batch's end, which may be inside a commit."""
+    """Return a reader of each table up to a batch's end, which may be inside a commit.
+
+    Its columns are those of the table's newest version, as in a stream: columns that were added
+    after the batch are null, and types are widened.
+    """
 
     def read(key: str) -> DataFrame:
         table, version = inputs[key], until[key][0]
-        rows = load(spark, table, version=version - 1) if version else load(spark, table).limit(0)
-        begun = read_between(spark, table, (version, -1), until[key])
+        # The files of the version that the batch read are gone once a compaction is vacuumed.
+        whole = version_at(table, until[key])
+        at = version - 1 if whole is None else whole
+        rows = load(spark, table, version=at) if at >= 0 else load(spark, table).limit(0)
+        if at < newest_version(table):
+            rows = _evolved(rows, load(spark, table).schema)
+        begun = read_between(spark, table, (version, -1), until[key]) if whole is None else None
         if begun is not None:
             rows = rows.unionByName(begun)
         return rows.drop(*_HIDDEN)
 
     return read
+
+
+def _evolved(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Select the columns of a later version of the rows' table, in its types."""
+    if types_of(rows.schema) == types_of(schema):
+        return rows
+    return rows.select(
+        *[
+            (F.col(quoted(field.name)) if field.name in rows.columns else F.lit(None))
+            .cast(field.dataType)
+            .alias(field.name)
+            for field in schema
+        ]
+    )
+
+
+def whole(target: Target, inputs: Inputs) -> DataFrame:
+    """Compute all rows of a table."""
+    return target.kind.of_all(inputs)
+
+
+def recomputed(
+    spark: SparkSession,
+    inputs: Mapping[str, Table],
+    targets: Sequence[Target],
+    until: Mapping[str, Position],
+    rows_of: Callable[[Target, Inputs], DataFrame] = whole,
+) -> Iterator[tuple[Target, DataFrame, dict[str, Any]]]:
+    """Compute tables from all rows of their inputs up to positions.
+
+    ``rows_of`` computes a table's rows.
+
+    Yields:
+        Each table, its rows, and the metadata of the commit that writes them.
+    """
+    read = up_to(spark, inputs, until)
+    settled = settled_until((table, until[key]) for key, table in inputs.items())
+    counted = count_contributions({key: read(key) for key in inputs}, targets)
+    for target, counts in zip(targets, counted, strict=True):
+        rows = rows_of(target, Inputs({}, read))
+        yield target, rows, {**counts, **gold_note(target, until, settled)}
+
+
+def last_closed(tables: Sequence[Table], *, but: Collection[Table] = ()) -> Commit | None:
+    """Return the commit of the newest batch that all gold tables hold; None if none holds a batch.
+
+    Tables without a batch do not count, nor, if there are others, those of ``but``, which are to be
+    filled.
+    """
+    heads = {table: last_commit(table) for table in tables}
+    filled = {table: last for table, last in heads.items() if last and last.batch > CREATION}
+    others = [last for table, last in filled.items() if table not in but]
+    return min(others or filled.values(), key=lambda last: last.batch, default=None)
+
+
+def filled_as_of(
+    spark: SparkSession,
+    inputs: Mapping[str, Table],
+    targets: Sequence[Target],
+    closed: Commit,
+) -> Iterator[tuple[Target, DataFrame, dict[str, Any]]]:
+    """Compute tables from silver as of the end of a batch that other tables hold.
+
+    Yields:
+        Each table, its rows with the batch's number, and the metadata of the commit that writes
+        them: after it the table is at that batch, as the others are.
+    """
+    batch = {key: closed.note[key] for key in ("pipeline", "hop", "generation", "batch")}
+    for target, rows, counts in recomputed(spark, inputs, targets, positions(closed)):
+        made = stamped(rows, generation=closed.generation, batch=closed.batch)
+        yield target, made, {**batch, **counts}
 
 
 def contributions(events: DataFrame, key: str, targets: Sequence[Target]) -> dict[str, Column]:

@@ -26,6 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import tidelake
 from tidelake.config import Environment, Pipeline
+from tidelake.config.publishing import Publish
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
@@ -73,6 +74,12 @@ class Run:
     replays: bool = False
     locks: HopLocks = field(default_factory=HopLocks)
 
+    @property
+    def published(self) -> Mapping[str, Publish]:
+        """The topics to which the run publishes, by gold table; none for a backfill."""
+        is_on = self.environment.publish and not self.replays
+        return self.pipeline.published if is_on else {}
+
     @cached_property
     def plan(self) -> SilverPlan:
         """Silver's columns, built once for all batches of the run; bound to its session."""
@@ -106,7 +113,8 @@ class HopQuery(ABC):
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
         self._ran_batch = False
-        self.guard = CheckpointGuard(self.fence, self.checkpoint, tuple(self.closing), self.inputs)
+        filled = tuple(one for one in self.closing if one.name not in self.fence.unfilled)
+        self.guard = CheckpointGuard(self.fence, self.checkpoint, filled, self.inputs)
         if fence is not None:
             return
         self.guard.refuse_rewritten()
@@ -154,6 +162,10 @@ class HopQuery(ABC):
     @abstractmethod
     def create_tables(self) -> None:
         """Create missing tables and check existing ones."""
+
+    def fill_new_tables(self) -> None:
+        """Fill tables that were added to the definition; called before the query is started."""
+        return None
 
     def warm_up(self) -> None:
         """Load classes and start workers that the first batch needs; write nothing."""

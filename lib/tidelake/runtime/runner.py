@@ -12,7 +12,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Hop, hops_in
-from tidelake.errors import RefusedError, UsageError
+from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
@@ -22,6 +22,7 @@ from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import report_unmasked
 from tidelake.runtime.hop import HopQuery, Run
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
+from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Pace, Trigger
@@ -37,12 +38,19 @@ _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "g
 
 
 def run_hops(
-    run: Run, hops: Sequence[Hop], trigger: Trigger, *, held: bool = False, cold: bool = False
+    run: Run,
+    hops: Sequence[Hop],
+    trigger: Trigger,
+    *,
+    held: bool = False,
+    cold: bool = False,
+    publishes: bool = False,
 ) -> None:
     """Run hops in the order of the flow, then copy their commit metadata and close an epoch.
 
     With ``held`` the caller holds the hops' locks already. With ``cold`` Spark has just started and
-    the batches are small: idle cores then load what later hops need.
+    the batches are small: idle cores then load what later hops need. With ``publishes`` the changes
+    of gold go to their topics; if that fails, everything else is done.
     """
     if not (trigger.ends or runs_in_process()):
         raise UsageError(
@@ -60,9 +68,18 @@ def run_hops(
         if trigger.ends:
             _run_in_sequence(run, wanted, trigger, cold=cold)
         else:
-            _run_together(run, wanted, trigger)
+            _run_together(run, wanted, trigger, publishes=publishes)
         _copy_books(run, wanted)
+        unpublished = None
+        # Before the epoch, whose versions then include the positions of the topics.
+        if publishes and "gold" in wanted:
+            try:
+                publish_gold(run)
+            except TidelakeError as error:
+                unpublished = error
         _close_epoch(run)
+        if unpublished is not None:
+            raise unpublished
 
 
 def refusals(run: Run) -> dict[Hop, str]:
@@ -119,6 +136,7 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
     while True:
         try:
             with run.progress.blaming(hop):
+                query.fill_new_tables()
                 # Otherwise a mere compaction of an input would close an empty batch in every table.
                 if not have_consumed(query.closing, query.inputs):
                     query.finish(_start_query(query, trigger))
@@ -129,10 +147,11 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
     run.progress.observer.ends(hop)
 
 
-def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
+def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes: bool) -> None:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
     copied_at = closed_at = shown_at = time.monotonic()
+    publishing = Publishing(run) if publishes and "gold" in hops else None
     try:
         for hop in hops:
             started[hop] = _start_hop(run, hop, trigger)
@@ -147,6 +166,8 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger) -> None:
                 _copy_books(run, hops)
                 copied_at = time.monotonic()
             if time.monotonic() - closed_at > _EPOCH_SECONDS:
+                if publishing is not None:
+                    publishing.step()
                 shows = time.monotonic() - shown_at > _VIEWS_SECONDS
                 _close_epoch(run, shows=shows)
                 closed_at = time.monotonic()
@@ -163,6 +184,7 @@ def _start_hop(
     """Start a hop of a continuous run; ``pace`` keeps the measurements of its last query."""
     with run.progress.blaming(hop):
         query = _open(run, hop)
+        query.fill_new_tables()
         if trigger.seconds is not None:
             query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
         return query, _start_query(query, trigger)

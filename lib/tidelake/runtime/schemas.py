@@ -17,7 +17,13 @@ from typing import Any, NamedTuple
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    CalendarIntervalType,
+    DayTimeIntervalType,
+    NullType,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
@@ -29,7 +35,7 @@ from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, 
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
-from tidelake.gold.kinds import OWN, Inputs
+from tidelake.gold.kinds import OWN, GoldKind, Inputs
 from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
@@ -49,6 +55,8 @@ from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 # What may change in a gold table without a rebuild: columns are fixed; types may widen with
 # silver's, or where a sum needs a wider type than an earlier Tidelake version gave it.
 GOLD_FREEDOM: Freedom = "types"
+# Types that no column of a Delta table can have.
+_UNSTORABLE = (NullType, DayTimeIntervalType, YearMonthIntervalType, CalendarIntervalType)
 _SHOWN = 300
 _PY4J_PREFIX = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")
 
@@ -168,10 +176,12 @@ def check_definition(run: Run) -> None:
     if not violations:
         inputs = _empty_inputs(run)
         for target in known_targets(run, inputs):
+            found = []
             for path, expression in target.kind.expressions().items():
                 place, column = f"{target.kind.place}.{path}", F.expr(expression.sql)
                 wanted = F.count_if(column) if expression.is_condition else column
-                violations += _refused(inputs[expression.key], {place: wanted})
+                found += _refused(inputs[expression.key], {place: wanted})
+            violations += found or _derived_violations(target.kind, inputs)
     if violations:
         raise ConfigError(pipeline.file, violations)
 
@@ -188,6 +198,22 @@ def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
     for name, sql in pipeline.selected.items():
         named[own.get(name, f"event.select.{name}")] = F.expr(sql)
     return named
+
+
+def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list[Violation]:
+    if not kind.derived:
+        return []
+    rows = kind.without_derived().of_all(Inputs(inputs, inputs.__getitem__))
+    violations = []
+    for name, sql in kind.derived.items():
+        place = f"{kind.place}.derive.{name}"
+        found = _refused(rows, {place: F.expr(sql)})
+        value_type = None if found else rows.select(F.expr(sql)).schema[0].dataType
+        if isinstance(value_type, _UNSTORABLE):
+            what = value_type.simpleString()
+            found = [Violation(place, f"is {what}, which a Delta table cannot store; cast it")]
+        violations += found
+    return violations
 
 
 def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:

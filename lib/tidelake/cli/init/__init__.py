@@ -20,10 +20,10 @@ from tidelake.cli.exits import say, say_next
 from tidelake.cli.options import Command, Place, as_json, duration_option, path_option, placed
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
+from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.places import layout_of
-from tidelake.config.source import Address, address_of, is_address
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import Typed
 

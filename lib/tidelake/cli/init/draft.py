@@ -26,9 +26,10 @@ from tidelake.cli.init.guesses import DraftChoice
 from tidelake.cli.init.payload import Column, Payload, column_named
 from tidelake.cli.init.sample import Sample
 from tidelake.config import CsvFormat, Environment, load_pipeline
+from tidelake.config.addresses import Address
 from tidelake.config.expressions import expression_problems
 from tidelake.config.model import suggestion, written
-from tidelake.config.source import CHANGE_COLUMNS, Address
+from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
 from tidelake.folders import absolute

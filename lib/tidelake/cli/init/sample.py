@@ -14,7 +14,6 @@ from itertools import accumulate, chain, islice
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 
-from tidelake.cli.init.csv_sample import CsvFile, looks_like_csv, sample_csv
 from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
 from tidelake.compression import DAMAGE, OPENERS
 from tidelake.config import CsvFormat, FilesSource, Registry
@@ -247,6 +246,9 @@ def _refuse_tables(place: str, files: Iterable[LandedFile]) -> None:
 
 
 def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
+    # Needs numpy, which comes with the extra `local`; a sample of JSON does without.
+    from tidelake.cli.init.csv_sample import CsvFile, sample_csv  # noqa: PLC0415
+
     heads = []
     size = max(_MAX_CSV_BYTES // len(files), _HEAD_BYTES)
     for file in files:
@@ -280,8 +282,11 @@ def _format_of(path: str) -> FileFormat:
     if named_format := _named_format(path):
         return named_format
     head = _head(path, _HEAD_BYTES)
-    found = _MAGIC.get(head[:4])
-    return found or ("csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json")
+    if found := _MAGIC.get(head[:4]):
+        return found
+    from tidelake.cli.init.csv_sample import looks_like_csv  # noqa: PLC0415  as above
+
+    return "csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json"
 
 
 @contextmanager

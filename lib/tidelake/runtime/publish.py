@@ -1,0 +1,305 @@
+"""Publish the changes of gold tables to Kafka topics, one table version after another.
+
+The version's commit comes first, the records second, the position third. If a run dies in between,
+the next one publishes the same versions again, from the table: with the same keys, values and
+headers, and in the same order for each key.
+
+Spark's Kafka sink sends a version in one job, which ends when the brokers have all of its records.
+So the records of two versions never mix, and no row passes through Python.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
+
+from tidelake.columns import EXACT_TIMES
+from tidelake.config import KafkaSource
+from tidelake.config.publishing import Publish
+from tidelake.delta.access import changed_rows, load
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.publications import TableChange, TopicPosition, published_to, unpublished
+from tidelake.delta.tables import Table
+from tidelake.errors import RefusedError, SourceError, TidelakeError, UnpublishedError
+from tidelake.kafka.client import refuse_unreachable
+from tidelake.kafka.topic_source import Topic, client_options, ensure_topic
+from tidelake.names import quoted
+from tidelake.runtime.failures import FOREIGN, error_text, named
+from tidelake.runtime.gold_tables import targets_of
+from tidelake.runtime.hop import Run
+from tidelake.spark.engine import fitted, with_settings
+
+# After so many versions the position is committed, so that less is repeated after a crash.
+_RECORDED_EVERY = 20
+# A cast of a decimal to text has an exponent without ANSI mode.
+_PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
+_JSON = {**EXACT_TIMES, "ignoreNullFields": "false"}
+_KEY, _VALUE, _BEFORE, _AFTER, _OP = "key", "value", "before", "after", "op"
+_NEXT_RUN = "The tables are committed, and the next run publishes what is left."
+# What Delta says of a version whose files or changes are gone, beside a missing file.
+_GONE = (
+    "DELTA_MISSING_CHANGE_DATA",
+    "DELTA_VERSION_NOT_FOUND",
+    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+)
+
+
+def publish_gold(run: Run) -> None:
+    """Publish what the pipeline's gold tables have not published yet.
+
+    A table that fails stops no other.
+
+    Raises:
+        UnpublishedError: A broker does not answer, or does not take the records.
+        RefusedError: Changes are gone, or a topic does not belong to its table.
+    """
+    failures: list[TidelakeError] = []
+    for target in targets_of(run.lake, run.pipeline):
+        to = run.published.get(target.table.name)
+        if to is not None:
+            try:
+                _publish(run, target.table, target.kind.identity, to)
+            except TidelakeError as error:
+                failures.append(error)
+    if len(failures) > 1:
+        is_refused = any(isinstance(failure, RefusedError) for failure in failures)
+        kind = RefusedError if is_refused else UnpublishedError
+        raise kind("\n".join(map(str, failures))) from failures[0]
+    if failures:
+        raise failures[0]
+
+
+@dataclass
+class Publishing:
+    """Publishes during a continuous run, whose hops go on while a broker is away.
+
+    A failure is reported once and tried again at the next step, and so is the end of it.
+    """
+
+    run: Run
+    failure: str = ""
+
+    def step(self) -> None:
+        """Publish what waits."""
+        failure = ""
+        try:
+            publish_gold(self.run)
+        except TidelakeError as error:
+            failure = str(error)
+        if failure and not self.failure:
+            self.run.progress.say(f"publish waits, and is tried again: {failure}")
+        elif self.failure and not failure:
+            self.run.progress.say("publish goes on")
+        self.failure = failure
+
+
+def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
+    place = f"{run.pipeline.name}, publishing {table.name} to topic {to.topic}"
+    remedy = (
+        "Give the table an empty topic: another name, or delete the topic. "
+        "It gets all rows of the table, then each change."
+    )
+    try:
+        _Publication(run, table, tuple(key), to.client).go()
+    except RefusedError as error:
+        raise RefusedError(f"{place} is refused: {error}. {remedy}") from error
+    except SourceError as error:
+        raise UnpublishedError(f"{place} stopped: {error}\n{_NEXT_RUN}") from error
+    except FOREIGN as error:
+        if run.stop.is_set():
+            raise
+        gone = f"the files or changes of a version that was not published are gone. {remedy}"
+        if any(words in error_text(error) for words in _GONE):
+            raise RefusedError(f"{place} is refused: {gone}") from error
+        found = named(error, place, gone=gone, retry=_NEXT_RUN)
+        if isinstance(found, RefusedError):
+            raise found from error
+        raise UnpublishedError(str(found)) from error
+
+
+@dataclass(frozen=True)
+class _Publication:
+    """A table, the columns of its key, and its topic."""
+
+    run: Run
+    table: Table
+    key: tuple[str, ...]
+    to: KafkaSource
+
+    @property
+    def topic(self) -> str:
+        return str(self.to.topic)
+
+    def go(self) -> None:
+        """Publish the versions after the table's position."""
+        reached, began = published_to(self.table), time.monotonic()
+        if reached is not None and not self._waits(reached):
+            return
+        refuse_unreachable(self.to.bootstrap, key="publish.bootstrap")
+        reached = self._joined(reached, ensure_topic(self.run.spark, self.to, self.topic))
+        first = reached.version if reached.begun else reached.version + 1
+        if reached.begun:
+            self._send_all(reached.version)
+            reached = self._record(reached.version, reached)
+        changes = unpublished(self.table, reached.version)
+        for number, change in enumerate(changes, start=1):
+            if self.run.stop.is_set():
+                raise KeyboardInterrupt
+            self._send_change(change)
+            if number % _RECORDED_EVERY == 0 or number == len(changes):
+                reached = self._record(change.version, reached)
+        self.run.progress.say(
+            f"publish {self.table.name}, versions {first} to {reached.version}, "
+            f"to topic {self.topic} in {time.monotonic() - began:.1f} s"
+        )
+
+    def _waits(self, reached: TopicPosition) -> bool:
+        """Return whether there may be something to publish; if not, the broker is not asked."""
+        if reached.begun or reached.topic != self.topic:
+            return True
+        # Changes that are gone do not matter if the topic was recreated.
+        try:
+            return bool(unpublished(self.table, reached.version))
+        except RefusedError:
+            return True
+
+    def _joined(self, reached: TopicPosition | None, topic: Topic | None) -> TopicPosition:
+        """Return the table's position in its topic; begin one in a topic that is new to it.
+
+        Raises:
+            RefusedError: The topic has records that are not the table's, or of another key.
+        """
+        topic_id = "" if topic is None else topic.id
+        if reached is not None and reached.topic == self.topic:
+            if not (topic_id and reached.topic_id) or topic_id == reached.topic_id:
+                if reached.key != self.key:
+                    raise RefusedError(
+                        f"its records have the key {', '.join(reached.key)}, and the table now "
+                        f"has the key {', '.join(self.key)}"
+                    )
+                return reached
+            self.run.progress.say(f"publish topic {self.topic} was recreated")
+        if topic is not None and not topic.is_empty:
+            raise RefusedError(
+                f"the topic has records already, and {self.table.name} has not published to it"
+            )
+        begun = TopicPosition(
+            self.topic, topic_id, self.key, newest_version(self.table), begun=True
+        )
+        # First, or the records of a run that dies would make the topic another table's.
+        self._save(begun)
+        return begun
+
+    def _record(self, version: int, reached: TopicPosition) -> TopicPosition:
+        position = TopicPosition(self.topic, reached.topic_id, self.key, version)
+        self._save(position)
+        return position
+
+    def _save(self, position: TopicPosition) -> None:
+        rows = load(self.run.spark, self.table).limit(0)
+        self.table.save(rows, position.options(self.table), "append", "")
+
+    def _send_all(self, version: int) -> None:
+        """Send all rows of a version, with which a topic begins."""
+        closing = last_commit(self.table, up_to=version)
+        assert closing is not None
+        head = RecordHead(self.table.name, closing.generation, closing.batch, version)
+        rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
+        self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
+
+    def _send_change(self, change: TableChange) -> None:
+        """Send the rows that differ between a version and the one before."""
+        spark = self.run.spark
+        head = RecordHead(self.table.name, change.generation, change.batch, change.version)
+        with fitted(spark, change.rows):
+            self._send(differing(*changed_rows(spark, self.table, change), self.key), head)
+
+    def _send(self, rows: DataFrame, head: RecordHead) -> None:
+        """Send records, and wait until the brokers have all of them."""
+        options = {
+            **client_options(self.to),
+            "kafka.acks": "all",
+            "kafka.enable.idempotence": "true",
+            "topic": self.topic,
+        }
+        writer = to_records(rows, head).write.format("kafka")
+        writer.options(**options).save()
+
+
+class RecordHead(NamedTuple):
+    """The fields that all records of a table version have in common."""
+
+    table: str
+    generation: str
+    batch: int
+    version: int
+
+
+def differing(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
+    """Pair the rows before and after a version by key, and keep the pairs that differ.
+
+    Internal columns, whose names begin with an underscore, do not count.
+
+    Returns:
+        ``key``, and ``before`` and ``after``, each null where the table had no such row; as JSON.
+    """
+    sides = _sided(before, key, _BEFORE).unionByName(
+        _sided(after, key, _AFTER), allowMissingColumns=True
+    )
+    pairs = sides.groupBy(_KEY).agg(*[F.max(side).alias(side) for side in (_BEFORE, _AFTER)])
+    return pairs.where(~F.col(_BEFORE).eqNullSafe(F.col(_AFTER)))
+
+
+def to_records(rows: DataFrame, head: RecordHead) -> DataFrame:
+    """Return the records of a version's rows: key, value and headers."""
+    op = F.when(F.col(_AFTER).isNull(), "delete").otherwise("upsert")
+    begin = json.dumps(head._asdict(), separators=(",", ":")).removesuffix("}")
+    parts = [F.lit(f'{begin},"op":"'), op]
+    for side in (_BEFORE, _AFTER):
+        comma = '",' if side == _BEFORE else ","
+        parts += [F.lit(f'{comma}"{side}":'), F.coalesce(side, F.lit("null"))]
+    named_texts = {"table": F.lit(head.table), "version": F.lit(str(head.version)), _OP: op}
+    headers = [
+        F.struct(F.lit(name).alias("key"), F.encode(text, "UTF-8").alias("value"))
+        for name, text in named_texts.items()
+    ]
+    return rows.select(
+        _KEY, F.concat(*parts, F.lit("}")).alias(_VALUE), F.array(*headers).alias("headers")
+    )
+
+
+def _sided(rows: DataFrame, key: Sequence[str], side: str) -> DataFrame:
+    """Return the key and the visible columns of rows, each as JSON."""
+    visible = [name for name in rows.columns if not name.startswith("_")]
+    with with_settings(rows.sparkSession, _PLAIN_DECIMALS):
+        return rows.select(_json(rows, key).alias(_KEY), _json(rows, visible).alias(side))
+
+
+def _json(rows: DataFrame, names: Sequence[str]) -> Column:
+    exact = [
+        F.col(quoted(name)).cast(_exact(rows.schema[name].dataType)).alias(name) for name in names
+    ]
+    return F.to_json(F.struct(*exact), _JSON)
+
+
+def _exact(kind: DataType) -> DataType:
+    """Return a type with text for decimals, which readers of JSON numbers would round."""
+    if isinstance(kind, DecimalType):
+        return StringType()
+    if isinstance(kind, ArrayType):
+        return ArrayType(_exact(kind.elementType), kind.containsNull)
+    if isinstance(kind, MapType):
+        return MapType(_exact(kind.keyType), _exact(kind.valueType), kind.valueContainsNull)
+    if isinstance(kind, StructType):
+        exact = StructType()
+        for field in kind.fields:
+            exact.add(field.name, _exact(field.dataType), field.nullable)
+        return exact
+    return kind

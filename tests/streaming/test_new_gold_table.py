@@ -1,0 +1,235 @@
+"""Gold tables that join a definition later, and one that is computed anew, alone."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+
+from tests.crashes import after_merges
+from tests.following import GOLD, JOINS, assert_gold_follows
+from tests.running import click, read, versions
+from tests.worlds import World, world
+from tidelake.delta.log import last_commit
+from tidelake.delta.notes import Final, positions
+from tidelake.delta.tables import Table
+from tidelake.errors import GenerationError, RefusedError, UsageError
+from tidelake.ledger.query import ask
+from tidelake.ledger.terms import read_ledger
+from tidelake.ops.status import read_status, tables_to_fill
+from tidelake.replay.backfill import build, read_state
+from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.compatibility import judge_tables
+from tidelake.replay.verify import verify
+from tidelake.runtime import gold as gold_hop
+from tidelake.runtime.runner import refusals
+
+_MINUTES, _HOURS, _VISITS, _EVER = GOLD
+# The added ones come first, between and last.
+_ALL = [_VISITS, _MINUTES, _HOURS, _EVER]
+_OLD = ["gold.by_minutes", "gold.ever"]
+_NEW = ["gold.visits", "gold.by_hours", "gold.click_to_purchase"]
+
+
+def _lines(part: int) -> list[bytes]:
+    """Write events of twenty hours; each part fills gaps of the one before, late but allowed."""
+    return [click(100 * part + n, minute=(n * 61 + 17 * part) % 1200) for n in range(40)]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run two batches into two gold tables."""
+    made = world(
+        spark, tmp_path_factory.mktemp("grown"), gold=[_MINUTES, _EVER], joins=[], quality=None
+    )
+    for part in range(2):
+        made.land(f"{part}.jsonl", _lines(part))
+    made.run()
+    assert last_commit(made.lake.gold("ever")).batch == 1  # type: ignore[union-attr]
+    return made
+
+
+@pytest.fixture
+def grown(filled: World, tmp_path: Path) -> World:
+    """Copy the tables, and add three gold tables to their definition."""
+    copied = filled.copied(tmp_path / "copy")
+    return copied.redefined(gold=_ALL, joins=JOINS[:1])
+
+
+def _assert_sound(played: World, *tables: dict[str, Any]) -> None:
+    assert_gold_follows(played, tables or (*_ALL, *JOINS[:1]))
+    assert read_ledger(played.lake, played.pipeline).problems == ()
+    assert verify(played.context).equal
+    assert all(verdict.may_continue for verdict in judge_tables(played.context))
+    assert refusals(played.context) == {}
+
+
+def _standings(played: World) -> dict[str, str]:
+    return {verdict.table: verdict.standing for verdict in judge_tables(played.context)}
+
+
+@contextmanager
+def _dying_at_append(number: int, *, after: bool) -> Iterator[None]:
+    """Die before or after an append of the gold hop."""
+    real, begun = gold_hop.append, []
+
+    def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
+        begun.append(table.name)
+        dies = len(begun) == number
+        if not dies or after:
+            real(rows, table, *rest, **options)
+        if dies:
+            raise RuntimeError("cut off")
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(RuntimeError, match="cut off"):
+        patch.setattr(gold_hop, "append", append)
+        yield
+
+
+def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: World) -> None:
+    before = versions(grown.lake)
+    standings = _standings(grown)
+    assert [name for name, standing in standings.items() if standing == "new"] == _NEW
+    assert refusals(grown.context) == {}
+    assert list(tables_to_fill(grown.lake, grown.pipeline)) == _NEW
+    assert read_status(grown.lake, grown.pipeline).hops[-1].batch == 1
+    assert versions(grown.lake) == before
+
+    told = grown.run()
+    assert [line.split(":")[0] for line in told] == [
+        f"gold    {name} filled from silver as of batch 1" for name in _NEW
+    ]
+    assert {name: versions(grown.lake)[name] for name in before if name[:3] != "ops"} == {
+        name: version for name, version in before.items() if name[:3] != "ops"
+    }
+    old, *new = (last_commit(grown.lake.table(name)) for name in ["gold.by_minutes", *_NEW])
+    assert old is not None
+    for last in new:
+        assert last is not None
+        assert (last.generation, last.batch, positions(last)) == ("g1", 1, positions(old))
+    assert Final.of(new[1]).until == Final.of(old).until  # type: ignore[union-attr]
+    assert tables_to_fill(grown.lake, grown.pipeline) == ()
+    epoch = ask(grown.lake, "SELECT versions FROM ops.epochs ORDER BY epoch DESC LIMIT 1").rows
+    assert set(_NEW) < set(epoch[0][0])
+    _assert_sound(grown)
+
+    # The late rows of another batch change what was filled; nothing is filled again.
+    grown.land("2.jsonl", _lines(2))
+    assert not any("filled from" in line for line in grown.run())
+    assert last_commit(grown.lake.gold("visits")).batch == 2  # type: ignore[union-attr]
+    _assert_sound(grown)
+
+
+def test_a_run_that_dies_while_it_fills_begins_anew(grown: World) -> None:
+    grown.land("2.jsonl", _lines(2))
+    with _dying_at_append(1, after=False):
+        grown.run()
+    assert list(tables_to_fill(grown.lake, grown.pipeline)) == _NEW
+    assert read(grown.lake, "gold.visits", "count(*)") == [(0,)]
+    assert _standings(grown)["gold.visits"] == "new"
+    # It was made under a definition that has changed since.
+    visits = {**_VISITS, "keys": ["user_id", "action"]}
+    grown = grown.redefined(gold=[visits, *_ALL[1:]], joins=JOINS[:1])
+    with _dying_at_append(2, after=True):
+        grown.run()
+    assert tables_to_fill(grown.lake, grown.pipeline) == ("gold.click_to_purchase",)
+    told = grown.run()
+    assert sum("filled from" in line for line in told) == 1
+    assert last_commit(grown.lake.gold("visits")).batch == 2  # type: ignore[union-attr]
+    _assert_sound(grown, visits, *_ALL[1:], JOINS[0])
+
+
+def test_a_table_that_is_added_within_a_batch_joins_it(grown: World, tmp_path: Path) -> None:
+    old = grown.redefined(gold=[_MINUTES, _EVER], joins=[])
+    old.land("2.jsonl", _lines(2))
+    with after_merges(1):
+        old.run()
+    assert [last_commit(old.lake.table(one)).batch for one in _OLD] == [2, 1]  # type: ignore[union-attr]
+    # With a column that silver gets in the same run, after rows that gold has not read.
+    by_channel = {**_EVER, "name": "by_channel", "keys": ["channel"]}
+    grown = grown.redefined(
+        event={
+            "schema": "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, "
+            "product_id STRING, value DECIMAL(18,2), channel STRING",
+            "select": {
+                "user_id": "user_id",
+                "action": "lower(action)",
+                "product_id": "product_id",
+                "value": "value",
+                "channel": "channel",
+            },
+        },
+        gold=[by_channel, *_ALL],
+        joins=JOINS[:1],
+    )
+    with pytest.raises(UsageError, match=r"no column channel yet, which gold\.by_channel reads"):
+        grown.run(hops=["gold"])
+    told = grown.run()
+    filled = [line for line in told if "filled from" in line]
+    assert len(filled) == 4 and all("as of batch 1:" in line for line in filled)
+    _assert_sound(grown)
+    count = read(grown.lake, "silver.clickstream", "count(*)")
+    assert read(grown.lake, "gold.by_channel", "channel, events") == [(None, *count[0])]
+
+
+def test_what_cannot_be_filled_is_refused_and_nothing_is_changed(grown: World) -> None:
+    table = grown.lake.silver("clickstream")
+    assert isinstance(table.path, Path)
+    file = next(one for one in table.path.rglob("*.parquet") if "_delta_log" not in one.parts)
+    hidden = file.rename(file.with_suffix(".away"))
+    before = versions(grown.lake)
+    with pytest.raises(RefusedError, match=r"is gone.*backfill run clickstream --from silver"):
+        grown.run(hops=["gold"])
+    assert {name: version for name, version in versions(grown.lake).items() if version > 0} == {
+        name: version for name, version in before.items() if version > 0
+    }
+    hidden.rename(file)
+    grown.run(hops=["gold"])
+    _assert_sound(grown)
+
+
+def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_path: Path) -> None:
+    old = filled.copied(tmp_path / "copy")
+    changed = {**_EVER, "keys": ["action"], "where": "action <> 'bot'"}
+    new = old.redefined(gold=[_MINUTES, changed])
+    with pytest.raises(GenerationError, match=r"gold\.ever was filled under another definition"):
+        new.run()
+    before = versions(new.lake)
+    state = build(new.context, "silver", table="gold.ever")
+    found = differences(new.context, state)
+    assert list(found.gold) == ["gold.ever"] and found.redefined == {"gold.ever"}
+    assert versions(new.lake) == before
+
+    promote(new.context)
+    assert versions(new.lake) == before | {"gold.ever": before["gold.ever"] + 1}
+    _assert_sound(new, _MINUTES, changed)
+    assert new.run() == []
+    # At once it is put back as it was.
+    rollback(new.context)
+    assert versions(new.lake)["gold.by_minutes"] == before["gold.by_minutes"]
+    with pytest.raises(GenerationError, match=r"gold\.ever was filled under another definition"):
+        new.run()
+    _assert_sound(old, _MINUTES, _EVER)
+    assert old.run() == []
+
+    build(new.context, "silver", table="gold.ever")
+    promote(new.context)
+    new.land("2.jsonl", _lines(2))
+    new.run()
+    _assert_sound(new, _MINUTES, changed)
+    # After another batch the rows of before lack it.
+    stands = versions(new.lake)
+    with pytest.raises(RefusedError, match=r"Restore its definition in .*clickstream\.yml"):
+        rollback(new.context)
+    assert versions(new.lake) == stands
+    assert read_state(new.lake, new.pipeline).stage == "promoted"  # type: ignore[union-attr]
+    back = new.redefined(gold=[_MINUTES, _EVER])
+    rollback(back.context)
+    assert versions(back.lake)["gold.by_minutes"] == stands["gold.by_minutes"]
+    back.land("3.jsonl", _lines(3))
+    back.run()
+    _assert_sound(back, _MINUTES, _EVER)

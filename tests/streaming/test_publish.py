@@ -1,0 +1,319 @@
+"""Gold on topics: who applies the records has the table, whatever died, and nothing is silent."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.brokers import Kafka
+from tests.running import click, read
+from tests.stores import a_free_port
+from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.merge import compact, vacuum
+from tidelake.delta.publications import published_to
+from tidelake.delta.tables import HOPS, Hop
+from tidelake.errors import RefusedError, UnpublishedError
+from tidelake.ops.maintenance import plan_upkeep
+from tidelake.ops.status import read_status
+from tidelake.replay.generations import rebuild_gold
+from tidelake.runtime import publish
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.runner import run_hops
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+
+_VISITS = "gold.visits"
+_COLUMNS = "session_id, user_id, session_start, session_end, events, total"
+# The version of the record that a consumer applied last, by topic key, with the row.
+Applied = dict[str, tuple[int, dict[str, Any] | None]]
+
+
+def gold(topic: str, bootstrap: str) -> list[dict[str, Any]]:
+    """Define sessions, whose rows merge, with a sum of money."""
+    return [
+        {
+            "name": "visits",
+            "window": {"kind": "session", "gap": "30 minutes"},
+            "keys": ["user_id"],
+            "measures": {"events": {"count": "*"}, "total": {"sum": "value"}},
+            "publish": {
+                "topic": topic,
+                "bootstrap": bootstrap,
+                "options": {"kafka.max.block.ms": 5000},
+            },
+        }
+    ]
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Give a pipeline of which a file has come to silver."""
+    made = world(
+        spark,
+        tmp_path_factory.mktemp("publish"),
+        gold=gold("not-yet", "127.0.0.1:1"),
+        quality=None,
+        small=False,
+    )
+    made.land("0.jsonl", [click(n, minute=10 * n) for n in range(12)])
+    made.run(hops=TO_SILVER)
+    return made
+
+
+@pytest.fixture
+def played(filled: World, tmp_path: Path, kafka: Kafka) -> World:
+    """Give a copy, with a topic that does not exist yet, and another landing folder."""
+    own = replace(filled.copied(tmp_path / "copy"), landing=tmp_path / "landing")
+    return own.redefined(gold=gold(f"visits-{uuid.uuid4().hex}", kafka.bootstrap))
+
+
+def topic_of(played: World) -> str:
+    return played.pipeline.published[_VISITS].topic
+
+
+def go(played: World, *, hops: Sequence[Hop] = HOPS) -> list[str]:
+    """Run hops as the command does; give what it says."""
+    said: list[str] = []
+    context = replace(played.context, progress=Progress(said.append))
+    run_hops(context, hops, parse_trigger(AVAILABLE_NOW), publishes=True)
+    return said
+
+
+def records(kafka: Kafka, topic: str) -> list[tuple[str, dict[str, Any], bytes]]:
+    """Read a topic: key, value and the bytes of the value, in order within a partition."""
+    found = kafka.records(topic)
+    found.sort(key=lambda one: tuple(map(int, one[0].split(":")[1:])))
+    for _, _, value, headers in found:
+        assert dict(headers)["version"] == str(json.loads(value)["version"]).encode()
+    return [(key.decode(), json.loads(value), value) for _, key, value, _ in found]
+
+
+def applied(kafka: Kafka, topic: str) -> Applied:
+    """Apply a topic as a consumer does that knows the version of each key."""
+    state: Applied = {}
+    for key, value, _ in records(kafka, topic):
+        known = state.get(key, (-1, None))
+        if value["version"] > known[0]:
+            # Once a topic has begun, each change says what it found.
+            assert key not in state or value["before"] == known[1]
+            state[key] = value["version"], value["after"]
+    return state
+
+
+def rows_in(state: Applied) -> list[tuple[Any, ...]]:
+    rows = [row for _, row in state.values() if row is not None]
+    return sorted((tuple(row[name] for name in _COLUMNS.split(", ")) for row in rows), key=repr)
+
+
+def rows_of(played: World) -> list[tuple[Any, ...]]:
+    """Read gold as a consumer writes it."""
+
+    def written(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        return value if value is None or isinstance(value, int | str) else str(value)
+
+    found = read(played.lake, _VISITS, _COLUMNS)
+    return sorted((tuple(map(written, row)) for row in found), key=repr)
+
+
+def assert_same(played: World, kafka: Kafka) -> None:
+    assert rows_in(applied(kafka, topic_of(played))) == rows_of(played) != []
+
+
+def values_by_key(found: list[tuple[str, dict[str, Any], bytes]]) -> dict[str, list[bytes]]:
+    by_key = defaultdict(list)
+    for key, _, value in found:
+        by_key[key].append(value)
+    return dict(by_key)
+
+
+def test_a_consumer_that_applies_the_records_has_the_table(played: World, kafka: Kafka) -> None:
+    topic, table = topic_of(played), played.lake.table(_VISITS)
+    said = go(played, hops=["gold"])[-1]
+    assert re.search(rf"publish gold\.visits, versions \d+ to \d+, to topic {topic}", said)
+    assert_same(played, kafka)
+    # Sessions of user 0 are bridged: rows are deleted; of another a value changes.
+    played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5, value=0.01)])
+    go(played)
+    values = [value for _, value, _ in records(kafka, topic)]
+    assert {value["op"] for value in values} == {"upsert", "delete"}
+    assert {value["table"] for value in values} == {_VISITS}
+    assert_same(played, kafka)
+    count, version = len(values), newest_version(table)
+    go(played, hops=["gold"])
+    assert newest_version(table) == version
+    # Files are rewritten, and rows computed anew in another generation: none of them changes.
+    compact(played.spark, table)
+    rebuild_gold(played.context)
+    go(played, hops=["gold"])
+    assert len(kafka.records(topic)) == count
+    # A rollback is a version too, although the next one is as before.
+    played.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF 0")
+    rebuild_gold(played.context)
+    played.land("2.jsonl", [click(103, minute=301)])
+    go(played)
+    last, found = last_commit(table), [value for _, value, _ in records(kafka, topic)]
+    deleted = [one for one in found if (one["generation"], one["op"]) == ("g3", "delete")]
+    assert len(deleted) == len(rows_of(played)) - 1
+    newest = max(found, key=lambda value: int(value["version"]))
+    assert last is not None
+    assert (newest["generation"], newest["batch"]) == ("g3", last.batch)
+    assert_same(played, kafka)
+    [status] = read_status(played.lake, played.pipeline).topics
+    assert (status.topic, status.version, status.waiting) == (topic, newest["version"], 0)
+
+
+class CutOffError(Exception):
+    """What a run dies of."""
+
+
+def die(*_: object) -> None:
+    raise CutOffError
+
+
+_KILLED = """
+import os, signal
+from tidelake import cli
+from tidelake.runtime import publish
+def die(*arguments):
+    os.killpg(0, signal.SIGKILL)
+publish._Publication._send_change = die
+cli.main()
+"""
+
+
+def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
+    played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go(played, hops=["gold"])
+    table, first = played.lake.table(_VISITS), records(kafka, topic_of(played))
+    played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5)])
+    places = ["--root", str(played.environment.root), "--source", str(played.landing)]
+    done = subprocess.run(
+        [sys.executable, "-c", _KILLED, "run", played.pipeline.file, *places],
+        start_new_session=True,
+        capture_output=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+    reached, last = published_to(table), last_commit(table)
+    assert reached is not None
+    assert last is not None
+    assert last.version > reached.version
+    assert records(kafka, topic_of(played)) == first
+
+    # Another version; then the run dies with all records sent, before it knows.
+    played.land("2.jsonl", [click(105, minute=26)])
+    with monkeypatch.context() as patch, pytest.raises(CutOffError):
+        patch.setattr(publish._Publication, "_save", die)
+        go(played)
+    sent = values_by_key(records(kafka, topic_of(played))[len(first) :])
+    assert max(len(values) for values in sent.values()) == 2
+    go(played, hops=["gold"])
+    found = values_by_key(records(kafka, topic_of(played))[len(first) :])
+    assert found == {key: [*values, *values] for key, values in sent.items()}
+    assert_same(played, kafka)
+
+
+def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
+    played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic, table = topic_of(played), played.lake.table(_VISITS)
+    away = played.redefined(gold=gold(topic, f"127.0.0.1:{a_free_port()}"))
+    with pytest.raises(UnpublishedError) as caught:
+        go(away, hops=["gold"])
+    assert caught.value.exit_code == 1
+    assert re.search(
+        r"clickstream, publishing gold\.visits to topic .* stopped: no Kafka broker can be reached "
+        r"\(.*\)\. Check publish\.bootstrap.*\nThe tables are committed, and the next run",
+        str(caught.value),
+    )
+    assert read(away.lake, "ops.epochs", "epoch") == [(1,)]
+    assert status_of(away) == (None, None)
+    # Dies with all rows sent, and goes on in the same topic.
+    with monkeypatch.context() as patch, pytest.raises(CutOffError):
+        patch.setattr(publish._Publication, "_record", die)
+        go(played, hops=["gold"])
+    sent = values_by_key(records(kafka, topic))
+    go(played, hops=["gold"])
+    again = values_by_key(records(kafka, topic))
+    assert again == {key: [*values, *values] for key, values in sent.items()}
+    assert_same(played, kafka)
+    # An environment that publishes nothing.
+    quiet = replace(played, environment=played.environment.model_copy(update={"publish": False}))
+    for part in (1, 2):
+        played.land(f"{part}.jsonl", [click(100 + part, minute=24 + part)])
+        go(quiet)
+    count = len(kafka.records(topic))
+    reached = published_to(table)
+    assert reached is not None
+    assert status_of(played) == (reached.version, 2)
+    # Maintenance keeps what waits; a VACUUM by hand does not.
+    later, week = datetime.now(UTC) + timedelta(days=9), timedelta(days=7)
+    plans = plan_upkeep(played.lake, played.pipeline, horizon=week, now=later)
+    [plan] = [plan for plan in plans if plan.table == table]
+    assert plan.keep > timedelta(days=9)
+    assert plan.needs[0].by == f"topic {topic} has not got further"
+    vacuum(played.spark, table, hours=0)
+    with pytest.raises(
+        RefusedError, match=r"(?s)refused: the files or .* are gone\. Give the table"
+    ):
+        go(played, hops=["gold"])
+    assert len(kafka.records(topic)) == count
+    # An empty topic begins with all rows; one with records of another origin gets none.
+    kafka.drop(topic)
+    assert f"publish topic {topic} was recreated" in go(played, hops=["gold"])
+    assert {value["before"] is None for _, value, _ in records(kafka, topic)} == {True}
+    assert_same(played, kafka)
+    foreign = kafka.topic()
+    kafka.send(foreign, [b"of another"])
+    with pytest.raises(RefusedError, match=r"the topic has records already, and gold\.visits has"):
+        go(played.redefined(gold=gold(foreign, kafka.bootstrap)), hops=["gold"])
+    assert len(kafka.records(foreign)) == 1
+
+
+def status_of(played: World) -> tuple[int | None, int | None]:
+    [status] = read_status(played.lake, played.pipeline).topics
+    return status.version, status.waiting
+
+
+@pytest.mark.long
+def test_a_continuous_run_publishes_while_it_goes_on(played: World, kafka: Kafka) -> None:
+    said: list[str] = []
+    context = replace(played.context, progress=Progress(said.append))
+
+    def watch() -> None:
+        ends = time.monotonic() + 120
+        while time.monotonic() < ends and sum("to topic" in line for line in said) < 2:
+            if any("to topic" in line for line in said) and not second.exists():
+                played.land(second.name, [click(100, minute=25)])
+            time.sleep(0.2)
+        context.stop.set()
+
+    second = played.landing / "1.jsonl"
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    with contextlib.suppress(KeyboardInterrupt):
+        run_hops(context, HOPS, parse_trigger("continuous"), publishes=True)
+    watcher.join()
+    assert sum("to topic" in line for line in said) == 2
+    assert_same(played, kafka)

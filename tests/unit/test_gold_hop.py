@@ -1,0 +1,88 @@
+"""What the gold hop refuses when it is opened, without Spark."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
+from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import Lake
+from tidelake.errors import GenerationError
+from tidelake.runtime.gold import GoldHop
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+
+_ADDED = {**SHOP["gold"][0], "name": "added"}
+_JOIN = {
+    "name": "paid",
+    "left": {"columns": {"at": "event_time", "user_id": "user_id"}},
+    "right": {"pipeline": "orders", "columns": {"paid_at": "event_time"}},
+    "on": ["user_id"],
+    "within": "1 hour",
+}
+
+
+def opened(folder: Path, **more: Any) -> tuple[GoldHop, Lake]:
+    """Open the hop where one table holds batch 3, which ended after version 4 of silver."""
+    environment = load_environment("local", root=str(folder))
+    lake = Lake(folder)
+    for name in ("shop", "orders"):
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(SHOP | {"name": name} | more))
+        more = {}
+    note = {"generation": "g1", "hop": "gold", "pipeline": "shop"}
+    write_commit(lake.gold("totals"), 0, note={**note, "batch": -1})
+    until = {"silver": [5, -1]}
+    write_commit(lake.gold("totals"), 1, note={**note, "batch": 3, "until": until})
+    checkpoint = lake.checkpoints("shop", "gold") / "g1"
+    write_checkpoint(checkpoint, planned=3, committed=3)
+    ids = {"reservoirId": "x", "isStartingVersion": False}
+    for batch in range(4):
+        write_offset(checkpoint, batch, {"reservoirVersion": 5, "index": -1, **ids})
+    (checkpoint / "metadata").write_text("{}")
+    pipeline = load_pipeline(str(folder / "shop.yml"), environment)
+    run = Run(cast(Any, None), pipeline, lake, environment, Progress(lambda _: None))
+    return GoldHop(run, creates=False), lake
+
+
+def write_silver(lake: Lake, first: int, *, compacts: bool = False) -> None:
+    """Write silver's commits from a version on, of which the last is not read yet."""
+    for version in range(first, 6):
+        write_commit(lake.silver("shop"), version, adds=[(9, not compacts)])
+
+
+def test_a_table_that_was_added_is_to_be_filled(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, _ = opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
+    assert hop.fence.unfilled == ("gold.added",)
+    assert [table.name for table in hop.guard.closing] == ["gold.totals"]
+
+
+@pytest.mark.parametrize("first", [4, 5])
+def test_silver_must_be_readable_as_of_the_last_batch(tmp_path: Path, first: int) -> None:
+    write_silver(Lake(tmp_path), first)
+    if first == 4:
+        assert opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
+        return
+    why = "gold.added cannot be filled as of batch 3: the log of silver.shop no longer has version"
+    with pytest.raises(GenerationError, match=rf"{why} 4\..*tidelake repair shop"):
+        opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
+    # Without a table to fill nothing reads that version.
+    assert opened(tmp_path)
+
+
+def test_a_log_that_begins_with_a_compaction_of_the_same_rows_is_enough(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 5, compacts=True)
+    assert opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
+
+
+def test_a_table_that_reads_a_new_input_is_refused(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    write_silver(lake, 0)
+    write_commit(lake.silver("orders"), 0, adds=[(9, True)])
+    why = "silver.orders is a new input, of which no batch has read a row"
+    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
+        opened(tmp_path, joins=[_JOIN])

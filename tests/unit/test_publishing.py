@@ -1,0 +1,154 @@
+"""What may be written under ``publish``, and what is refused before Spark starts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.running import land
+from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, violations, write
+from tests.unit.test_json_schema import problems
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.config import load_pipeline
+from tidelake.config.pipeline import written_out
+from tidelake.config.publishing import Publish, refuse_unset
+from tidelake.delta.notes import hash_of
+from tidelake.errors import ConfigError, UsageError
+
+_TO = {"topic": "clicks.per_minute", "bootstrap": "h:1"}
+_JAAS = "kafka.sasl.jaas.config"
+_TOPICS = {"kind": "kafka", "bootstrap": "h:1", "topic": ["a", "b"]}
+
+
+def published(**more: Any) -> dict[str, Any]:
+    return changed(gold__0__publish=_TO | more)
+
+
+def test_each_kind_of_gold_table_names_its_topic_and_the_definition_stays_the_same(
+    tmp_path: Path,
+) -> None:
+    raw = published(options={"kafka.linger.ms": 5}) | {"joins": [JOIN | {"publish": _TO}]}
+    raw["joins"][0]["publish"] = {"topic": "pairs", "bootstrap": "env:BROKERS"}
+    pipeline = load_pipeline(write(tmp_path, raw), LAPTOP)
+    assert {name: to.topic for name, to in pipeline.published.items()} == {
+        "gold.per_minute": "clicks.per_minute",
+        "gold.pairs": "pairs",
+    }
+    assert pipeline.published["gold.per_minute"].options == {"kafka.linger.ms": "5"}
+    assert problems("pipeline", raw) == []
+    plain = load_pipeline(write(tmp_path, GOOD), LAPTOP)
+    assert plain.published == {}
+    # A stored table is not another one because it is published.
+    assert hash_of(pipeline.gold[0]) == hash_of(plain.gold[0])
+    # `validate --resolved` shows it.
+    assert written_out(pipeline)["gold"][0]["publish"]["topic"] == "clicks.per_minute"
+
+
+@pytest.mark.parametrize(
+    ("more", "path", "message"),
+    [
+        ({"topic": "a b"}, "topic", "'a b' is not a valid topic name"),
+        ({"topic": None}, "topic", "must be text"),
+        ({"bootstrap": " "}, "bootstrap", "must not be empty"),
+        ({"options": {_JAAS: 'password="x"'}}, "options", f"option {_JAAS} contains a secret"),
+        ({"options": {"acks": "1"}}, "options", "not a setting of a Kafka client"),
+        ({"options": {"kafka.acks": 1}}, "options", "option kafka.acks is set by Tidelake"),
+        (
+            {"options": {"kafka.bootstrap.servers": "h:2"}},
+            "options",
+            "is set by Tidelake: write bootstrap",
+        ),
+        ({"partitions": 3}, "partitions", "unknown key"),
+    ],
+)
+def test_a_mistake_is_named_with_its_place(
+    tmp_path: Path, more: dict[str, Any], path: str, message: str
+) -> None:
+    [found] = violations(tmp_path, published(**more))
+    assert found.path == f"gold[0].publish.{path}"
+    assert message in found.message
+
+
+def test_a_topic_belongs_to_one_table(tmp_path: Path) -> None:
+    raw = published() | {"joins": [JOIN | {"publish": _TO}]}
+    [found] = violations(tmp_path, raw)
+    assert str(found).startswith("joins[0].publish.topic")
+    assert found.message == "clicks.per_minute is already the topic of gold[0]"
+    # Of another broker it is another topic.
+    raw["joins"][0]["publish"] = _TO | {"bootstrap": "h:2"}
+    assert len(load_pipeline(write(tmp_path, raw), LAPTOP).published) == 2
+
+
+def test_no_table_is_published_to_what_the_pipeline_reads(tmp_path: Path) -> None:
+    raw = published(topic="b") | {"source": _TOPICS}
+    [found] = violations(tmp_path, raw)
+    assert found.message == "b is already the topic of source"
+    load_pipeline(write(tmp_path, published(topic="b", bootstrap="h:2")), LAPTOP)
+
+
+def test_a_topic_of_a_fast_lane_is_taken(tmp_path: Path) -> None:
+    lane = {
+        "name": "odd",
+        "features": "hours",
+        "keys": ["user_id"],
+        "burst": {},
+        "fast": {"topic": "odd", "pipeline": "odd_again"},
+        "publish": _TO | {"topic": "odd"},
+    }
+    raw = GOOD | {"source": _TOPICS, "detections": [lane]}
+    [found] = violations(tmp_path, raw)
+    assert found.message == "odd is already the topic of detections[0].fast"
+
+
+def test_in_prod_the_connection_is_encrypted(tmp_path: Path) -> None:
+    raw = published() | {"source": {"kind": "rate"}}
+    with pytest.raises(ConfigError, match=r"gold\[0\]\.publish\.options .*must be SSL or SASL_SSL"):
+        load_pipeline(write(tmp_path, raw), CLOUD)
+    raw = published(options={"kafka.security.protocol": "SSL"}) | {"source": {"kind": "rate"}}
+    assert load_pipeline(write(tmp_path, raw), CLOUD).published
+
+
+def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    to = Publish(topic="t", bootstrap="env:BROKERS", options={_JAAS: "env:LOGIN"})
+    with pytest.raises(UsageError, match=r"publish\.bootstrap refers to the variable BROKERS"):
+        refuse_unset({"gold.t": to})
+    monkeypatch.setenv("BROKERS", "a:1,b:2")
+    with pytest.raises(UsageError, match="variable LOGIN, which is not set"):
+        refuse_unset({"gold.t": to})
+    monkeypatch.setenv("LOGIN", "secret")
+    refuse_unset({"gold.t": to})
+    assert to.client.bootstrap == "a:1,b:2"
+    # The value itself is read when it is used.
+    assert to.client.options == {_JAAS: "env:LOGIN"}
+
+
+@pytest.mark.parametrize("more", [[], ["--all"]])
+def test_a_run_with_an_unset_reference_is_refused_before_spark_starts(
+    empty_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    more: list[str],
+) -> None:
+    monkeypatch.setattr("tidelake.cli.flow.started", _must_not_start)
+    raw = published(bootstrap="env:NO_BROKERS")
+    (empty_folder / "conf" / "pipelines").mkdir(parents=True)
+    write(empty_folder / "conf" / "pipelines", raw)
+    (empty_folder / "conf" / "environments").mkdir()
+    environment = empty_folder / "conf" / "environments" / "local.yml"
+    environment.write_text("root: lake\n")
+    land(empty_folder / "lake" / "landing", "a.jsonl", [b"{}"])
+    names = more or ["shop"]
+    assert run_command(app, ["run", *names]) == 2
+    assert "publish.bootstrap refers to the variable NO_BROKERS" in capsys.readouterr().err
+    # Neither another hop nor an environment that publishes nothing needs it.
+    for arguments in (["--hop", "silver"], []):
+        with pytest.raises(AssertionError, match="Spark started"):
+            run_command(app, ["run", *names, *arguments])
+        environment.write_text("root: lake\npublish: false\n")
+
+
+def _must_not_start(*_: object, **__: object) -> None:
+    raise AssertionError("Spark started")
