@@ -98,7 +98,7 @@ def ensure_table(
     searched_by: Sequence[str] = (),
     has_change_feed: bool = False,
     settings: Mapping[str, str] | None = None,
-) -> None:
+) -> Mapping[str, str]:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
@@ -106,6 +106,9 @@ def ensure_table(
     is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. It
     gets the properties ``settings`` with the commit that creates it. With ``has_change_feed`` each
     later MERGE records the rows that it changes.
+
+    Returns:
+        What Spark says of a stored table, by name; empty if it was created.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
@@ -118,10 +121,10 @@ def ensure_table(
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
-    if stored is not None:
-        describe(spark, table, stored, comments)
+    details = {} if stored is None else describe(spark, table, stored, comments)
     if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
+    return details
 
 
 def _properties(
@@ -262,11 +265,14 @@ def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
     return rows.select(*columns)
 
 
-def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Meaning) -> None:
+def describe(
+    spark: SparkSession, table: Table, stored: StructType, meaning: Meaning
+) -> Mapping[str, str]:
     """Update the table and column comments of a stored table, whose schema is ``stored``.
 
     Writes a commit without metadata or rows, and only where a comment differs: readers of commit
     metadata skip it, streams get an empty batch. Comments removed from the pipeline file are kept.
+    Returns what Spark says of the table, by name.
     """
     name = table.sql
     changed = {
@@ -279,9 +285,9 @@ def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Mea
             f"{quoted(column)} COMMENT {sql_text(comment)}" for column, comment in changed.items()
         )
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {columns}")
-    if meaning.description:
-        # Runs no Spark job.
-        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
-        details = {row["col_name"]: row["data_type"] for row in rows}
-        if details.get("Comment") != meaning.description:
-            spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")
+    # Runs no Spark job.
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    details = {row["col_name"]: row["data_type"] for row in rows}
+    if meaning.description and details.get("Comment") != meaning.description:
+        spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")
+    return details
