@@ -38,6 +38,9 @@ _SEARCHED_BY: dict[str, tuple[str, ...]] = {
 }
 
 _CHANGE_FEED = "delta.enableChangeDataFeed"
+# The property that lists the columns with file statistics, and a column in it.
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_LISTED = re.compile(r"`(?:[^`]|``)+`")
 
 # Delta refuses to collect statistics of other types.
 _HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -83,6 +86,7 @@ def append(
         if table.is_created_first and not table.exists:
             table.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
         rows = _with_stored_comments(rows, table)
+        _drop_statistics(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     table.save(rows, options, mode, replaces_where)
 
@@ -139,7 +143,7 @@ def _properties(
     types = {field.name: field.dataType for field in schema.fields}
     indexed = [name for name in searched_by if isinstance(types.get(name), _HAVE_STATISTICS)]
     if indexed:
-        result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
+        result[_STATISTICS] = ",".join(map(quoted, indexed))
     if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
         result[_CHANGE_FEED] = "true"
@@ -263,6 +267,24 @@ def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
     metadata = {field.name: field.metadata for field in fields}
     columns = [F.col(quoted(name)).alias(name, metadata=metadata[name]) for name in rows.columns]
     return rows.select(*columns)
+
+
+def _drop_statistics(rows: DataFrame, table: Table) -> None:
+    """Drop statistics of columns that rows do not have: Delta refuses to overwrite them then.
+
+    Without a list of columns, Delta collects statistics of the first ones of the table.
+    """
+    spark = rows.sparkSession
+    if not table.exists or set(load(spark, table).columns) <= set(rows.columns):
+        return
+    listed = _LISTED.findall(properties(spark, table).get(_STATISTICS, ""))
+    kept = [name for name in listed if name in map(quoted, rows.columns)]
+    if kept == listed:
+        return
+    change = f"SET TBLPROPERTIES ('{_STATISTICS}' = {sql_text(','.join(kept))})"
+    if not kept:
+        change = f"UNSET TBLPROPERTIES ('{_STATISTICS}')"
+    spark.sql(f"ALTER TABLE {table.sql} {change}")
 
 
 def describe(
