@@ -96,10 +96,13 @@ bench: peers
 bench-page: setup
 	$(BIN)/python -m benchmarks.report_page
 
-# What is deployed: our own rules, then the schema of Databricks' CLI (needs Go).
+# What is deployed, by the repository and by a new project: our own rules, then the schema of
+# Databricks' CLI (needs Go).
 bundle: setup $(TOOLS_READY)
 	$(BIN)/python -m pytest -q tests/bundle
-	scripts/bundle_schema.sh $(TOOLS)/bin/check-jsonschema
+	rm -rf build/project
+	$(BIN)/tidelake new build/project
+	scripts/bundle_schema.sh $(TOOLS)/bin/check-jsonschema build/project
 
 # Wheel, sdist, bill of materials and hashes in dist/; the same bytes from the same commit.
 dist: $(TOOLS_READY)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Hold databricks.yml and resources/ against the schema of Databricks' CLI.
+# Hold databricks.yml and resources/ against the schema of Databricks' CLI, and those of a project.
 #
-# Usage: scripts/bundle_schema.sh CHECK_JSONSCHEMA
+# Usage: scripts/bundle_schema.sh CHECK_JSONSCHEMA [PROJECT_DIR]
 # The schema's licence lets us use it and not pass it on: it is fetched, never committed. Exit 4
 # where it cannot be had.
 set -euo pipefail
@@ -23,4 +23,8 @@ if [ "$(field Sum)" != "$sum" ]; then
   echo "bundle: $module is not what it was: $(field Sum), pinned is $sum" >&2
   exit 3
 fi
-"$1" --schemafile "$(field Dir)/bundle/schema/jsonschema.json" databricks.yml resources/*.yml
+files=(databricks.yml resources/*.yml)
+if [ $# -gt 1 ]; then
+  files+=("$2/databricks.yml" "$2"/resources/*.yml)
+fi
+"$1" --schemafile "$(field Dir)/bundle/schema/jsonschema.json" "${files[@]}"

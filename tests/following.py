@@ -40,6 +40,7 @@ GOLD: list[dict[str, Any]] = [
         "where": "action <> 'bot'",
         "keys": ["user_id"],
         "measures": _COUNTED,
+        "derive": {"each": "CAST(total AS DOUBLE) / events"},
     },
     {
         "name": "visits",

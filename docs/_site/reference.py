@@ -117,7 +117,8 @@ def tables_page() -> str:
         ),
         (
             "gold.TABLE",
-            "Bounds of the window, then the keys and the measures of the table's definition.",
+            "Bounds of the window, then the keys, the measures and the derived columns of the "
+            "table's definition.",
             GOLD_RESERVED,
             _GOLD,
         ),

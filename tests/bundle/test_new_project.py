@@ -50,6 +50,16 @@ def test_each_task_passes_the_folder_of_the_deployed_files(bundle: Bundle) -> No
         assert parameters[parameters.index("--conf") + 1] == bundle.raw["workspace"]["file_path"]
 
 
+def test_what_a_target_changes_has_what_the_clis_schema_requires(bundle: Bundle) -> None:
+    # The CLI merges it into the resource; its schema, which editors use, wants it whole.
+    changed = bundle.raw["targets"]["prod"]["resources"]
+    for kind, required in (("schemas", {"catalog_name"}), ("volumes", {"schema_name"})):
+        assert changed[kind].keys() == bundle.raw["resources"][kind].keys()
+        for name, one in changed[kind].items():
+            assert one["name"] == name
+            assert required | {"catalog_name", "lifecycle"} <= one.keys()
+
+
 def test_the_folder_of_the_pipelines_is_not_left_out_of_a_deployment(bundle: Bundle) -> None:
     sync = copy.deepcopy(bundle.raw["sync"])
     assert "paths" not in sync

@@ -17,7 +17,7 @@ _COMMANDS = ("bash", "dirname", "mktemp", "sed", "cat", "env")
 
 
 def called(
-    folder: Path, script: str, tool: str, **commands: str
+    folder: Path, script: str, tool: str, *arguments: str, **commands: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a script where only a few commands exist.
 
@@ -25,6 +25,7 @@ def called(
         folder: Where these are put.
         script: Its name.
         tool: What the given tool does, as a script.
+        arguments: What the script is given beside the tool.
         commands: More commands, as scripts.
     """
     for name in _COMMANDS:
@@ -35,7 +36,7 @@ def called(
         (folder / name).write_text(f"#!/usr/bin/env bash\n{text}\n")
         (folder / name).chmod(0o755)
     return subprocess.run(
-        [str(folder / "bash"), str(PROJECT / "scripts" / script), str(folder / "tool")],
+        [str(folder / "bash"), str(PROJECT / "scripts" / script), str(folder / "tool"), *arguments],
         env={"PATH": str(folder), "HOME": os.environ.get("HOME", "/")},
         capture_output=True,
         text=True,
@@ -67,6 +68,20 @@ def test_the_schema_is_the_pinned_one_and_judges_every_file(tmp_path: Path) -> N
         "databricks.yml",
         *files,
     ]
+
+
+def test_the_files_of_a_project_are_judged_too(tmp_path: Path) -> None:
+    project = tmp_path / "shop"
+    (project / "resources").mkdir(parents=True)
+    (project / "resources" / "a.job.yml").touch()
+    bins = tmp_path / "bin"
+    bins.mkdir()
+
+    ended = called(bins, "bundle_schema.sh", 'echo "$@"', str(project), go=answer(PINNED))
+
+    judged = ended.stdout.split()
+    assert "databricks.yml" in judged
+    assert judged[-2:] == [f"{project}/databricks.yml", f"{project}/resources/a.job.yml"]
 
 
 def test_a_bundle_that_breaks_the_schema_fails(tmp_path: Path) -> None:

@@ -87,7 +87,7 @@ class Recomputation:
         return self._ask(f"SELECT {', '.join(columns)} FROM {pipeline}")
 
     def aggregate(self, pipeline: str, table: Mapping[str, Any]) -> list[Row]:
-        """Give bounds, keys and measures of each row of a gold table."""
+        """Give bounds, keys, measures and derived columns of each row of a gold table."""
         window, keys = table["window"], table.get("keys", [])
         events = f"SELECT * FROM {pipeline} WHERE {table.get('where', 'true')}"
         grouping = [f'"{key}"' for key in keys]
@@ -101,13 +101,15 @@ class Recomputation:
         else:
             bounds = []
         measures = [
-            _MEASURES[aggregate].format(sql)
-            for body in table["measures"].values()
+            f'{_MEASURES[aggregate].format(sql)} AS "{name}"'
+            for name, body in table["measures"].items()
             for aggregate, sql in body.items()
         ]
         shown = [*bounds, *[f'"{key}"' for key in keys], *measures]
         inside = [*grouping, *(["_session"] if kind == "session" else [])]
-        return self._ask(f"SELECT {', '.join(shown)} FROM ({events}) GROUP BY {', '.join(inside)}")
+        rows = f"SELECT {', '.join(shown)} FROM ({events}) GROUP BY {', '.join(inside)}"
+        derived = "".join(f", {sql}" for sql in table.get("derive", {}).values())
+        return self._ask(f"SELECT *{derived} FROM ({rows})")
 
     def join(self, pipeline: str, table: Mapping[str, Any]) -> list[Row]:
         """Give the columns of both sides of each row of a join."""
@@ -150,7 +152,7 @@ def columns_of(table: Mapping[str, Any]) -> list[str]:
     kind = table["window"]["kind"]
     bounds = {"session": ["session_start", "session_end"], "global": []}
     first = bounds.get(kind, ["window_start", "window_end"])
-    return [*first, *table.get("keys", []), *table["measures"]]
+    return [*first, *table.get("keys", []), *table["measures"], *table.get("derive", {})]
 
 
 def _nothing(table: Path) -> str:

@@ -251,7 +251,7 @@ def test_expressions_that_failed_in_the_last_hour_of_gold_are_reported(shop: Sho
         shop.batches += 1
     found = shop.judge(6100)["expression_failed"]
     assert (found.severity, found.hop, found.since) == ("warning", "gold", at(4002))
-    assert found.message == ("expressions failed on events and gave null: gold.totals 3")
+    assert found.message == "expressions failed on events or rows and gave null: gold.totals 3"
     shop.batch(9700)
     assert "expression_failed" not in shop.judge(9800)
 

@@ -92,6 +92,8 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("root: a\ncatalog: b\n", "catalog", "combined with root"),
         ("root: ''\n", "root", "empty"),
         ("root: a\nvolume: b\n", "volume", "allowed with catalog only"),
+        ("root: a\nconsistent_views: true\n", "consistent_views", "allowed with catalog only"),
+        ("catalog: a\nconsistent_views: 1\n", "consistent_views", "true or false"),
         ("catalog: a\nlimits: {gold_bytes: 1g}\n", "limits", "under source: a batch of silver"),
         ("catalog: a\nlocks: none\n", "locks", "has no effect with catalog; leave it out"),
         ("catalog: a\nmaster: local\n", "master", "allowed with root only"),

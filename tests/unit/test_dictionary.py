@@ -87,6 +87,31 @@ def test_a_measures_type_follows_from_its_values(
     assert measured_type(measure, _KNOWN) == kind
 
 
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("clicks / events", "DOUBLE"),
+        ("clicks > 3", "BOOLEAN"),
+        ("upper(user_id)", "STRING"),
+        ("clicks - events", "BIGINT"),
+        # Spark's types are others than sqlglot's.
+        ("total / events", None),
+        ("clicks * 1.5", None),
+        ("window_end - window_start", None),
+        ("timestampdiff(SECOND, window_start, window_end)", None),
+    ],
+)
+def test_a_derived_columns_type_is_told_where_it_is_sure(
+    tmp_path: Path, sql: str, kind: str | None
+) -> None:
+    measures = {"events": {"count": "*"}, "clicks": {"count": "value"}, "total": {"sum": "value"}}
+    window = {"kind": "tumbling", "size": "1 hour"}
+    table = {"name": "t", "window": window, "keys": ["user_id"], "measures": measures}
+    (entry, *_) = entries_of(shop(tmp_path, gold=[{**table, "derive": {"found": sql}}]))
+    assert [one.type for one in entry.columns if one.name == "found"] == [kind]
+    assert "total, found FROM" in entry.example
+
+
 def test_a_table_says_what_tells_its_rows_apart_and_how_time_is_cut(tmp_path: Path) -> None:
     windows = {
         "an_hour": {"kind": "tumbling", "size": "90 minutes"},

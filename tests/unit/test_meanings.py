@@ -24,6 +24,7 @@ _COUNTED = {
         "spent": {"sum": "value"},
         "high": {"approx_percentile": {"expression": "value", "p": 0.95}},
     },
+    "derive": {"each": "spent\n/ events"},
 }
 _WORDS = {"user_id": "Who it was."}
 
@@ -50,6 +51,7 @@ def test_what_nobody_described_is_read_off_the_definition(tmp_path: Path) -> Non
     assert gold.of("events") == "Number of events."
     assert gold.of("spent") == "Sum of value."
     assert gold.of("high") == "About the 95th percentile of value."
+    assert gold.of("each") == "Computed from the row: spent / events."
     assert gold.of("window_start") == "Where the window begins (UTC); included."
     assert gold.of("_high_sketch") == "Kept to merge the next batch; not for analysis."
 

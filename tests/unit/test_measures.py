@@ -303,3 +303,54 @@ def test_a_sum_of_doubles_is_judged_by_the_size_of_its_terms(
     judged = compare(exact.of_all(whole), found, shape_of(exact, found))
     assert judged.equal is not differs
     assert set(judged.columns) == set(found.columns)
+
+
+def test_a_derived_value_is_judged_exactly_by_its_own_row(spark: SparkSession) -> None:
+    stored = {
+        # The sum is within its tolerance, and what is derived follows from it exactly.
+        "right": (0.30000000000000004, 0.6000000000000001, None),
+        "other order": (0.3, 0.6, None),
+        "of another sum": (0.3, 0.6000000000000001, None),
+        "off by the least": (0.30000000000000004, 0.6, None),
+        "lost": (0.3, None, None),
+        "came from nowhere": (0.3, 0.6, 0.0),
+        "of a wrong sum": (0.4, 0.8, None),
+    }
+    measures = {"events": {"count": "*"}, "heat": {"sum": "value"}}
+    derive = {"twice": "heat * 2", "half": "events / 0", "both": "map(user_id, events)"}
+    given = {**ALL, "keys": ["user_id"], "measures": measures, "derive": derive}
+    target = Windowed("gold.t", "gold[0]", GoldTable.model_validate(given))
+    exact = target.with_terms({"heat": "double"})
+    rows = [(user, f"e{n}", value) for user in stored for n, value in enumerate((0.1, 0.2))]
+    events = spark.createDataFrame(rows, "user_id string, event_id string, value double")
+    whole = Inputs({}, lambda _: events.withColumn("event_time", F.timestamp_seconds(F.lit(0))))
+    values = spark.createDataFrame(
+        [(user, *found) for user, found in stored.items()],
+        "user_id string, heat double, twice double, half double",
+    )
+    made = target.of_all(whole)
+    found = made.drop("heat", "twice", "half").join(values, on="user_id", how="inner")
+
+    judged = compare(exact.of_all(whole), found.select(*made.columns), shape_of(exact, found))
+
+    assert {one.where["user_id"]: sorted(one.columns) for one in judged.differences} == {
+        "of another sum": ["twice"],
+        "off by the least": ["twice"],
+        "lost": ["twice"],
+        "came from nowhere": ["half"],
+        "of a wrong sum": ["heat"],
+    }
+
+
+def test_what_a_redefined_table_lacks_is_not_compared(spark: SparkSession) -> None:
+    given = {
+        **ALL,
+        "keys": ["user_id"],
+        "measures": {"heat": {"sum": "value"}, "mean": {"avg": "value"}},
+        "derive": {"twice": "mean * 2", "half": "heat / 2"},
+    }
+    target = Windowed("gold.t", "gold[0]", GoldTable.model_validate(given))
+    made = spark.createDataFrame([("u", 1.0, 0.5)], "user_id string, heat double, half double")
+    stored = made.withColumn("half", F.lit(0.6).cast("double"))
+    found = compare(made, stored, shape_of(target, stored))
+    assert [sorted(one.columns) for one in found.differences] == [["half"]]

@@ -24,6 +24,7 @@ class Hops:
 
     Attributes:
         events: ``open``, ``run`` and ``warm up``, with the hop.
+        filled: The hops whose new tables were filled, each with the event before that.
         opened: Set when the last hop has been opened.
         refused: Hops that cannot be opened.
         grown: Hops whose input grows during their first query.
@@ -34,6 +35,7 @@ class Hops:
     """
 
     events: list[str] = field(default_factory=list)
+    filled: list[tuple[str, str]] = field(default_factory=list)
     opened: threading.Event = field(default_factory=threading.Event)
     warmed: threading.Event = field(default_factory=threading.Event)
     refused: set[str] = field(default_factory=set)
@@ -57,9 +59,13 @@ class Hops:
             hop=hop,
             closing=[],
             inputs={},
+            fill_new_tables=lambda: self.fill(hop),
             finish=lambda _: self.finish(hop),
             warm_up=lambda: self.warm_up(hop),
         )
+
+    def fill(self, hop: str) -> None:
+        self.filled.append((hop, self.events[-1]))
 
     def finish(self, hop: str) -> None:
         if hop == "bronze" and self.broken:
@@ -105,6 +111,8 @@ def test_later_hops_are_opened_while_the_first_runs_and_run_after_it(hops: Hops)
         *("open bronze", "open silver", "open gold"),
         *("run bronze", "run silver", "run gold"),
     ]
+    # Not while it is opened: then silver still changes.
+    assert hops.filled[1:] == [("silver", "run bronze"), ("gold", "run silver")]
 
 
 def test_a_later_hop_that_cannot_be_opened_stops_the_run_at_its_turn(hops: Hops) -> None:

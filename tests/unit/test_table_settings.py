@@ -18,7 +18,7 @@ from tidelake.config.json_schema import schema_of
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import TableSettings, interval_of
 from tidelake.delta.notes import hash_of
-from tidelake.delta.properties import apply_settings, recorded_properties
+from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError
@@ -251,6 +251,14 @@ def test_only_what_differs_is_sent() -> None:
 def test_a_table_without_settings_is_sent_nothing() -> None:
     assert (sent(TableSettings()).asked, sent(TableSettings()).said) == ([], [])
     assert recorded_properties(TableSettings()) == {}
+
+
+def test_only_tables_with_settings_are_looked_at(tmp_path: Path) -> None:
+    plain, tagged = loaded(tmp_path).gold[0], loaded(tmp_path, tags={"a": "b"}).gold[0]
+    described = {"Table Properties": "[a=b,tidelake.settings={},c=d]"}
+    assert not may_differ(plain, {"Table Properties": "[delta.checkpointInterval=100]"})
+    assert may_differ(plain, described)
+    assert may_differ(tagged, {})
 
 
 def test_deltas_own_keys_are_compared_without_their_case() -> None:

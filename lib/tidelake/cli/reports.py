@@ -81,9 +81,7 @@ def _show_status(status: Status) -> None:
     for rule, rows in status.warnings.items():
         print_line(f"  warning: {rows:,} rows of silver fail {rule}")
     for table, rows in status.failed.items():
-        print_line(
-            f"  {table}: an expression failed on {rows:,} events; its value is null for them"
-        )
+        print_line(f"  {table}: an expression failed on {rows:,} events or rows and gave null")
     for table in status.to_fill:
         print_line(f"  {table} is not filled yet: the next run of hop gold fills it from silver")
     for topic in status.topics:

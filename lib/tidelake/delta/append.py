@@ -38,6 +38,9 @@ _SEARCHED_BY: dict[str, tuple[str, ...]] = {
 }
 
 _CHANGE_FEED = "delta.enableChangeDataFeed"
+# The property that lists the columns with file statistics, and a column in it.
+_STATISTICS = "delta.dataSkippingStatsColumns"
+_LISTED = re.compile(r"`(?:[^`]|``)+`")
 
 # Delta refuses to collect statistics of other types.
 _HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
@@ -83,6 +86,7 @@ def append(
         if table.is_created_first and not table.exists:
             table.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
         rows = _with_stored_comments(rows, table)
+        _drop_statistics(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     table.save(rows, options, mode, replaces_where)
 
@@ -98,7 +102,7 @@ def ensure_table(
     searched_by: Sequence[str] = (),
     has_change_feed: bool = False,
     settings: Mapping[str, str] | None = None,
-) -> None:
+) -> Mapping[str, str]:
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
@@ -106,6 +110,9 @@ def ensure_table(
     is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. It
     gets the properties ``settings`` with the commit that creates it. With ``has_change_feed`` each
     later MERGE records the rows that it changes.
+
+    Returns:
+        What Spark says of a stored table, by name; empty if it was created.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
@@ -118,10 +125,10 @@ def ensure_table(
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
-    if stored is not None:
-        describe(spark, table, stored, comments)
+    details = {} if stored is None else describe(spark, table, stored, comments)
     if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
+    return details
 
 
 def _properties(
@@ -136,7 +143,7 @@ def _properties(
     types = {field.name: field.dataType for field in schema.fields}
     indexed = [name for name in searched_by if isinstance(types.get(name), _HAVE_STATISTICS)]
     if indexed:
-        result["delta.dataSkippingStatsColumns"] = ",".join(map(quoted, indexed))
+        result[_STATISTICS] = ",".join(map(quoted, indexed))
     if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
         result[_CHANGE_FEED] = "true"
@@ -262,11 +269,32 @@ def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
     return rows.select(*columns)
 
 
-def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Meaning) -> None:
+def _drop_statistics(rows: DataFrame, table: Table) -> None:
+    """Drop statistics of columns that rows do not have: Delta refuses to overwrite them then.
+
+    Without a list of columns, Delta collects statistics of the first ones of the table.
+    """
+    spark = rows.sparkSession
+    if not table.exists or set(load(spark, table).columns) <= set(rows.columns):
+        return
+    listed = _LISTED.findall(properties(spark, table).get(_STATISTICS, ""))
+    kept = [name for name in listed if name in map(quoted, rows.columns)]
+    if kept == listed:
+        return
+    change = f"SET TBLPROPERTIES ('{_STATISTICS}' = {sql_text(','.join(kept))})"
+    if not kept:
+        change = f"UNSET TBLPROPERTIES ('{_STATISTICS}')"
+    spark.sql(f"ALTER TABLE {table.sql} {change}")
+
+
+def describe(
+    spark: SparkSession, table: Table, stored: StructType, meaning: Meaning
+) -> Mapping[str, str]:
     """Update the table and column comments of a stored table, whose schema is ``stored``.
 
     Writes a commit without metadata or rows, and only where a comment differs: readers of commit
     metadata skip it, streams get an empty batch. Comments removed from the pipeline file are kept.
+    Returns what Spark says of the table, by name.
     """
     name = table.sql
     changed = {
@@ -279,9 +307,9 @@ def describe(spark: SparkSession, table: Table, stored: StructType, meaning: Mea
             f"{quoted(column)} COMMENT {sql_text(comment)}" for column, comment in changed.items()
         )
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {columns}")
-    if meaning.description:
-        # Runs no Spark job.
-        rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
-        details = {row["col_name"]: row["data_type"] for row in rows}
-        if details.get("Comment") != meaning.description:
-            spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")
+    # Runs no Spark job.
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
+    details = {row["col_name"]: row["data_type"] for row in rows}
+    if meaning.description and details.get("Comment") != meaning.description:
+        spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")
+    return details

@@ -28,6 +28,15 @@ def recorded_properties(settings: TableSettings) -> dict[str, str]:
     return {**wanted, _RECORD: _record(wanted, ())} if wanted else {}
 
 
+def may_differ(settings: TableSettings, details: Mapping[str, str]) -> bool:
+    """Return whether a table needs :func:`apply_settings`, by what Spark says of it.
+
+    Most tables have no settings, and reading their properties takes as long as opening them.
+    """
+    is_recorded = f"{_RECORD}=" in details.get("Table Properties", "")
+    return bool(settings.properties or settings.tags or is_recorded)
+
+
 def apply_settings(spark: SparkSession, table: Table, settings: TableSettings) -> None:
     """Change a stored table's properties and tags where they differ from the settings.
 

@@ -216,7 +216,8 @@ def columns_of(table: GoldTable) -> list[str]:
 def with_shown(states: DataFrame, table: GoldTable) -> DataFrame:
     """Compute the result columns of combined states."""
     computed = {one.name: one.over({name: name for name in one.states}) for one in shown_of(table)}
-    return states.withColumns({name: F.expr(sql) for name, sql in computed.items()})
+    columns = {name: F.expr(sql) for name, sql in computed.items()}
+    return states.withColumns(columns) if columns else states
 
 
 def _states(measure: Measure, sql: str) -> list[MeasureState]:

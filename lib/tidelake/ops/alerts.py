@@ -446,7 +446,7 @@ def _rate(
 
 
 def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
-    """Find expressions of gold tables that failed on events of the last hour of batches."""
+    """Find expressions of gold tables that failed in the last hour of batches."""
     failed: Counter[str] = Counter()
     since: list[datetime] = []
     for table in context.closing.get("gold", ()):
@@ -456,7 +456,9 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
                 since.append(commit.written_at)
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
-        yield Found(f"expressions failed on events and gave null: {shown}", "gold", min(since))
+        yield Found(
+            f"expressions failed on events or rows and gave null: {shown}", "gold", min(since)
+        )
 
 
 # Rules that may be critical first: alerts are listed in this order.

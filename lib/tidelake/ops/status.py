@@ -156,7 +156,8 @@ class Status:
         source: Bronze's lag behind Kafka; None for other sources.
         warnings: Number of silver rows that fail each rule of severity ``warning``.
         dimensions: The version that silver last used, and the total of rows without a match.
-        failed: Number of events, by gold table, on which an expression failed and gave null.
+        failed: Number of events and, for derived columns, of rows, by gold table, on which an
+            expression failed and gave null.
         to_fill: Gold tables that are not filled yet: the next run fills them from silver.
         topics: The topics of gold tables that are published.
     """

@@ -18,7 +18,7 @@ from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, ol
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
-from tidelake.delta.properties import recorded_properties
+from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
@@ -26,7 +26,7 @@ from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_settings import apply_gold_settings, naming_settings, settings_for
+from tidelake.runtime.gold_settings import ensure_views, naming_settings, settings_for
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
@@ -95,8 +95,9 @@ class GoldHop(HopQuery):
             if target in redefined:
                 # Its creation was the last that happened to it: the filling replaces its columns.
                 continue
+            settings = settings_for(self.run, target)
             with naming_settings(self.run, target):
-                ensure_table(
+                details = ensure_table(
                     self.run.spark,
                     target.table,
                     target_schema(self.run, target),
@@ -106,9 +107,11 @@ class GoldHop(HopQuery):
                     freedom=GOLD_FREEDOM,
                     searched_by=target.kind.searched_by,
                     has_change_feed=target.table.name in self.run.published,
-                    settings=recorded_properties(settings_for(self.run, target)),
+                    settings=recorded_properties(settings),
                 )
-        apply_gold_settings(self.run)
+                if may_differ(settings, details):
+                    apply_settings(self.run.spark, target.table, settings)
+        ensure_views(self.run)
 
     def _refuse_missing_columns(self, target: Target) -> None:
         """Raise a UsageError if silver does not have a column yet that a table reads."""

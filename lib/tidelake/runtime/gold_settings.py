@@ -104,6 +104,8 @@ def ensure_views(run: Run, *, consistent: bool = True) -> None:
     if catalog is None or lake.suffix:
         return
     targets = [one for one in targets_of(lake, run.pipeline) if one.table.exists]
+    if not targets:
+        return
     layers = sorted({split_name(one.table.name)[0] for one in targets})
     existing = {f"{layer}.{name}" for layer in layers for name in _views_in(catalog, layer)}
     epochs = lake.epochs()
