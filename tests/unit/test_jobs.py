@@ -84,7 +84,10 @@ def test_the_range_of_a_backfill_is_what_a_person_or_the_backfill_screen_writes(
     asked = []
     monkeypatch.setattr("tidelake.cli.rebuilding.started", no_spark)
 
-    def build(_: object, start: Start, span: Span | None, *, since: datetime | None) -> State:
+    def build(
+        _: object, start: Start, span: Span | None, *, since: datetime | None, table: str | None
+    ) -> State:
+        assert table is None
         asked.append((start, span, since))
         return State(start, "definition")
 

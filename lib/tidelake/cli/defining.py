@@ -28,6 +28,7 @@ from tidelake.config.places import conf_dir, find_file, only_pipeline, own_conf,
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit, slowest_of
+from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import HOPS
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.folders import write_whole
@@ -258,8 +259,6 @@ def list_pipelines(where: Place) -> None:
 
 def _listed(name: str, where: Place) -> dict[str, Any]:
     """Describe a pipeline as JSON; of an invalid one only its name, its file and the error."""
-    from tidelake.ops.status import tables_to_fill  # noqa: PLC0415
-
     runs: dict[str, str | None] = dict.fromkeys(HOPS)
     try:
         pipeline = where.load(name)
@@ -272,13 +271,14 @@ def _listed(name: str, where: Place) -> dict[str, Any]:
         table = slowest_of(own)
         last = None if table is None else last_commit(table)
         runs[hop] = None if last is None else to_json(last.written_at)
+    to_fill = unfilled_tables(tables["gold"]) if where.lake.catalog is None else []
     return {
         "pipeline": name,
         "file": pipeline.file,
         "kind": pipeline.kind,
         "source": described(pipeline.source),
         "tables": [table.name for own in tables.values() for table in own],
-        "to_fill": tables_to_fill(where.lake, pipeline) if where.lake.catalog is None else [],
+        "to_fill": [table.name for table in to_fill],
         "runs": runs,
         "error": None,
     }

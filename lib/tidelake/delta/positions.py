@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from urllib.parse import unquote
 
-from tidelake.delta.log import Added
+from tidelake.delta.log import CREATION, Added, batch_reached
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder
 
@@ -20,6 +20,18 @@ def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
     since = takewhile(lambda entry: entry.version >= position[0], table.entries())
     return next((entry.version for entry in since if entry.removes_rows()), None)
+
+
+def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
+    """List the tables of a hop that hold no row and no batch, while others hold batches.
+
+    They were added to the definition, or deleted. A table without metadata that holds rows is not
+    among them, nor one that was RESTOREd to its creation: they would be overwritten.
+    """
+    empty = [table for table in tables if batch_reached(table) == CREATION]
+    if len(empty) == len(tables):
+        return []
+    return [table for table in empty if not bytes_between(table, BEGINNING)]
 
 
 def version_at(table: Table, position: Position) -> int | None:

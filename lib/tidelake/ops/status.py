@@ -16,7 +16,7 @@ from typing import Any, Literal
 from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, batch_reached, last_commit, slowest_of
 from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
-from tidelake.delta.positions import bytes_between, rows_between
+from tidelake.delta.positions import bytes_between, rows_between, unfilled_tables
 from tidelake.delta.publications import published_to, unpublished
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, TidelakeError
@@ -24,7 +24,6 @@ from tidelake.instants import to_json
 from tidelake.kafka.client import ends_of
 from tidelake.kafka.topic_offsets import Offsets, behind, total
 from tidelake.ledger.history import history, offered_files, require_tables
-from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES

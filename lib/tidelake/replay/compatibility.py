@@ -17,9 +17,9 @@ from tidelake.delta.access import load
 from tidelake.delta.append import Difference, differences
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import changed_definition, changed_parts, positions
+from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask
-from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
     check_definition,

@@ -19,9 +19,9 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.notes import changed_definition, positions
+from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.runtime.checkpoints import unfilled_tables
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run

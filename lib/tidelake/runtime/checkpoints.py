@@ -19,7 +19,6 @@ from tidelake.delta.log import (
     CREATION,
     FIRST_GENERATION,
     Commit,
-    batch_reached,
     last_commit,
     newest_version,
     oldest_version,
@@ -32,6 +31,7 @@ from tidelake.delta.positions import (
     rewritten_after,
     rows_between,
     size_between,
+    unfilled_tables,
 )
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
@@ -51,7 +51,7 @@ class Fence:
 
     ``closed`` is the newest batch in any of the hop's tables when the hop was opened; ``unfilled``
     names those that must be filled from the inputs before the next batch, see
-    :func:`unfilled_tables`.
+    :func:`~tidelake.delta.positions.unfilled_tables`.
     """
 
     pipeline: str
@@ -95,18 +95,6 @@ class Fence:
         """Build the error for a mismatch, with the command that repairs it."""
         remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}"
         return GenerationError(what, remedy)
-
-
-def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
-    """List the tables of a hop that hold no row and no batch, while others hold batches.
-
-    They were added to the definition, or deleted. A table without metadata that holds rows is not
-    among them, nor one that was RESTOREd to its creation: they would be overwritten.
-    """
-    empty = [table for table in tables if batch_reached(table) == CREATION]
-    if len(empty) == len(tables):
-        return []
-    return [table for table in empty if not bytes_between(table, BEGINNING)]
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
