@@ -119,6 +119,13 @@ def test_a_mask_is_refused_on_an_object_store_and_accepted_on_a_disk(tmp_path: P
     assert "cannot be enforced under s3://lake/here" in found[0]
 
 
+def test_a_derived_column_of_a_masked_one_is_masked_too(tmp_path: Path) -> None:
+    derive, mask = {"double": "2 * events", "odd": "events % 2"}, "sec.hide"
+    (found,) = refusal(tmp_path, derive=derive, masks={"events": mask, "odd": mask})
+    assert found == "gold[0].derive.double: shows what events masks; mask this column too"
+    loaded(tmp_path, derive=derive, masks={"events": mask, "odd": mask, "double": mask})
+
+
 def test_tags_need_unity_catalog(tmp_path: Path) -> None:
     own = Environment(name="prod", catalog="spark_catalog", volume=tmp_path)
     loaded(tmp_path, LAPTOP, tags={"a": "b"})

@@ -115,9 +115,13 @@ def _started_from(start: Start | None, table: str | None) -> Start:
 
 
 def _known_table(table: str | None, where: Place) -> str | None:
+    from tidelake.replay.repairing import need_gold  # noqa: PLC0415
     from tidelake.replay.table_backfill import gold_table  # noqa: PLC0415
 
-    return gold_table(where.lake, where.pipeline, table).target.table.name if table else None
+    if table is None:
+        return None
+    need_gold(where.pipeline)
+    return gold_table(where.lake, where.pipeline, table).target.table.name
 
 
 @backfill.command()

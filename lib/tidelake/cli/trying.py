@@ -63,8 +63,9 @@ def demo(events: int | None, seed: int, where: Place) -> None:
         show_ledger(ledger, where)
         for name, answer in tops.items():
             print_table(answer.columns, answer.rows, title=name)
+    newest = (*definition.gold_names, f"silver.{pipeline}")[0]
     commands = (
-        where.typed(f'tidelake sql "SELECT * FROM {definition.gold_names[0]} LIMIT 10"'),
+        where.typed(f'tidelake sql "SELECT * FROM {newest} LIMIT 10"'),
         where.typed(
             f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
             'GROUP BY ALL"'

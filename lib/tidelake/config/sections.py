@@ -394,6 +394,12 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
     for path, settings in {path: one for _, path, one in settings_of(pipeline)}.items():
         for name in settings.masks:
             yield from _name_finding((*path, "masks", name), name, columns[path])
+        derive = settings.derive if isinstance(settings, GoldTable) else {}
+        for name, sql in derive.items() if settings.masks else ():
+            shown = sorted(columns_in(sql) & settings.masks.keys())
+            if shown and name not in settings.masks:
+                message = f"shows what {shown[0]} masks; mask this column too"
+                yield Finding((*path, "derive", name), message)
         if settings.row_filter:
             used = settings.row_filter.columns
             yield from _name_findings((*path, "row_filter", "columns"), used, columns[path])

@@ -91,9 +91,9 @@ class Fence:
             raise self.refusal(f"{name} holds batch {batch} with other rows")
         return None
 
-    def refusal(self, what: str) -> GenerationError:
-        """Build the error for a mismatch, with the command that repairs it."""
-        remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}"
+    def refusal(self, what: str, more: str = "") -> GenerationError:
+        """Build the error for a mismatch, with the command that repairs it and ``more``."""
+        remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}{more}"
         return GenerationError(what, remedy)
 
 

@@ -88,7 +88,9 @@ class GoldHop(HopQuery):
         ]
         for target in redefined:
             if target not in unfilled:
-                raise self.fence.refusal(f"{target.table.name} was filled under another definition")
+                what = f"{target.table.name} was filled under another definition"
+                run = f"tidelake backfill run {self.run.pipeline.name} --table {target.table.bare}"
+                raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
         for target in unfilled:
             self._refuse_missing_columns(target)
         for target in self._targets:
