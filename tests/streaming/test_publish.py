@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import signal
 import subprocess
 import sys
-import threading
-import time
 import uuid
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -293,27 +290,3 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
 def status_of(played: World) -> tuple[int | None, int | None]:
     [status] = read_status(played.lake, played.pipeline).topics
     return status.version, status.waiting
-
-
-@pytest.mark.long
-def test_a_continuous_run_publishes_while_it_goes_on(played: World, kafka: Kafka) -> None:
-    said: list[str] = []
-    context = replace(played.context, progress=Progress(said.append))
-
-    def watch() -> None:
-        ends = time.monotonic() + 120
-        while time.monotonic() < ends and sum("to topic" in line for line in said) < 2:
-            if any("to topic" in line for line in said) and not second.exists():
-                played.land(second.name, [click(101, minute=302)])
-            time.sleep(0.2)
-        context.stop.set()
-
-    played.land("1.jsonl", [click(100, minute=301)])
-    second = played.landing / "2.jsonl"
-    watcher = threading.Thread(target=watch)
-    watcher.start()
-    with contextlib.suppress(KeyboardInterrupt):
-        run_hops(context, HOPS, parse_trigger("continuous"), publishes=True)
-    watcher.join()
-    assert sum("to topic" in line for line in said) == 2
-    assert_same(played, kafka)
