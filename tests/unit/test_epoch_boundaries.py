@@ -163,8 +163,16 @@ def test_gold_tables_of_another_generation_or_position_are_no_boundary(
 
 def test_a_pipeline_whose_gold_has_not_run_has_no_boundary(lake: Lake) -> None:
     assert find_boundary(lake, "shop", [*closing(lake), lake.gold("c")]) is None
-    assert find_boundary(lake, "shop", []) is None
     assert find_boundary(lake, "other", [lake.gold("d")]) is None
+
+
+def test_without_gold_the_boundary_is_at_silver_s_newest_batch(lake: Lake) -> None:
+    bronze(lake, 3)
+    silver(lake, 3, 2, bronze=(3, 1))
+    found = find_boundary(lake, "shop", [])
+    assert found is not None
+    assert (found.batch, found.versions["silver.shop"], found.versions["bronze.shop"]) == (2, 3, 3)
+    assert find_boundary(lake, "other", []) is None
 
 
 def test_gold_tables_that_took_nothing_stand_before_silver_s_first_row(tmp_path: Path) -> None:

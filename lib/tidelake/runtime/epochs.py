@@ -114,7 +114,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
     begun = {"silver": BEGINNING, **positions(first)}
     read = _versions_at(lake, pipeline, begun) if closing else newest
     closed = None if read is None else last_commit(silver, up_to=read[silver])
-    if read is None or closed is None or closed.batch == CREATION:
+    if read is None or closed is None:
         return None
     books = SilverNote.of(closed)
     arrived = {"bronze": BEGINNING, "requeue": BEGINNING, **books.until}
