@@ -96,7 +96,7 @@ def environment(spark: SparkSession, tmp_path: Path) -> Iterator[Environment]:
 
 def shown(spark: SparkSession, view: str, columns: str = "*") -> list[tuple[Any, ...]]:
     rows = spark.sql(f"SELECT {columns} FROM gold.totals__{view}").collect()
-    return sorted(tuple(row) for row in rows)
+    return sorted((tuple(row) for row in rows), key=repr)
 
 
 def views(spark: SparkSession) -> list[str]:
