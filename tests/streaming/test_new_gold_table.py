@@ -198,6 +198,7 @@ def test_what_cannot_be_filled_is_refused_and_nothing_is_changed(grown: World) -
     _assert_exact(grown)
 
 
+@pytest.mark.long
 def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_path: Path) -> None:
     old = filled.copied(tmp_path / "copy")
     changed = {**_EVER, "keys": ["action"], "where": "action <> 'bot'"}
