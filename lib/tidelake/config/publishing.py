@@ -87,9 +87,12 @@ def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Findi
     taken = dict(_other_topics(raw))
     for path, publish in _written(raw):
         topic = publish.get("bootstrap"), publish.get("topic")
-        if topic in taken:
-            yield Finding((*path, "topic"), f"{topic[1]} is already the topic of {taken[topic]}")
-        taken.setdefault(topic, dotted(path[:2]))
+        # Values of other types are reported by the model.
+        if all(isinstance(part, str) for part in topic):
+            if topic in taken:
+                message = f"{topic[1]} is already the topic of {taken[topic]}"
+                yield Finding((*path, "topic"), message)
+            taken.setdefault(topic, dotted(path[:2]))
         if in_prod:
             yield from encryption_finding((*path, "options"), publish.get("options"))
 
@@ -110,6 +113,8 @@ def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str
     if not isinstance(source, dict) or source.get("kind") != "kafka":
         return
     bootstrap, topics = source.get("bootstrap"), source.get("topic")
+    if not isinstance(bootstrap, str):
+        return
     for topic in topics if isinstance(topics, list) else [topics]:
         if isinstance(topic, str):
             yield (bootstrap, topic), "source"
