@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,9 @@ from tidelake.config.publishing import Publish, refuse_unset
 from tidelake.delta.notes import hash_of
 from tidelake.delta.publications import TopicPosition
 from tidelake.delta.tables import Lake
-from tidelake.errors import ConfigError, UsageError
+from tidelake.errors import ConfigError, SourceError, UsageError
+from tidelake.kafka.client import refuse_unreachable
+from tidelake.kafka.topic_source import client_options
 
 _TO = {"topic": "clicks.per_minute", "bootstrap": "h:1"}
 _JAAS = "kafka.sasl.jaas.config"
@@ -141,9 +144,17 @@ def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyP
         refuse_unset({"gold.t": to})
     monkeypatch.setenv("LOGIN", "secret")
     refuse_unset({"gold.t": to})
-    assert to.client.bootstrap == "a:1,b:2"
-    # The value itself is read when it is used.
-    assert to.client.options == {_JAAS: "env:LOGIN"}
+    # The values themselves are read when they are used, and told by no message.
+    assert (to.client.bootstrap, to.client.options) == ("env:BROKERS", {_JAAS: "env:LOGIN"})
+    assert client_options(to.client) == {"kafka.bootstrap.servers": "a:1,b:2", _JAAS: "secret"}
+    monkeypatch.setenv("BROKERS", "127.0.0.1:1,[::1]:one")
+    with pytest.raises(SourceError) as caught:
+        refuse_unreachable(to.client.bootstrap, key="publish.bootstrap")
+    assert re.fullmatch(
+        r"no Kafka broker can be reached \(env:BROKERS: [^:;]*; env:BROKERS: not HOST:PORT\)\. "
+        r"Check publish\.bootstrap.*",
+        str(caught.value),
+    )
 
 
 @pytest.mark.parametrize("more", [[], ["--all"]])

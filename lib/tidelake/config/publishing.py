@@ -39,7 +39,8 @@ class Publish(Model):
 
     Attributes:
         topic: The topic, which no other table is published to.
-        bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``.
+        bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``,
+            whose value is in no message.
         options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
     """
 
@@ -49,14 +50,9 @@ class Publish(Model):
 
     @property
     def client(self) -> KafkaSource:
-        """The topic with its brokers, as the Kafka client takes them.
-
-        Raises:
-            UsageError: ``bootstrap`` refers to a variable that is not set.
-        """
-        bootstrap = resolved({"publish.bootstrap": self.bootstrap})["publish.bootstrap"]
+        """The topic with its brokers, as the Kafka client takes them; references are kept."""
         return KafkaSource(
-            kind="kafka", bootstrap=bootstrap, topic=self.topic, options=self.options
+            kind="kafka", bootstrap=self.bootstrap, topic=self.topic, options=self.options
         )
 
 
@@ -79,7 +75,7 @@ def refuse_unset(published: Mapping[str, Publish]) -> None:
         UsageError: A reference has no value; the message names it.
     """
     for to in published.values():
-        resolved(to.client.options)
+        resolved({"publish.bootstrap": to.bootstrap, **to.options})
 
 
 def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Finding]:
