@@ -23,11 +23,13 @@ from tests.brokers import Kafka
 from tests.running import click, read
 from tests.stores import a_free_port
 from tests.worlds import TO_SILVER, World, world
+from tidelake.config import KafkaSource
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.merge import compact, vacuum
 from tidelake.delta.publications import published_to
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UnpublishedError
+from tidelake.kafka.topic_source import has_records
 from tidelake.ops.maintenance import plan_upkeep
 from tidelake.ops.status import read_status
 from tidelake.replay.generations import rebuild_gold
@@ -284,7 +286,14 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     kafka.send(foreign, [b"of another"])
     with pytest.raises(RefusedError, match=r"the topic has records already, and gold\.visits has"):
         go(played.redefined(gold=gold(foreign, kafka.bootstrap)), hops=["gold"])
+    # Where the broker cannot be asked, as through Spark Connect, the topic is read.
+    monkeypatch.setattr(publish, "ensure_topic", lambda *_: None)
+    with pytest.raises(RefusedError, match=r"the topic has records already, and gold\.visits has"):
+        go(played.redefined(gold=gold(foreign, kafka.bootstrap)), hops=["gold"])
     assert len(kafka.records(foreign)) == 1
+    source = KafkaSource(kind="kafka", bootstrap=kafka.bootstrap, topic="unused")
+    names = foreign, kafka.topic(), "of-nobody"
+    assert [has_records(played.spark, source, name) for name in names] == [True, False, False]
 
 
 def status_of(played: World) -> tuple[int | None, int | None]:

@@ -80,6 +80,8 @@ def test_a_reader_stands_behind_commits_that_brought_nothing(
         ("MERGE", {}, {"numTargetRowsInserted": "4", "numTargetFilesRemoved": "0"}, False),
         ("MERGE", {}, {"numTargetFilesRemoved": "1"}, True),
         ("RESTORE", {"version": "0"}, {"numRemovedFiles": "1"}, True),
+        ("RESTORE", {}, {"numRemovedFiles": "0", "numRestoredFiles": "1"}, True),
+        ("RESTORE", {}, {"numRemovedFiles": "0", "numRestoredFiles": "0"}, False),
         ("SOMETHING NEW", {}, {}, True),
         ("SET TBLPROPERTIES", {}, {}, False),
         ("VACUUM END", {}, {"numDeletedFiles": "3"}, False),

@@ -89,6 +89,22 @@ def test_a_replaced_or_restored_table_is_compared_as_a_whole(table: Table) -> No
     ]
 
 
+def test_a_restore_that_no_batch_follows_is_closed_by_the_batch_that_it_restored(
+    table: Table,
+) -> None:
+    write_commit(table, 5, note=note(2) | {"rebuilt": True}, adds=[(9, True)])
+    position(table, 6, TopicPosition("clicks", "id-1", ("user_id",), 5))
+    # As the rollback of a single table, whose source is idle.
+    write_commit(table, 7, adds=[(5, True)], operation="RESTORE", parameters={"version": "2"})
+    assert [tuple(change) for change in unpublished(table, 5)] == [(7, "g1", 1, 5, False)]
+    # Nor does the position that follows it.
+    position(table, 8, TopicPosition("clicks", "id-1", ("user_id",), 7))
+    assert unpublished(table, 7) == []
+    # To a version before any batch: unclosed, as a user's commit.
+    write_commit(table, 9, adds=[(5, True)], operation="RESTORE", parameters={"version": "-1"})
+    assert unpublished(table, 8) == []
+
+
 @pytest.mark.parametrize(
     ("operation", "is_fed"), [("ADD COLUMNS", False), ("SET TBLPROPERTIES", True)]
 )

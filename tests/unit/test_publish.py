@@ -3,23 +3,47 @@
 from __future__ import annotations
 
 import json
+import threading
+import time
+from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.handmade import write_commit
 from tidelake.config import KafkaSource
-from tidelake.delta.publications import TopicPosition
+from tidelake.config.publishing import Publish
+from tidelake.delta.publications import TableChange, TopicPosition
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
-from tidelake.runtime import publish
+from tidelake.kafka import topic_source
+from tidelake.runtime import publish, runner
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.publish import RecordHead, differing, to_records
+from tidelake.runtime.publish import (
+    Publishing,
+    RecordHead,
+    differing,
+    plain_decimals,
+    to_records,
+)
+from tidelake.runtime.triggers import parse_trigger
+from tidelake.spark import internals
+from tidelake.spark.internals import jvm_with
 
+_ANSI = "spark.sql.ansi.enabled"
 _HEAD = RecordHead("gold.clicks", "g2", 7, 41)
+
+
+def publication_of(lake: Lake, spark: SparkSession | None = None) -> publish._Publication:
+    to = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="clicks")
+    pipeline = SimpleNamespace(name="shop")
+    run: Any = background_run([])
+    run.spark, run.pipeline = spark, pipeline
+    return publish._Publication(run, lake.gold("clicks"), ("user_id",), to)
 
 
 def totals(spark: SparkSession, *rows: tuple[Any, ...]) -> DataFrame:
@@ -73,11 +97,12 @@ def test_values_are_exact_and_in_utc_whatever_the_session_says(
         "struct(CAST('1.10' AS DECIMAL(4,2)) AS price, CAST(NULL AS INT) AS none) AS nested, "
         "array(CAST('2.20' AS DECIMAL(4,2))) AS many, X'0102' AS raw, 'a\"b' AS text"
     )
-    spark.conf.set("spark.sql.ansi.enabled", ansi)
+    spark.conf.set(_ANSI, ansi)
     try:
-        [(_, _, found)] = differing(row.limit(0), row, ["text"]).collect()
+        with plain_decimals(spark):
+            [(_, _, found)] = differing(row.limit(0), row, ["text"]).collect()
     finally:
-        spark.conf.unset("spark.sql.ansi.enabled")
+        spark.conf.unset(_ANSI)
     assert json.loads(found) == {
         "nothing": "0.000000000000000000",
         "much": "12345678901234567890.50",
@@ -92,22 +117,216 @@ def test_values_are_exact_and_in_utc_whatever_the_session_says(
     }
 
 
-def test_a_continuous_run_goes_on_without_a_broker_and_says_so_once(
+def test_rows_are_sent_while_decimals_are_plain(
+    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent: list[str] = []
+    rows = totals(spark, ("a", "1", 1))
+    monkeypatch.setattr(publish, "load", lambda *_, **__: rows)
+    monkeypatch.setattr(publish, "changed_rows", lambda *_: (rows, rows))
+    monkeypatch.setattr(
+        publish._Publication, "_send", lambda *_: sent.append(spark.conf.get(_ANSI) or "")
+    )
+    write_commit(lake.gold("clicks"), 0, note={"generation": "g1", "batch": 0})
+    publication = publication_of(lake, spark=spark)
+    spark.conf.set(_ANSI, "false")
+    try:
+        publication._send_all(0)
+        publication._send_change(TableChange(0, "g1", 0, 1, is_fed=True))
+        assert spark.conf.get(_ANSI) == "false"
+    finally:
+        spark.conf.unset(_ANSI)
+    assert sent == ["true", "true"]
+
+
+def test_a_client_under_another_name_is_not_taken_for_kafka(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert topic_source.asks_brokers(spark)
+    source = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="t")
+    # As on a managed runtime.
+    monkeypatch.setattr(topic_source, "_ADMIN", "kafkashaded.org.apache.kafka.clients.admin.Admin")
+    assert not topic_source.asks_brokers(spark)
+    assert topic_source.describe_topics(spark, source, ["t"]) is None
+    assert topic_source.ensure_topic(spark, source, "t") is None
+    monkeypatch.setattr(internals, "is_remote", lambda: True)
+    assert jvm_with(spark, "java.lang.String") is None
+
+
+class Reader:
+    """Stands for Spark's reader of a topic: whether it is empty, or its error."""
+
+    def __init__(self, found: bool | Exception) -> None:
+        self.found, self.read, self.given = found, self, dict[str, str]()
+
+    def format(self, _: str) -> Reader:
+        return self
+
+    def options(self, **given: str) -> Reader:
+        self.given = given
+        return self
+
+    def load(self) -> Reader:
+        return self
+
+    def isEmpty(self) -> bool:
+        if isinstance(self.found, Exception):
+            raise self.found
+        return self.found
+
+
+def test_a_topic_that_is_not_there_has_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BROKERS", "h:1")
+    source = KafkaSource(kind="kafka", bootstrap="env:BROKERS", topic="t")
+    unknown = PySparkException("kafka.common.errors.UnknownTopicOrPartitionException: no such")
+    for found, expected in ((True, False), (False, True), (unknown, False)):
+        reader: Any = Reader(found)
+        assert topic_source.has_records(reader, source, "t") is expected
+        assert reader.given == {
+            "kafka.bootstrap.servers": "h:1",
+            "subscribe": "t",
+            "startingOffsets": "earliest",
+        }
+    denied: Any = Reader(PySparkException("TopicAuthorizationException"))
+    with pytest.raises(PySparkException, match="Authorization"):
+        topic_source.has_records(denied, source, "t")
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_where_the_broker_is_not_asked_the_topic_is_read_before_it_begins(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, is_taken: bool
+) -> None:
+    write_commit(lake.gold("clicks"), 0, note={"generation": "g1", "batch": 0})
+    steps: list[Any] = []
+    monkeypatch.setattr(publish, "refuse_unreachable", lambda *_, **__: None)
+    monkeypatch.setattr(publish, "ensure_topic", lambda *_: None)
+    monkeypatch.setattr(publish, "has_records", lambda *_: is_taken)
+    monkeypatch.setattr(publish, "asks_brokers", lambda _: False)
+    monkeypatch.setattr(publish._Publication, "_save", lambda _, to: steps.append(to.begun))
+    monkeypatch.setattr(publish._Publication, "_send_all", lambda *_: steps.append("sent"))
+    publication = publication_of(lake)
+    to = Publish(topic="clicks", bootstrap="127.0.0.1:1")
+    arguments = publication.run, publication.table, publication.key, to
+    if not is_taken:
+        publish._publish(*arguments)
+        assert steps == [True, "sent", False]
+        return
+    with pytest.raises(RefusedError) as caught:
+        publish._publish(*arguments)
+    assert steps == []
+    # A topic made anew would not be noticed.
+    assert str(caught.value).endswith(
+        "the topic has records already, and gold.clicks has not published to it. Give the table "
+        "an empty topic: another name. It gets all rows of the table, then each change."
+    )
+
+
+def test_a_continuous_run_says_once_what_fails_and_when_it_is_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     said: list[str] = []
-    outcomes: list[Any] = [None, "away", "still away", None, None]
+    away, refused = UnpublishedError("away"), RefusedError("taken")
+    outcomes: list[dict[str, TidelakeError]] = [
+        {},
+        {"gold.a": away},
+        {"gold.a": UnpublishedError("still away")},
+        {"gold.a": away, "gold.b": refused},
+        # Of the table that rests nothing new is heard.
+        {"gold.a": away},
+        {},
+        {"gold.b": refused},
+        {},
+    ]
+    rested: list[list[str]] = []
 
-    def tried(_: object) -> None:
-        outcome = outcomes.pop(0)
-        if outcome is not None:
-            raise UnpublishedError(outcome)
+    def tried(_: object, *, but: Iterable[str]) -> dict[str, TidelakeError]:
+        rested.append(sorted(but))
+        return outcomes.pop(0)
 
-    monkeypatch.setattr(publish, "publish_gold", tried)
-    publishing = publish.Publishing(SimpleNamespace(progress=Progress(said.append)))  # type: ignore[arg-type]
+    monkeypatch.setattr(publish, "_failures", tried)
+    publishing = Publishing(background_run(said))
+    while len(outcomes) > 2:
+        publishing.step()
+    now = time.monotonic()
+    monkeypatch.setattr(time, "monotonic", lambda: now + 301)
     while outcomes:
         publishing.step()
-    assert said == ["publish waits, and is tried again: away", "publish goes on"]
+        now += 301
+    assert rested == [[], [], [], [], ["gold.b"], ["gold.b"], [], []]
+    head = "publish waits, and is tried again"
+    assert said == [
+        f"{head}: away",
+        f"{head}: away\ntaken",
+        f"{head}: taken",
+        "publish goes on",
+    ]
+
+
+def background_run(said: list[str], interrupt: Any = None) -> Any:
+    spark = SimpleNamespace(interruptAll=interrupt)
+    return SimpleNamespace(progress=Progress(said.append), spark=spark, stop=threading.Event())
+
+
+def test_a_step_that_waits_for_its_broker_holds_up_nobody_and_ends_with_the_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried, gave_up, begun = [0], threading.Event(), threading.Event()
+
+    def waits(run: Any, **_: object) -> dict[str, TidelakeError]:
+        tried[0] += 1
+        begun.set()
+        assert gave_up.wait(60)
+        assert run.stop.is_set()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(publish, "_failures", waits)
+    monkeypatch.setattr(publish, "_END_SECONDS", 0.01)
+    publishing = Publishing(background_run([], gave_up.set))
+    publishing.begin_step()
+    assert begun.wait(60)
+    for _ in range(3):
+        publishing.begin_step()
+    publishing.end()
+    assert (tried, gave_up.is_set()) == ([1], True)
+
+
+def test_what_no_one_expects_in_a_step_ends_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    def breaks(*_: object, **__: object) -> dict[str, TidelakeError]:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(publish, "_failures", breaks)
+    publishing = Publishing(background_run([]))
+    with pytest.raises(ZeroDivisionError):
+        for _ in range(600):
+            publishing.begin_step()
+            time.sleep(0.1)
+    publishing.end()
+
+
+def test_the_hops_of_a_continuous_run_are_watched_while_a_step_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    seen: list[str] = []
+
+    def check(_: object) -> None:
+        seen.append("check")
+        if len(seen) > 6:
+            raise KeyboardInterrupt
+
+    query = SimpleNamespace(check=check)
+    streaming = SimpleNamespace(stop=lambda: seen.append("stop"))
+    publishing = SimpleNamespace(
+        begin_step=lambda: seen.append("begin"), end=lambda: seen.append("end")
+    )
+    monkeypatch.setattr(runner, "_publishing", lambda _: publishing)
+    monkeypatch.setattr(runner, "_start_hop", lambda *_: (query, streaming))
+    monkeypatch.setattr(runner, "_close_epoch", lambda *_, **__: None)
+    monkeypatch.setattr(runner, "_EPOCH_SECONDS", -1)
+    with pytest.raises(KeyboardInterrupt):
+        runner._run_together(
+            background_run([]), ["gold"], parse_trigger("continuous"), publishes=True
+        )
+    assert seen == ["check", "begin"] * 3 + ["check", "stop", "end"]
 
 
 @pytest.mark.parametrize(
@@ -157,8 +376,7 @@ def test_an_old_position_is_recorded_again_before_the_log_forgets_it(
     monkeypatch.setattr(
         publish._Publication, "_record", lambda _, version, __: kept.append(version)
     )
-    to = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="clicks")
-    publication = publish._Publication(SimpleNamespace(), table, ("user_id",), to)  # type: ignore[arg-type]
+    publication = publication_of(lake)
     publication.go()
     # Nothing was closed since.
     assert kept == []

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.running import land
+from tests.unit.handmade import SHOP, write_commit
 from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, violations, write
 from tests.unit.test_json_schema import problems
 from tidelake.cli import app
@@ -16,7 +19,11 @@ from tidelake.config import load_pipeline
 from tidelake.config.pipeline import written_out
 from tidelake.config.publishing import Publish, refuse_unset
 from tidelake.delta.notes import hash_of
-from tidelake.errors import ConfigError, UsageError
+from tidelake.delta.publications import TopicPosition
+from tidelake.delta.tables import Lake
+from tidelake.errors import ConfigError, SourceError, UsageError
+from tidelake.kafka.client import refuse_unreachable
+from tidelake.kafka.topic_source import client_options
 
 _TO = {"topic": "clicks.per_minute", "bootstrap": "h:1"}
 _JAAS = "kafka.sasl.jaas.config"
@@ -82,6 +89,23 @@ def test_a_topic_belongs_to_one_table(tmp_path: Path) -> None:
     assert len(load_pipeline(write(tmp_path, raw), LAPTOP).published) == 2
 
 
+@pytest.mark.parametrize(
+    ("more", "places"),
+    [
+        ({"gold__0__publish": _TO | {"topic": ["a"]}}, ["gold[0].publish.topic"]),
+        ({"gold__0__publish": _TO | {"bootstrap": ["h:1"]}}, ["gold[0].publish.bootstrap"]),
+        ({"source": _TOPICS | {"bootstrap": ["h:1"]}}, ["source.bootstrap"]),
+    ],
+)
+def test_a_list_instead_of_a_text_is_named_by_validate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, Any], places: list[str]
+) -> None:
+    file = write(tmp_path, changed(**more))
+    assert run_command(app, ["validate", str(file)]) == 2
+    told = capsys.readouterr()
+    assert all(place in told.out + told.err for place in places), told
+
+
 def test_no_table_is_published_to_what_the_pipeline_reads(tmp_path: Path) -> None:
     raw = published(topic="b") | {"source": _TOPICS}
     [found] = violations(tmp_path, raw)
@@ -120,9 +144,17 @@ def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyP
         refuse_unset({"gold.t": to})
     monkeypatch.setenv("LOGIN", "secret")
     refuse_unset({"gold.t": to})
-    assert to.client.bootstrap == "a:1,b:2"
-    # The value itself is read when it is used.
-    assert to.client.options == {_JAAS: "env:LOGIN"}
+    # The values themselves are read when they are used, and told by no message.
+    assert (to.client.bootstrap, to.client.options) == ("env:BROKERS", {_JAAS: "env:LOGIN"})
+    assert client_options(to.client) == {"kafka.bootstrap.servers": "a:1,b:2", _JAAS: "secret"}
+    monkeypatch.setenv("BROKERS", "127.0.0.1:1,[::1]:one")
+    with pytest.raises(SourceError) as caught:
+        refuse_unreachable(to.client.bootstrap, key="publish.bootstrap")
+    assert re.fullmatch(
+        r"no Kafka broker can be reached \(env:BROKERS: [^:;]*; env:BROKERS: not HOST:PORT\)\. "
+        r"Check publish\.bootstrap.*",
+        str(caught.value),
+    )
 
 
 @pytest.mark.parametrize("more", [[], ["--all"]])
@@ -148,6 +180,30 @@ def test_a_run_with_an_unset_reference_is_refused_before_spark_starts(
         with pytest.raises(AssertionError, match="Spark started"):
             run_command(app, ["run", *names, *arguments])
         environment.write_text("root: lake\npublish: false\n")
+
+
+def test_maintenance_keeps_what_waits_only_where_runs_publish(
+    empty_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (empty_folder / "conf" / "pipelines").mkdir(parents=True)
+    raw = SHOP | {"gold": [SHOP["gold"][0] | {"publish": _TO}]}
+    write(empty_folder / "conf" / "pipelines", raw)
+    (empty_folder / "conf" / "environments").mkdir()
+    environment = empty_folder / "conf" / "environments" / "local.yml"
+    table, note = Lake(empty_folder / "lake").gold("totals"), {"pipeline": "shop", "hop": "gold"}
+    for batch in (-1, 0):
+        adds = [(3, True)] * (batch + 1)
+        made = note | {"generation": "g1", "batch": batch}
+        write_commit(table, batch + 1, note=made, adds=adds, operation="MERGE")
+    reached = TopicPosition("clicks", "id-1", ("user_id",), 0)
+    write_commit(table, 2, metadata=reached.options(table)["userMetadata"])
+    readers = {}
+    for publishes in ("true", "false"):
+        environment.write_text(f"root: lake\npublish: {publishes}\n")
+        assert run_command(app, ["maintain", "shop", "--dry-run", "--json"]) == 0
+        [row] = [r for r in json.loads(capsys.readouterr().out) if r["table"] == table.name]
+        readers[publishes] = row["by"]
+    assert readers == {"true": "topic clicks has not got further", "false": None}
 
 
 def _must_not_start(*_: object, **__: object) -> None:

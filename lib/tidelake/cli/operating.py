@@ -87,7 +87,13 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     from tidelake.ops.maintenance import plan_upkeep  # noqa: PLC0415
 
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
-    plans = plan_upkeep(where.lake, where.pipeline, horizon=horizon, keep=keep)
+    plans = plan_upkeep(
+        where.lake,
+        where.pipeline,
+        horizon=horizon,
+        keep=keep,
+        publishes=where.environment.publish,
+    )
     rows: list[list[object]] = []
     if has_no_tables(where.lake, where.pipeline):
         # Tables that all pipelines share are maintained with one that has run.

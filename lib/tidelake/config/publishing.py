@@ -39,7 +39,8 @@ class Publish(Model):
 
     Attributes:
         topic: The topic, which no other table is published to.
-        bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``.
+        bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``,
+            whose value is in no message.
         options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
     """
 
@@ -49,14 +50,9 @@ class Publish(Model):
 
     @property
     def client(self) -> KafkaSource:
-        """The topic with its brokers, as the Kafka client takes them.
-
-        Raises:
-            UsageError: ``bootstrap`` refers to a variable that is not set.
-        """
-        bootstrap = resolved({"publish.bootstrap": self.bootstrap})["publish.bootstrap"]
+        """The topic with its brokers, as the Kafka client takes them; references are kept."""
         return KafkaSource(
-            kind="kafka", bootstrap=bootstrap, topic=self.topic, options=self.options
+            kind="kafka", bootstrap=self.bootstrap, topic=self.topic, options=self.options
         )
 
 
@@ -79,7 +75,7 @@ def refuse_unset(published: Mapping[str, Publish]) -> None:
         UsageError: A reference has no value; the message names it.
     """
     for to in published.values():
-        resolved(to.client.options)
+        resolved({"publish.bootstrap": to.bootstrap, **to.options})
 
 
 def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Finding]:
@@ -87,9 +83,12 @@ def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Findi
     taken = dict(_other_topics(raw))
     for path, publish in _written(raw):
         topic = publish.get("bootstrap"), publish.get("topic")
-        if topic in taken:
-            yield Finding((*path, "topic"), f"{topic[1]} is already the topic of {taken[topic]}")
-        taken.setdefault(topic, dotted(path[:2]))
+        # Values of other types are reported by the model.
+        if all(isinstance(part, str) for part in topic):
+            if topic in taken:
+                message = f"{topic[1]} is already the topic of {taken[topic]}"
+                yield Finding((*path, "topic"), message)
+            taken.setdefault(topic, dotted(path[:2]))
         if in_prod:
             yield from encryption_finding((*path, "options"), publish.get("options"))
 
@@ -110,6 +109,8 @@ def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str
     if not isinstance(source, dict) or source.get("kind") != "kafka":
         return
     bootstrap, topics = source.get("bootstrap"), source.get("topic")
+    if not isinstance(bootstrap, str):
+        return
     for topic in topics if isinstance(topics, list) else [topics]:
         if isinstance(topic, str):
             yield (bootstrap, topic), "source"

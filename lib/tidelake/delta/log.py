@@ -126,7 +126,8 @@ _REARRANGES = frozenset(
 _REMOVAL_METRICS = (
     *("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsUpdated"),
     *("numTargetFilesRemoved", "numTargetDeletionVectorsAdded"),
-    "numTargetDeletionVectorsUpdated",
+    # A RESTORE that only brings files back replaces the state that readers know, too.
+    *("numTargetDeletionVectorsUpdated", "numRestoredFiles"),
 )
 
 

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from tidelake.delta.log import Entry, encode, note_of
+from tidelake.delta.log import Entry, encode, last_commit, note_of
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
 
@@ -88,7 +88,9 @@ def unpublished(table: Table, after: int) -> list[TableChange]:
     """List the closed versions after a version that changed rows, oldest first.
 
     A version is closed by the first commit at or after it that has a batch's metadata: on compute
-    that refuses the metadata of a MERGE that is the next one, and after a user's commit too.
+    that refuses the metadata of a MERGE that is the next one, and after a user's commit too. A
+    RESTORE that no such commit follows is closed by the batch that it restored: after the rollback
+    of a single table there may never be another.
 
     Raises:
         RefusedError: The log no longer has all versions.
@@ -103,6 +105,9 @@ def unpublished(table: Table, after: int) -> list[TableChange]:
     closing, has_newest_schema = None, True
     for entry in newer:
         closing = note_of(entry) or closing
+        if closing is None and entry.info.operation == "RESTORE":
+            restored = last_commit(table, up_to=entry.version)
+            closing = restored.note if restored else None
         operation, mode = entry.info.operation, entry.info.parameters.get("mode")
         only_rows = operation == "MERGE" or (operation == "WRITE" and mode == "Append")
         added = entry.added()

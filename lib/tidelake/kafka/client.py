@@ -31,7 +31,8 @@ _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 def refuse_unreachable(bootstrap: str, *, key: str = "source.bootstrap") -> None:
     """Check that one of the brokers (``host:port``, comma-separated) accepts a connection.
 
-    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers.
+    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers. Of
+    a reference the value is not told.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
@@ -66,14 +67,19 @@ class Contact:
 
 def _unreachable(bootstrap: str) -> str:
     """Return why none of the brokers accepts a connection, or "" if one does."""
+    brokers = _settings(bootstrap)["bootstrap.servers"]
     reasons = []
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
+    for address in map(str.strip, brokers.split(",")):
+        host, _, port = address.rpartition(":")
+        told = address if brokers == bootstrap else bootstrap
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
                 return ""
-        except (OSError, ValueError) as error:
-            reasons.append(f"{address.strip()}: {error}")
+        except OSError as error:
+            reasons.append(f"{told}: {error}")
+        except ValueError:
+            # The error's message has the text.
+            reasons.append(f"{told}: not HOST:PORT")
     return "; ".join(reasons)
 
 
@@ -240,7 +246,7 @@ def _library() -> list[Any]:
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap.servers": bootstrap, "log_level": 0}
+    return {**resolved({"bootstrap.servers": bootstrap}), "log_level": 0}
 
 
 @contextmanager

@@ -14,19 +14,21 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
 from tidelake.errors import SourceError
 from tidelake.kafka.topic_offsets import Offsets
-from tidelake.spark.internals import JavaError, jvm_of
+from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
 # The timeout of Kafka's own clients; the default of Spark's source is twice as long.
 _POLL_MILLISECONDS = 60_000
 _ADMIN_SECONDS = 20
 _CREATED_SECONDS = 0.1
 _CLIENT = "kafka."
+_ADMIN = "org.apache.kafka.clients.admin.Admin"
 
 
 def read_topics(spark: SparkSession, source: KafkaSource) -> DataFrame:
@@ -68,9 +70,9 @@ def options_of(source: KafkaSource) -> dict[str, str]:
 def client_options(source: KafkaSource) -> dict[str, str]:
     """Return the options of Kafka's Java client: the brokers, and the source's options.
 
-    Raises a UsageError if an option refers to a variable that is not set.
+    Raises a UsageError if one refers to a variable that is not set.
     """
-    return {"kafka.bootstrap.servers": source.bootstrap, **resolved(source.options)}
+    return resolved({"kafka.bootstrap.servers": source.bootstrap, **source.options})
 
 
 @dataclass(frozen=True)
@@ -94,14 +96,22 @@ class Topic:
         return {partition: end for partition, (_, end) in self.held.items()}
 
 
+def asks_brokers(spark: SparkSession) -> bool:
+    """Return whether topics can be described: Spark's JVM, and Kafka's client in it, are reached.
+
+    They are not through Spark Connect, and where a managed runtime renames the client's packages.
+    """
+    return jvm_with(spark, _ADMIN) is not None
+
+
 def describe_topics(
     spark: SparkSession, source: KafkaSource, names: Collection[str]
 ) -> dict[str, Topic] | None:
     """Describe the topics that exist, by name; a SourceError if the broker does not answer.
 
-    None if Spark's JVM cannot be accessed, as with Spark Connect.
+    None where topics cannot be described, see :func:`asks_brokers`.
     """
-    jvm = jvm_of(spark)
+    jvm = jvm_with(spark, _ADMIN)
     if jvm is None:
         return None
     if not names:
@@ -122,13 +132,13 @@ def describe_topics(
 def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic | None:
     """Describe a topic, and create it with the broker's defaults if it does not exist.
 
-    None if Spark's JVM cannot be accessed, as with Spark Connect: then a producer creates it.
+    None where topics cannot be described, see :func:`asks_brokers`: then a producer creates it.
 
     Raises:
         SourceError: The broker does not answer, or does not create the topic.
     """
     found = describe_topics(spark, source, [name])
-    jvm = jvm_of(spark)
+    jvm = jvm_with(spark, _ADMIN)
     if found is None or jvm is None:
         return None
     if name not in found:
@@ -144,6 +154,20 @@ def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic |
     if not found or name not in found:
         raise SourceError(f"the Kafka broker at {source.bootstrap} did not create topic {name}")
     return found[name]
+
+
+def has_records(spark: SparkSession, source: KafkaSource, name: str) -> bool:
+    """Return whether a topic has a record, read by a job; false if there is no such topic.
+
+    For engines that cannot describe a topic. The user of ``source`` must be allowed to read it.
+    """
+    options = {**client_options(source), "subscribe": name, "startingOffsets": "earliest"}
+    try:
+        return not spark.read.format("kafka").options(**options).load().isEmpty()
+    except PySparkException as error:
+        if "UnknownTopicOrPartitionException" in stack_trace(error):
+            return False
+        raise
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:

@@ -64,11 +64,13 @@ def plan_upkeep(
     *,
     horizon: timedelta,
     keep: timedelta | None = None,
+    publishes: bool = True,
     now: datetime | None = None,
 ) -> list[Plan]:
     """Compute how long each table must keep removed files; nothing is written.
 
-    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it.
+    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it. A
+    topic is a reader only if the environment ``publishes``: no run would ever send what waits.
 
     Raises:
         RefusedError: ``keep`` is less than the horizon, or less than a reader needs; the message
@@ -82,9 +84,8 @@ def plan_upkeep(
             "recovery_horizon of the environment."
         )
     tables = _tables(lake, pipeline)
-    needs = needs_of(
-        lake, tables, rollbacks_since=moment - horizon, published=tuple(pipeline.published)
-    )
+    published = tuple(pipeline.published) if publishes else ()
+    needs = needs_of(lake, tables, rollbacks_since=moment - horizon, published=published)
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]

@@ -12,12 +12,14 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
@@ -36,7 +38,13 @@ from tidelake.delta.publications import (
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, SourceError, TidelakeError, UnpublishedError
 from tidelake.kafka.client import refuse_unreachable
-from tidelake.kafka.topic_source import Topic, client_options, ensure_topic
+from tidelake.kafka.topic_source import (
+    Topic,
+    asks_brokers,
+    client_options,
+    ensure_topic,
+    has_records,
+)
 from tidelake.names import quoted
 from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.gold_tables import targets_of
@@ -46,6 +54,9 @@ from tidelake.spark.engine import fitted, with_settings
 # After so many versions the position is committed, so that less is repeated after a crash.
 _RECORDED_EVERY = 20
 _RENEWED_AFTER = timedelta(days=1)
+# How long a continuous run waits after a refusal, and for the step that goes on when it ends.
+_REFUSED_SECONDS = 300
+_END_SECONDS = 1
 # A cast of a decimal to text has an exponent without ANSI mode.
 _PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
 _JSON = {**EXACT_TIMES, "ignoreNullFields": "false"}
@@ -68,14 +79,7 @@ def publish_gold(run: Run) -> None:
         UnpublishedError: A broker does not answer, or does not take the records.
         RefusedError: Changes are gone, or a topic does not belong to its table.
     """
-    failures: list[TidelakeError] = []
-    for target in targets_of(run.lake, run.pipeline):
-        to = run.published.get(target.table.name)
-        if to is not None:
-            try:
-                _publish(run, target.table, target.kind.identity, to)
-            except TidelakeError as error:
-                failures.append(error)
+    failures = list(_failures(run).values())
     if len(failures) > 1:
         is_refused = any(isinstance(failure, RefusedError) for failure in failures)
         kind = RefusedError if is_refused else UnpublishedError
@@ -84,52 +88,102 @@ def publish_gold(run: Run) -> None:
         raise failures[0]
 
 
-@dataclass
-class Publishing:
-    """Publishes during a continuous run, whose hops go on while a broker is away.
+def _failures(run: Run, *, but: Collection[str] = ()) -> dict[str, TidelakeError]:
+    """Publish all tables except those named ``but``; return what failed, by table."""
+    found: dict[str, TidelakeError] = {}
+    for target in targets_of(run.lake, run.pipeline):
+        name = target.table.name
+        to = run.published.get(name)
+        if to is not None and name not in but:
+            try:
+                _publish(run, target.table, target.kind.identity, to)
+            except TidelakeError as error:
+                found[name] = error
+    return found
 
-    A failure is reported once and tried again at the next step, and so is the end of it.
+
+class Publishing:
+    """Publishes during a continuous run, beside its hops, which go on while a broker is away.
+
+    What failed is tried again at the next step, or some minutes after a refusal, which no waiting
+    mends. It is reported when other tables fail or with other kinds of errors, and so is the end.
     """
 
-    run: Run
-    failure: str = ""
+    def __init__(self, run: Run) -> None:
+        """Publish nothing yet. ``run`` has a session and a stop event that no one else has."""
+        self._run = run
+        self._failed: dict[str, TidelakeError] = {}
+        self._refused_at: dict[str, float] = {}
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="publish")
+        self._begun: Future[None] | None = None
+
+    def begin_step(self) -> None:
+        """Begin a step in the background, unless the last one goes on.
+
+        Raises what ended the last one unexpectedly.
+        """
+        if self._begun is not None:
+            if not self._begun.done():
+                return
+            self._begun.result()
+        self._begun = self._thread.submit(self.step)
+
+    def end(self) -> None:
+        """End the step that goes on: a producer may wait for its brokers for minutes."""
+        self._run.stop.set()
+        while self._begun is not None and wait([self._begun], timeout=_END_SECONDS).not_done:
+            self._run.spark.interruptAll()
+        self._thread.shutdown()
 
     def step(self) -> None:
         """Publish what waits."""
-        failure = ""
-        try:
-            publish_gold(self.run)
-        except TidelakeError as error:
-            failure = str(error)
-        if failure and not self.failure:
-            self.run.progress.say(f"publish waits, and is tried again: {failure}")
-        elif self.failure and not failure:
-            self.run.progress.say("publish goes on")
-        self.failure = failure
+        now = time.monotonic()
+        resting = {name: at for name, at in self._refused_at.items() if now - at < _REFUSED_SECONDS}
+        failed = {name: self._failed[name] for name in resting}
+        failed |= _failures(self._run, but=resting)
+        self._refused_at = {
+            name: resting.get(name, now)
+            for name, error in failed.items()
+            if isinstance(error, RefusedError)
+        }
+        if failed and _kinds(failed) != _kinds(self._failed):
+            told = "\n".join(map(str, failed.values()))
+            self._run.progress.say(f"publish waits, and is tried again: {told}")
+        elif self._failed and not failed:
+            self._run.progress.say("publish goes on")
+        self._failed = failed
+
+
+def _kinds(failed: Mapping[str, TidelakeError]) -> dict[str, type[TidelakeError]]:
+    return {name: type(error) for name, error in failed.items()}
 
 
 def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
     place = f"{run.pipeline.name}, publishing {table.name} to topic {to.topic}"
-    remedy = (
-        "Give the table an empty topic: another name, or delete the topic. "
-        "It gets all rows of the table, then each change."
-    )
     try:
         _Publication(run, table, tuple(key), to.client).go()
     except RefusedError as error:
-        raise RefusedError(f"{place} is refused: {error}. {remedy}") from error
+        raise RefusedError(f"{place} is refused: {error}. {_remedy(run)}") from error
     except SourceError as error:
         raise UnpublishedError(f"{place} stopped: {error}\n{_NEXT_RUN}") from error
     except FOREIGN as error:
         if run.stop.is_set():
             raise
-        gone = f"the files or changes of a version that was not published are gone. {remedy}"
+        gone = f"the files or changes of a version that was not published are gone. {_remedy(run)}"
         if any(words in error_text(error) for words in _GONE):
             raise RefusedError(f"{place}: {gone}") from error
         found = named(error, place, gone=gone, retry=_NEXT_RUN)
         if isinstance(found, RefusedError):
             raise found from error
         raise UnpublishedError(str(found)) from error
+
+
+def _remedy(run: Run) -> str:
+    # It is not noticed there that a topic of the same name is another one.
+    ways = "another name, or delete the topic" if asks_brokers(run.spark) else "another name"
+    return (
+        f"Give the table an empty topic: {ways}. It gets all rows of the table, then each change."
+    )
 
 
 @dataclass(frozen=True)
@@ -205,7 +259,11 @@ class _Publication:
                     )
                 return reached
             self.run.progress.say(f"publish topic {self.topic} was recreated")
-        if topic is not None and not topic.is_empty:
+        if topic is None:
+            is_taken = has_records(self.run.spark, self.to, self.topic)
+        else:
+            is_taken = not topic.is_empty
+        if is_taken:
             raise RefusedError(
                 f"the topic has records already, and {self.table.name} has not published to it"
             )
@@ -230,14 +288,15 @@ class _Publication:
         closing = last_commit(self.table, up_to=version)
         assert closing is not None
         head = RecordHead(self.table.name, closing.generation, closing.batch, version)
-        rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
-        self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
+        with plain_decimals(self.run.spark):
+            rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
+            self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
 
     def _send_change(self, change: TableChange) -> None:
         """Send the rows that differ between a version and the one before."""
         spark = self.run.spark
         head = RecordHead(self.table.name, change.generation, change.batch, change.version)
-        with fitted(spark, change.rows):
+        with fitted(spark, change.rows), plain_decimals(spark):
             self._send(differing(*changed_rows(spark, self.table, change), self.key), head)
 
     def _send(self, rows: DataFrame, head: RecordHead) -> None:
@@ -252,6 +311,14 @@ class _Publication:
         writer.options(**options).save()
 
 
+def plain_decimals(spark: SparkSession) -> AbstractContextManager[None]:
+    """Let the casts of :func:`differing` write decimals without exponents until the block ends.
+
+    The rows must be computed in the block too: Spark Connect analyzes a query when it runs.
+    """
+    return with_settings(spark, _PLAIN_DECIMALS)
+
+
 class RecordHead(NamedTuple):
     """The fields that all records of a table version have in common."""
 
@@ -264,7 +331,8 @@ class RecordHead(NamedTuple):
 def differing(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
     """Pair the rows before and after a version by key, and keep the pairs that differ.
 
-    Internal columns, whose names begin with an underscore, do not count.
+    Internal columns, whose names begin with an underscore, do not count. For decimals see
+    :func:`plain_decimals`.
 
     Returns:
         ``key``, and ``before`` and ``after``, each null where the table had no such row; as JSON.
@@ -297,8 +365,7 @@ def to_records(rows: DataFrame, head: RecordHead) -> DataFrame:
 def _sided(rows: DataFrame, key: Sequence[str], side: str) -> DataFrame:
     """Return the key and the visible columns of rows, each as JSON."""
     visible = [name for name in rows.columns if not name.startswith("_")]
-    with with_settings(rows.sparkSession, _PLAIN_DECIMALS):
-        return rows.select(_json(rows, key).alias(_KEY), _json(rows, visible).alias(side))
+    return rows.select(_json(rows, key).alias(_KEY), _json(rows, visible).alias(side))
 
 
 def _json(rows: DataFrame, names: Sequence[str]) -> Column:

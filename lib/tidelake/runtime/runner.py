@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -27,6 +28,7 @@ from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import Pace, Trigger
 from tidelake.spark.engine import runs_in_process
+from tidelake.spark.internals import clone_of
 
 # How often a continuous run copies commit metadata; Delta logs keep commits for days.
 _COPY_SECONDS = 600
@@ -151,7 +153,7 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
     copied_at = closed_at = shown_at = time.monotonic()
-    publishing = Publishing(run) if publishes and "gold" in hops else None
+    publishing = _publishing(run) if publishes and "gold" in hops else None
     try:
         for hop in hops:
             started[hop] = _start_hop(run, hop, trigger)
@@ -167,7 +169,7 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
                 copied_at = time.monotonic()
             if time.monotonic() - closed_at > _EPOCH_SECONDS:
                 if publishing is not None:
-                    publishing.step()
+                    publishing.begin_step()
                 shows = time.monotonic() - shown_at > _VIEWS_SECONDS
                 _close_epoch(run, shows=shows)
                 closed_at = time.monotonic()
@@ -176,6 +178,13 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
     finally:
         for _, streaming in started.values():
             streaming.stop()
+        if publishing is not None:
+            publishing.end()
+
+
+def _publishing(run: Run) -> Publishing:
+    # Queries that start meanwhile copy the settings of the run's session.
+    return Publishing(replace(run, spark=clone_of(run.spark), stop=threading.Event()))
 
 
 def _start_hop(

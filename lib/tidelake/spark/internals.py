@@ -12,6 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from py4j.java_gateway import JavaClass
 from py4j.protocol import Py4JError as BridgeError
 from py4j.protocol import Py4JJavaError as JavaError
 from pyspark import SparkConf, SparkContext
@@ -35,6 +36,20 @@ _MEASURES = "tidelake_measures"
 def jvm_of(spark: SparkSession) -> Any | None:
     """Return the Py4J view of Spark's JVM; None where this process cannot access it."""
     return None if is_remote() else spark._jvm
+
+
+def jvm_with(spark: SparkSession, name: str) -> Any | None:
+    """Return the Py4J view of Spark's JVM if it has the class ``name``.
+
+    None where this process cannot access the JVM or the class: managed runtimes move libraries into
+    packages of other names, and Py4J takes a class that is not there for a package.
+    """
+    jvm = jvm_of(spark)
+    try:
+        found = functools.reduce(getattr, name.split("."), jvm)
+    except (AttributeError, BridgeError):
+        return None
+    return jvm if isinstance(found, JavaClass) else None
 
 
 def stack_trace(error: BaseException) -> str:
