@@ -371,6 +371,7 @@ class Viewed:
 
     views: Sequence[str] = ()
     newest: int = 99
+    refuses: str = "nothing"
     said: list[str] = field(default_factory=list)
     read: list[int | None] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -378,6 +379,8 @@ class Viewed:
 
     def sql(self, statement: str) -> Viewed:
         self.rows = []
+        if self.refuses in statement:
+            raise AnalysisException("UNRESOLVED_COLUMN")
         if statement.startswith("SHOW VIEWS"):
             self.rows = [{"viewName": name, "isTemporary": False} for name in self.views]
         elif not statement.startswith("DESCRIBE"):
@@ -434,6 +437,23 @@ def test_a_view_of_an_epoch_whose_version_is_gone_is_left(
     for consistent in (True, False):
         off = viewed(ever, monkeypatch, Viewed([view]), wants=False, consistent=consistent)
         assert off.said == [f"DROP VIEW IF EXISTS {name}"]
+
+
+def test_a_view_of_an_epoch_is_masked_before_a_batch_or_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = loaded(tmp_path, window={"kind": "global"}, **_HIDING)
+    views = ["per_minute__masked", "per_minute__consistent"]
+    _, masked = viewed(hiding, monkeypatch, Viewed(views), consistent=False).said
+    assert masked.startswith("ALTER VIEW `main`.`gold`.`per_minute__consistent` AS SELECT")
+    assert "`main`.`sec`.`hide`(`user_id`)" in masked
+    # The epoch's version may have columns that the mask does not take.
+    fails = Viewed(views, refuses="VERSION AS OF 57")
+    _, dropped = viewed(hiding, monkeypatch, fails, consistent=False).said
+    assert dropped == "DROP VIEW IF EXISTS `main`.`gold`.`per_minute__consistent`"
+    for refuses, consistent in (("VERSION AS OF 57", True), ("__masked` AS", False)):
+        with pytest.raises(ConfigError, match="UNRESOLVED_COLUMN"):
+            viewed(hiding, monkeypatch, Viewed(views, refuses=refuses), consistent=consistent)
 
 
 def test_a_table_that_needs_no_view_is_not_opened(

@@ -38,7 +38,8 @@ class Boundary(NamedTuple):
 def close_epoch(run: Run, *, shows: bool = True) -> None:
     """Close an epoch if the tables are at a new boundary; only the writes need Spark.
 
-    With ``shows`` the views of an epoch follow, where the environment wants them.
+    In a catalog, views of final rows are made with the first one. With ``shows`` those of an epoch
+    follow, where the environment wants them.
     """
     number = _close(run)
     follows = shows and run.environment.consistent_views
@@ -62,7 +63,7 @@ def _close(run: Run) -> int | None:
         if found is None or found.versions == before["versions"]:
             return None
         closed_at = now_after(last.note.get("closed_at") if last else None).isoformat()
-        number = before["epoch"] + 1
+        number = int(before["epoch"]) + 1
         # Up to when rows are final, in tables whose rows become final.
         finals = {
             table.name: final.until

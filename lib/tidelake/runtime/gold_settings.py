@@ -104,8 +104,9 @@ def apply_gold_settings(run: Run) -> None:
 def ensure_views(run: Run, *, consistent: bool) -> None:
     """Create, replace and drop the views of a pipeline's gold tables; only in a catalog.
 
-    With ``consistent`` false, those of an epoch are left as they are, unless the environment wants
-    none: only the next epoch is sure to have a version that can be read and has today's columns.
+    With ``consistent`` false, those of an epoch are left as they are, unless they hide something or
+    the environment wants none: only the next epoch is sure to have a version that can be read and
+    has today's columns. One that cannot be made is then dropped.
 
     Raises:
         ConfigError: A function does not exist, or does not fit its column.
@@ -142,15 +143,21 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
             )
             where = f"{quoted(target.kind.ends.column)} <= ({bound})"
             queries[_FINAL] = query_of(catalog, table, columns, settings, where=where)
-        if consistent or not run.environment.consistent_views:
+        if consistent or settings.hides or not run.environment.consistent_views:
             queries |= _at_epoch(run, target, settings, epoch)
         with naming_settings(run, target):
             for suffix, query in queries.items():
                 name = f"{table.name}{suffix}"
-                if query is not None:
-                    _ensure_view(run.spark, lake.table(name), query, exists=name in existing)
-                elif name in existing:
-                    run.spark.sql(f"DROP VIEW IF EXISTS {lake.table(name).sql}")
+                view, exists = lake.table(name), name in existing
+                try:
+                    if query is not None:
+                        _ensure_view(run.spark, view, query, exists=exists)
+                        continue
+                except AnalysisException:
+                    if consistent or suffix != _CONSISTENT:
+                        raise
+                if exists:
+                    run.spark.sql(f"DROP VIEW IF EXISTS {view.sql}")
 
 
 def _at_epoch(
