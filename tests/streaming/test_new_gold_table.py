@@ -14,6 +14,7 @@ from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, read, versions
 from tests.worlds import World, world
+from tidelake.delta.access import properties
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final, positions
 from tidelake.delta.tables import Table
@@ -202,6 +203,8 @@ def test_what_cannot_be_filled_is_refused_and_nothing_is_changed(grown: World) -
 def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_path: Path) -> None:
     old = filled.copied(tmp_path / "copy")
     changed = {**_EVER, "keys": ["action"], "where": "action <> 'bot'"}
+    changed |= {"properties": {"team": "growth"}}
+    ever = old.lake.gold("ever")
     new = old.redefined(gold=[_MINUTES, changed])
     with pytest.raises(GenerationError, match=r"gold\.ever was filled under another definition"):
         new.run()
@@ -216,10 +219,12 @@ def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_pat
 
     promote(new.context)
     assert versions(new.lake) | {"gold.ever": before["gold.ever"]} == before
+    assert properties(new.spark, ever)["team"] == "growth"
     _assert_sound(new, _MINUTES, changed)
     assert new.run() == []
-    # At once it is put back as it was.
+    # At once it is put back as it was, but for its settings.
     rollback(new.context)
+    assert properties(new.spark, ever)["team"] == "growth"
     assert versions(new.lake)["gold.by_minutes"] == before["gold.by_minutes"]
     with pytest.raises(GenerationError, match=r"gold\.ever was filled under another definition"):
         new.run()
@@ -237,8 +242,9 @@ def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_pat
         rollback(new.context)
     assert versions(new.lake) == stands
     assert read_state(new.lake, new.pipeline).stage == "promoted"  # type: ignore[union-attr]
-    back = new.redefined(gold=[_MINUTES, _EVER])
+    back = new.redefined(gold=[_MINUTES, {**_EVER, "properties": {"team": "core"}}])
     rollback(back.context)
+    assert properties(new.spark, ever)["team"] == "core"
     assert versions(back.lake)["gold.by_minutes"] == stands["gold.by_minutes"]
     back.land("3.jsonl", _lines(3))
     back.run()

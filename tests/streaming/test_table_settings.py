@@ -124,7 +124,7 @@ def test_views_of_a_catalog_hide_and_show_the_last_epoch(
 
     # The epoch's version is read, whatever was written since.
     spark.sql("DELETE FROM gold.totals WHERE user_id = 'u1'")
-    assert len(shown(spark, "masked")) == 2
+    assert len(shown(spark, "masked", "events")) == 2
     assert shown(spark, "consistent", "events, _epoch") == [(1, 1)] * 3
 
     # A view that is replaced loses the rights that were granted on it, and its properties.
@@ -137,6 +137,15 @@ def test_views_of_a_catalog_hide_and_show_the_last_epoch(
         assert shown(spark, view, "user_id, events") == [("hidden", 1)]
     assert spark.sql("SHOW TBLPROPERTIES gold.totals__masked").where("key = 'granted'").collect()
     assert spark.table("gold.totals__consistent").first()["_epoch"] > 1
+
+    # A dropped table is filled anew, at versions below the last epoch's.
+    rows = shown(spark, "consistent", "user_id, events")
+    spark.sql("ALTER VIEW gold.totals__consistent SET TBLPROPERTIES ('granted' = 'yes')")
+    spark.sql("DROP TABLE gold.totals")
+    filtered.run()
+    assert shown(spark, "consistent", "user_id, events") == rows
+    granted = spark.sql("SHOW TBLPROPERTIES gold.totals__consistent").where("key = 'granted'")
+    assert granted.collect()
 
     unknown = made.redefined(gold=totals(masks={"user_id": "gold.nothing"}))
     with pytest.raises(ConfigError, match=r"gold\[0\].*gold\.totals.*nothing"):

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
+from tidelake.config.meanings import Meaning
+from tidelake.delta import append as appending
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import commits
@@ -42,6 +47,22 @@ def test_what_may_be_empty_has_a_transaction_id_and_each_batch_where_a_lock_may_
     told = {key: value for key, value in options.call_args.kwargs.items() if key[:3] == "txn"}
     assert told == ({"txnAppId": "silver.shop/g2", "txnVersion": "7"} if has_id else {})
     options.return_value.save.assert_called_once_with(f"{root}/silver/shop")
+
+
+def test_a_stored_table_is_described_only_where_somebody_needs_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(appending, "evolve", lambda *_: StructType())
+    table = SimpleNamespace(name="ops.x", sql="x", exists=True, is_created_first=False)
+
+    def asked(**more: Any) -> bool:
+        spark = MagicMock()
+        ensure_table(spark, cast(Any, table), StructType(), {}, **more)
+        return bool(spark.sql.called)
+
+    assert not asked()
+    assert asked(settings={})
+    assert asked(meaning=Meaning("What it holds."))
 
 
 def test_of_two_writers_without_a_lock_the_second_appends_nothing(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
@@ -18,6 +19,7 @@ from tidelake import instants
 from tidelake.config import Environment
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
+from tidelake.runtime import epochs
 from tidelake.runtime.epochs import close_epoch
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -44,6 +46,32 @@ def batch(run: Run, version: int) -> None:
 
 def golds(run: Run) -> list[Any]:
     return [run.lake.gold(gold.name) for gold in run.pipeline.gold]
+
+
+@pytest.mark.parametrize(
+    ("number", "shows", "wants", "asked"),
+    [
+        (1, True, False, [False]),
+        (2, True, False, []),
+        (None, True, False, []),
+        (2, False, True, []),
+        (1, False, True, [False]),
+        (None, True, True, [True]),
+    ],
+)
+def test_views_are_looked_at_after_the_first_epoch_and_where_they_follow_each(
+    monkeypatch: pytest.MonkeyPatch,
+    number: int | None,
+    shows: bool,
+    wants: bool,
+    asked: list[bool],
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(epochs, "_close", lambda _: number)
+    monkeypatch.setattr(epochs, "ensure_views", lambda _, *, consistent: told.append(consistent))
+    wanted = SimpleNamespace(environment=SimpleNamespace(consistent_views=wants))
+    close_epoch(cast(Run, wanted), shows=shows)
+    assert told == asked
 
 
 def found(lake: Lake, columns: str = "pipeline, epoch, versions['gold.counted']") -> list[Any]:

@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipelines import bronze, shop
 from tests.unit.handmade import write_commit
-from tidelake.config import load_environment, load_pipeline
+from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
+from tidelake.replay import erase
 from tidelake.replay.erase import _others
 from tidelake.replay.erase_records import mentions
 from tidelake.replay.subject import Subject, parse_subject
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,28 @@ def test_a_value_is_found_in_a_broken_payload_as_a_whole_word(
     value: str, text: str, found: bool
 ) -> None:
     assert bool(re.search(Subject("user_id", value).pattern, text)) is found
+
+
+def test_what_remains_remains_as_long_as_the_file_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, lake = shop(tmp_path), Lake(tmp_path)
+    kept = {FILE_RETENTION: "interval 60 days", LOG_RETENTION: "interval 90 days"}
+    table = pipeline.gold[0].model_copy(update={"properties": kept})
+    tables = [lake.gold(table.name), lake.silver("shop")]
+    monkeypatch.setattr(erase, "_filled_tables", lambda _: tables)
+    monkeypatch.setattr(erase, "_files_left", lambda *_: 2)
+    stored = {"properties": {LOG_RETENTION: "interval 30 days"}}
+    monkeypatch.setattr(erase, "detail", lambda *_: stored)
+    environment, now = load_environment("local", root=str(tmp_path)), datetime.now(UTC)
+
+    def days(pipeline: Pipeline) -> list[int]:
+        run = Run(cast(Any, None), pipeline, lake, environment, Progress(lambda _: None))
+        return [(one.until - now).days for one in erase._old_files(run) if one.until]
+
+    assert days(pipeline) == [7, 7, 30]
+    assert days(pipeline.model_copy(update={"gold": (table,)})) == [60, 7, 90]
+    assert days(pipeline.model_copy(update={"gold": ()})) == [7, 7, 30]
 
 
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(

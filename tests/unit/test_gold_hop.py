@@ -12,6 +12,7 @@ from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offs
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.errors import GenerationError
+from tidelake.runtime import gold
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -59,6 +60,26 @@ def test_a_table_that_was_added_is_to_be_filled(tmp_path: Path) -> None:
     hop, _ = opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
     assert hop.fence.unfilled == ("gold.added",)
     assert [table.name for table in hop.guard.closing] == ["gold.totals"]
+
+
+def test_settings_of_a_table_wait_until_it_has_the_columns_of_its_definition(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = {"generation": "g1", "hop": "gold", "pipeline": "shop", "batch": -1}
+    write_silver(Lake(tmp_path), 0)
+    write_commit(Lake(tmp_path).gold("added"), 0, note={**note, "definition": "of before"})
+    hop, _ = opened(tmp_path, gold=[_ADDED, *SHOP["gold"]])
+    done: list[str] = []
+    for name in ("ensure_table", "ensure_views", "append", "apply_gold_settings"):
+        monkeypatch.setattr(gold, name, lambda *_, name=name, **__: done.append(name) or {})
+    for name in ("target_schema", "load"):
+        monkeypatch.setattr(gold, name, lambda *_: None)
+    monkeypatch.setattr(GoldHop, "_refuse_missing_columns", lambda *_: None)
+    hop.create_tables()
+    assert done == ["ensure_table"]
+    added = next(one for one in hop._targets if one.table.bare == "added")
+    hop._fill(added, cast(Any, None), {"batch": 3})
+    assert done == ["ensure_table", "append", "apply_gold_settings"]
 
 
 @pytest.mark.parametrize("first", [4, 5])

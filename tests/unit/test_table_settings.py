@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
+from tests.unit.handmade import write_commit
 from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, write
 from tidelake.config import Environment, Pipeline, load_pipeline
 from tidelake.config.canonical import canonical
 from tidelake.config.json_schema import schema_of
 from tidelake.config.sections import settings_of
-from tidelake.config.table_settings import TableSettings, interval_of
+from tidelake.config.table_settings import FILE_RETENTION, TableSettings, interval_of
 from tidelake.delta.notes import hash_of
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
-from tidelake.errors import ConfigError
+from tidelake.errors import ConfigError, RefusedError
 from tidelake.folders import folder
-from tidelake.runtime.gold_settings import query_of, report_unmasked
+from tidelake.ops.maintenance import plan_upkeep
+from tidelake.runtime import gold_settings
+from tidelake.runtime.gold_settings import ensure_views, query_of, report_unmasked
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -298,6 +303,35 @@ def test_a_retention_that_maintain_lengthened_is_kept(
     assert (f"'{_RETENTION}' = '{wanted}'" not in said) is is_kept
 
 
+@pytest.mark.parametrize(("stored", "is_unset"), [("60", True), ("120", False)])
+def test_a_retention_that_left_the_file_is_unset_unless_it_was_lengthened(
+    stored: str, is_unset: bool
+) -> None:
+    before = recorded(TableSettings(properties={_RETENTION: "interval 60 days"}))
+    session = sent(TableSettings(), stored={**before, _RETENTION: f"interval {stored} days"})
+    key = f"'{_RETENTION}', " if is_unset else ""
+    assert session.said == [
+        f"ALTER TABLE {_T} UNSET TBLPROPERTIES IF EXISTS ({key}'tidelake.settings')"
+    ]
+
+
+def test_removed_files_are_kept_as_long_as_the_file_says(tmp_path: Path) -> None:
+    week, properties = timedelta(days=7), {FILE_RETENTION.lower(): "interval 60 days"}
+    pipeline, lake = loaded(tmp_path, properties=properties), Lake(tmp_path / "lake")
+    for table in (lake.silver("shop"), lake.gold("per_minute")):
+        write_commit(table, 0)
+    plans = plan_upkeep(lake, pipeline, horizon=week)
+    kept = {plan.table.name: plan.keep.days for plan in plans}
+    assert kept == {"silver.shop": 7, "gold.per_minute": 60}
+    plans = plan_upkeep(lake, pipeline, horizon=timedelta(days=90))
+    assert {plan.keep.days for plan in plans} == {90}
+    named = rf"gold\.per_minute .*{FILE_RETENTION} of 60\.0 days.*shop\.yml"
+    with pytest.raises(RefusedError, match=named):
+        plan_upkeep(lake, pipeline, horizon=week, keep=timedelta(days=59))
+    plans = plan_upkeep(lake, pipeline, horizon=week, keep=timedelta(days=60))
+    assert {plan.keep.days for plan in plans} == {60}
+
+
 def told(pipeline: Pipeline, lake: Lake, rights: Sequence[tuple[str, str, str]]) -> list[str]:
     """Return what a run says of masks, where these rights are granted."""
     lines: list[str] = []
@@ -322,6 +356,119 @@ def test_a_run_tells_who_can_read_a_table_without_its_masks(tmp_path: Path) -> N
         "masks and row_filter of gold.per_minute apply in its views; the table itself can be read "
         "by analysts."
     ]
+
+
+def test_a_catalog_without_a_list_of_rights_is_no_error(tmp_path: Path) -> None:
+    def fail(_: str) -> None:
+        raise AnalysisException("TABLE_OR_VIEW_NOT_FOUND")
+
+    lines: list[str] = []
+    session = cast(SparkSession, SimpleNamespace(sql=fail))
+    lake = Lake(tmp_path, catalog=catalog_of(session))
+    hiding, nowhere = loaded(tmp_path, **_HIDING), Environment(name="x")
+    report_unmasked(Run(session, hiding, lake, nowhere, Progress(lines.append)))
+    (line,) = lines
+    assert line.startswith("masks and row_filter of gold.per_minute apply in their views; ")
+    assert line.endswith("`main`.information_schema.table_privileges cannot be read.")
+
+
+@dataclass
+class Viewed:
+    """A session of a catalog with views; it records what it is told, and which tables are read."""
+
+    views: Sequence[str] = ()
+    newest: int = 99
+    refuses: str = "nothing"
+    said: list[str] = field(default_factory=list)
+    read: list[int | None] = field(default_factory=list)
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    catalog = SimpleNamespace(tableExists=lambda _: True)
+
+    def sql(self, statement: str) -> Viewed:
+        self.rows = []
+        if self.refuses in statement:
+            raise AnalysisException("UNRESOLVED_COLUMN")
+        if statement.startswith("SHOW VIEWS"):
+            self.rows = [{"viewName": name, "isTemporary": False} for name in self.views]
+        elif not statement.startswith("DESCRIBE"):
+            self.said.append(statement)
+        return self
+
+    def collect(self) -> list[dict[str, Any]]:
+        return self.rows
+
+    def load(self, *_: object, version: int | None = None) -> object:
+        self.read.append(version)
+        if version is not None and version > self.newest:
+            raise AnalysisException("DELTA_VERSION_NOT_FOUND")
+        return SimpleNamespace(columns=["window_end", "user_id", "events", "_batch"])
+
+
+def viewed(
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    session: Viewed,
+    *,
+    wants: bool = True,
+    consistent: bool = True,
+) -> Viewed:
+    """Update views where the last epoch, the third, is at version 57 of the table."""
+    noted = SimpleNamespace(note={"last": {"shop": {"epoch": 3, "versions": {_NAME: 57}}}})
+    monkeypatch.setattr(gold_settings, "load", session.load)
+    monkeypatch.setattr(gold_settings, "last_commit", lambda _: noted)
+    lake = Lake(Path("/volume"), catalog=catalog_of(session))
+    environment = Environment(name="x", consistent_views=wants)
+    run = Run(cast(SparkSession, session), pipeline, lake, environment, Progress(lambda _: None))
+    ensure_views(run, consistent=consistent)
+    return session
+
+
+_NAME = "gold.per_minute"
+
+
+def test_a_view_of_an_epoch_whose_version_is_gone_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ever, view = loaded(tmp_path, window={"kind": "global"}), "per_minute__consistent"
+    name = f"`main`.`gold`.`{view}`"
+    there = viewed(ever, monkeypatch, Viewed([view]))
+    assert there.said == [
+        f"ALTER VIEW {name} AS SELECT `window_end`, `user_id`, `events`, 3 AS _epoch "
+        "FROM `main`.`gold`.`per_minute` VERSION AS OF 57"
+    ]
+    # The table was dropped and made anew.
+    assert viewed(ever, monkeypatch, Viewed([view], newest=1)).said == []
+    # Before a batch no version of an epoch is read.
+    before = viewed(ever, monkeypatch, Viewed([view]), consistent=False)
+    assert (before.said, before.read) == ([], [None])
+    for consistent in (True, False):
+        off = viewed(ever, monkeypatch, Viewed([view]), wants=False, consistent=consistent)
+        assert off.said == [f"DROP VIEW IF EXISTS {name}"]
+
+
+def test_a_view_of_an_epoch_is_masked_before_a_batch_or_dropped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hiding = loaded(tmp_path, window={"kind": "global"}, **_HIDING)
+    views = ["per_minute__masked", "per_minute__consistent"]
+    _, masked = viewed(hiding, monkeypatch, Viewed(views), consistent=False).said
+    assert masked.startswith("ALTER VIEW `main`.`gold`.`per_minute__consistent` AS SELECT")
+    assert "`main`.`sec`.`hide`(`user_id`)" in masked
+    # The epoch's version may have columns that the mask does not take.
+    fails = Viewed(views, refuses="VERSION AS OF 57")
+    _, dropped = viewed(hiding, monkeypatch, fails, consistent=False).said
+    assert dropped == "DROP VIEW IF EXISTS `main`.`gold`.`per_minute__consistent`"
+    for refuses, consistent in (("VERSION AS OF 57", True), ("__masked` AS", False)):
+        with pytest.raises(ConfigError, match="UNRESOLVED_COLUMN"):
+            viewed(hiding, monkeypatch, Viewed(views, refuses=refuses), consistent=consistent)
+
+
+def test_a_table_that_needs_no_view_is_not_opened(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ever, ends = loaded(tmp_path, window={"kind": "global"}), loaded(tmp_path)
+    assert viewed(ever, monkeypatch, Viewed(["other__masked"]), wants=False).read == []
+    assert viewed(ends, monkeypatch, Viewed(), wants=False).read == [None]
 
 
 _COLUMNS = ("user_id", "events", "_batch")

@@ -14,13 +14,11 @@ from tidelake.config.model import Model, Problems, match_whole, matching
 from tidelake.config.source import Setting
 from tidelake.names import ColumnName
 
-# Delta's default retention of the log and of removed files, below which no table goes; maintain
-# lengthens them where a reader needs it. Delta refuses to read a version older than the second,
-# even if its files exist.
-LEAST = {
-    "delta.logRetentionDuration": timedelta(days=30),
-    "delta.deletedFileRetentionDuration": timedelta(days=7),
-}
+# Properties with Delta's default retention of the log and of removed files, below which no table
+# goes; maintain lengthens them where a reader needs it. Delta refuses to read a version older than
+# the second, even if its files exist.
+LOG_RETENTION, FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
+LEAST = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 _INTERVAL = re.compile(r"interval ([1-9][0-9]{0,4}) (hour|day|week)s?")
 _READERS = "it changes what readers and writers of the table must support"
 # Properties that Tidelake depends on, in lower case, with the reason; * stands for any ending.

@@ -112,7 +112,8 @@ def ensure_table(
     later MERGE records the rows that it changes.
 
     Returns:
-        What Spark says of a stored table, by name; empty if it was created.
+        What Spark says of a stored table, by name; empty if it was created, or if ``settings`` is
+        None and there is no description to compare.
     """
     comments = meaning or standard_meaning(table.name)
     stored = evolve(spark, table, schema, freedom) if table.exists else None
@@ -125,7 +126,8 @@ def ensure_table(
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
-    details = {} if stored is None else describe(spark, table, stored, comments)
+    asks = settings is not None
+    details = {} if stored is None else describe(spark, table, stored, comments, asks=asks)
     if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
     return details
@@ -288,13 +290,14 @@ def _drop_statistics(rows: DataFrame, table: Table) -> None:
 
 
 def describe(
-    spark: SparkSession, table: Table, stored: StructType, meaning: Meaning
+    spark: SparkSession, table: Table, stored: StructType, meaning: Meaning, *, asks: bool
 ) -> Mapping[str, str]:
     """Update the table and column comments of a stored table, whose schema is ``stored``.
 
     Writes a commit without metadata or rows, and only where a comment differs: readers of commit
     metadata skip it, streams get an empty batch. Comments removed from the pipeline file are kept.
-    Returns what Spark says of the table, by name.
+    Returns what Spark says of the table, by name; empty if ``asks`` is false and there is no
+    description to compare.
     """
     name = table.sql
     changed = {
@@ -307,6 +310,8 @@ def describe(
             f"{quoted(column)} COMMENT {sql_text(comment)}" for column, comment in changed.items()
         )
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {columns}")
+    if not (asks or meaning.description):
+        return {}
     # Runs no Spark job.
     rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
     details = {row["col_name"]: row["data_type"] for row in rows}

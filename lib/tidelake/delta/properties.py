@@ -41,7 +41,8 @@ def apply_settings(spark: SparkSession, table: Table, settings: TableSettings) -
     """Change a stored table's properties and tags where they differ from the settings.
 
     Properties are changed in a commit without metadata or rows, tags without a commit. A retention
-    that ``maintain`` has lengthened is kept.
+    that ``maintain`` has lengthened is kept, and so is any value that others have changed of a key
+    that left the file.
     """
     stored = properties(spark, table)
     before: dict[str, Any] = json.loads(stored.get(_RECORD, "{}"))
@@ -50,7 +51,12 @@ def apply_settings(spark: SparkSession, table: Table, settings: TableSettings) -
     recorded: dict[str, str] = before.get("properties", {})
     kept = {_spelling(key) for key in settings.properties}
     names = {_spelling(key): key for key in stored}
-    gone = [names[key] for key in map(_spelling, recorded) if key in names and key not in kept]
+    gone = [
+        names[spelling]
+        for key, value in recorded.items()
+        if (spelling := _spelling(key)) not in kept
+        if spelling in names and stored[names[spelling]] == value
+    ]
     changed = {
         key: value
         for key, value in settings.properties.items()

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Pipeline
 from tidelake.config.sections import settings_of
-from tidelake.config.table_settings import LEAST
+from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
@@ -30,7 +30,6 @@ from tidelake.runtime.hop import Run
 
 # Allows for clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
-_LOG, _FILES = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 
 
 @dataclass(frozen=True)
@@ -69,12 +68,13 @@ def plan_upkeep(
 ) -> list[Plan]:
     """Compute how long each table must keep removed files; nothing is written.
 
-    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it. A
-    topic is a reader only if the environment ``publishes``: no run would ever send what waits.
+    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it or
+    the pipeline file says so. A topic is a reader only if the environment ``publishes``: no run
+    would ever send what waits.
 
     Raises:
-        RefusedError: ``keep`` is less than the horizon, or less than a reader needs; the message
-            names the reader and the remedy.
+        RefusedError: ``keep`` is less than the horizon, than a reader needs, or than the retention
+            in the pipeline file; the message names the reader or the table, and the remedy.
     """
     moment = now or datetime.now(UTC)
     if keep is not None and keep < horizon:
@@ -103,8 +103,15 @@ def plan_upkeep(
                 f"{first.by}. Nothing was deleted. Keep at least {_duration_text(least)}, "
                 f"or first: {first.remedy}"
             )
-        kept = keep or max(horizon, least)
         of_file = retentions.get(table.name, {})
+        retained = of_file.get(FILE_RETENTION, timedelta(0))
+        if keep is not None and keep < retained:
+            raise RefusedError(
+                f"keeping files of {table.name} for {_duration_text(keep)} is less than its "
+                f"{FILE_RETENTION} of {_duration_text(retained)}. Nothing was deleted. Keep them "
+                f"longer, or lower the property in {pipeline.file}."
+            )
+        kept = keep or max(horizon, least, retained)
         plans.append(Plan(table, kept, tuple(table_needs), orders.get(table, ()), of_file))
     return plans
 
@@ -149,10 +156,10 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     last = last_commit(plan.table)
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
     # Twice the age, so that the property does not change every day.
-    for_last_commit = 2 * age if age > LEAST[_LOG] / 2 else timedelta(0)
+    for_last_commit = 2 * age if age > LEAST[LOG_RETENTION] / 2 else timedelta(0)
     needed = {
-        _LOG: max(plan.keep, for_last_commit),
-        _FILES: plan.keep,
+        LOG_RETENTION: max(plan.keep, for_last_commit),
+        FILE_RETENTION: plan.keep,
     }
     needed = {
         key: max(length, LEAST[key], plan.retentions.get(key, length))

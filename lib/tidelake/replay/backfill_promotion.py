@@ -65,6 +65,7 @@ from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
+from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
@@ -255,6 +256,7 @@ def promote(run: Run) -> State:
                 _requeue_quarantined(run, state)
             if state.table:
                 install_table(run, state.table, green.lake.table(state.table))
+                apply_gold_settings(run)
             else:
                 _install_gold(run, green, follows_new_silver=from_bronze)
         state = _advance(run, "record that all tables are swapped", state, stage="promoted")
@@ -397,6 +399,7 @@ def rollback(run: Run) -> State:
         requeue = lake.requeue(name)
         if state.table and not can_restore(run, state.table, state.before[state.table]):
             recompute_table(run, state.table)
+            apply_gold_settings(run)
             return _advance(run, "record that the table is recomputed", state, stage="rolled back")
         if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
@@ -407,7 +410,10 @@ def rollback(run: Run) -> State:
                 _restore(run, state, own)
             if from_bronze:
                 _continue_restored_silver(run, state)
-            if not state.table:
+            if state.table:
+                # A restored version has the settings of its time.
+                apply_gold_settings(run)
+            else:
                 _continue_restored_gold(run, state)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
         if from_bronze:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
 from pyspark.sql import SparkSession
@@ -21,6 +21,8 @@ from pyspark.sql import SparkSession
 from tidelake.columns import between
 from tidelake.config import FilesSource, Source
 from tidelake.config.model import parse_duration
+from tidelake.config.sections import settings_of
+from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, load
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
@@ -47,8 +49,6 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _VECTORS = "deletionVectors"
-_LOG_RETENTION = "delta.logRetentionDuration"
-_DEFAULT_LOG_RETENTION = timedelta(days=30)
 _MOST_FILES = 20
 
 
@@ -299,19 +299,24 @@ def _filled_tables(run: Run) -> list[Table]:
 def _old_files(run: Run) -> Iterator[Remains]:
     now = datetime.now(UTC)
     remedy = f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now"
+    retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
+    horizon = run.environment.recovery_horizon
     for table in _filled_tables(run):
         left = _files_left(run, table)
         if left != 0:
             files = "files" if left is None else f"{left:,} files"
             what = f"{files} that the table no longer uses, with the erased rows"
-            yield Remains(what, table.name, now + run.environment.recovery_horizon, remedy)
-    # Maintenance gives all tables of a pipeline the same retention.
+            kept = max(horizon, retentions.get(table.name, {}).get(FILE_RETENTION, horizon))
+            yield Remains(what, table.name, now + kept, remedy)
+    # Maintenance gives all tables of a pipeline the same retention, or that of the file.
     bronze = run.lake.bronze(run.pipeline.name)
-    stored = detail(run.spark, bronze)["properties"].get(_LOG_RETENTION, "")
+    stored = detail(run.spark, bronze)["properties"].get(LOG_RETENTION, "")
     try:
         retention = parse_duration(stored.removeprefix("interval "))
     except ValueError:
-        retention = _DEFAULT_LOG_RETENTION
+        retention = LEAST[LOG_RETENTION]
+    of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
+    retention = max([retention, *of_file])
     yield Remains(
         "column minima and maxima of deleted files, in Delta's log",
         "every table",

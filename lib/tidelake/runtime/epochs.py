@@ -38,14 +38,18 @@ class Boundary(NamedTuple):
 def close_epoch(run: Run, *, shows: bool = True) -> None:
     """Close an epoch if the tables are at a new boundary; only the writes need Spark.
 
-    In a catalog the views for analysts follow; without ``shows``, not those of the epoch.
+    In a catalog, views of final rows are made with the first one. With ``shows`` those of an epoch
+    follow, where the environment wants them.
     """
-    if _close(run) or (shows and run.environment.consistent_views):
-        ensure_views(run, consistent=shows)
+    number = _close(run)
+    follows = shows and run.environment.consistent_views
+    # Views of final rows look the newest epoch up, so they need the first one and no other.
+    if follows or number == 1:
+        ensure_views(run, consistent=follows)
 
 
-def _close(run: Run) -> bool:
-    """Close an epoch, and return whether there was a new one."""
+def _close(run: Run) -> int | None:
+    """Close an epoch, and return its number; None if the tables are at no new boundary."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs.
@@ -57,9 +61,9 @@ def _close(run: Run) -> bool:
         known: dict[str, Any] = last.note.get("last", {}) if last else {}
         before = known.get(name, {"epoch": 0, "versions": {}})
         if found is None or found.versions == before["versions"]:
-            return False
+            return None
         closed_at = now_after(last.note.get("closed_at") if last else None).isoformat()
-        number = before["epoch"] + 1
+        number = int(before["epoch"]) + 1
         # Up to when rows are final, in tables whose rows become final.
         finals = {
             table.name: final.until
@@ -88,7 +92,7 @@ def _close(run: Run) -> bool:
             closed_at=closed_at,
             last={**known, name: {"epoch": number, "versions": found.versions}},
         )
-    return True
+    return number
 
 
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:

@@ -26,7 +26,12 @@ from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_settings import ensure_views, naming_settings, settings_for
+from tidelake.runtime.gold_settings import (
+    apply_gold_settings,
+    ensure_views,
+    naming_settings,
+    settings_for,
+)
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
@@ -113,7 +118,8 @@ class GoldHop(HopQuery):
                 )
                 if may_differ(settings, details):
                     apply_settings(self.run.spark, target.table, settings)
-        ensure_views(self.run)
+        if not redefined:
+            ensure_views(self.run, consistent=False)
 
     def _refuse_missing_columns(self, target: Target) -> None:
         """Raise a UsageError if silver does not have a column yet that a table reads."""
@@ -167,6 +173,8 @@ class GoldHop(HopQuery):
         table, began = target.table, time.monotonic()
         if changed_definition(last_commit(table), target.kind.definition):
             append(rows, table, note, surely_filled=False, replaces=True)
+            # Only now it has the columns of its definition, which the settings are for.
+            apply_gold_settings(self.run)
         else:
             rows = _in_types_of(rows, load(self.run.spark, table))
             append(rows, table, note, surely_filled=False)

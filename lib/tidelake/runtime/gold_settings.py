@@ -51,14 +51,22 @@ def report_unmasked(run: Run) -> None:
         )
     elif hiding and catalog is not None and catalog.name not in NOT_UNITY:
         names = ", ".join(sql_text(split_name(name)[1]) for name in hiding)
-        found = run.spark.sql(
-            "SELECT DISTINCT table_schema, table_name, grantee FROM "
-            f"{quoted(catalog.name)}.information_schema.table_privileges "
-            f"WHERE table_schema IN ('gold', 'dim') AND table_name IN ({names}) "
-            "AND privilege_type IN ('SELECT', 'ALL PRIVILEGES', 'ALL_PRIVILEGES')"
-        )
+        rights = f"{quoted(catalog.name)}.information_schema.table_privileges"
+        try:
+            found = run.spark.sql(
+                f"SELECT DISTINCT table_schema, table_name, grantee FROM {rights} "
+                f"WHERE table_schema IN ('gold', 'dim') AND table_name IN ({names}) "
+                "AND privilege_type IN ('SELECT', 'ALL PRIVILEGES', 'ALL_PRIVILEGES')"
+            ).collect()
+        except AnalysisException:
+            # A catalog of another kind may have functions and views, and no such list.
+            run.progress.say(
+                f"masks and row_filter of {', '.join(hiding)} apply in their views; who can read "
+                f"the tables themselves is unknown: {rights} cannot be read."
+            )
+            return
         readers: dict[str, set[str]] = {name: set() for name in hiding}
-        for schema, name, grantee in found.collect():
+        for schema, name, grantee in found:
             readers.get(f"{schema}.{name}", set()).add(str(grantee))
         for name, grantees in readers.items():
             if grantees:
@@ -81,6 +89,8 @@ def naming_settings(run: Run, target: Target) -> Iterator[None]:
 def apply_gold_settings(run: Run) -> None:
     """Apply properties and tags to a pipeline's gold tables, and update their views.
 
+    Those of an epoch follow with the next one: its version may have columns of before.
+
     Raises:
         ConfigError: Delta or the catalog refuses a setting, or a function does not exist.
     """
@@ -88,13 +98,15 @@ def apply_gold_settings(run: Run) -> None:
         if target.table.exists:
             with naming_settings(run, target):
                 apply_settings(run.spark, target.table, settings_for(run, target))
-    ensure_views(run)
+    ensure_views(run, consistent=False)
 
 
-def ensure_views(run: Run, *, consistent: bool = True) -> None:
+def ensure_views(run: Run, *, consistent: bool) -> None:
     """Create, replace and drop the views of a pipeline's gold tables; only in a catalog.
 
-    With ``consistent`` false, those of an epoch are left as they are.
+    With ``consistent`` false, those of an epoch are left as they are, unless they hide something or
+    the environment wants none: only the next epoch is sure to have a version that can be read and
+    has today's columns. One that cannot be made is then dropped.
 
     Raises:
         ConfigError: A function does not exist, or does not fit its column.
@@ -103,8 +115,8 @@ def ensure_views(run: Run, *, consistent: bool = True) -> None:
     # Tables of a backfill get no view: it would have the name of the live one.
     if catalog is None or lake.suffix:
         return
-    targets = [one for one in targets_of(lake, run.pipeline) if one.table.exists]
-    if not targets:
+    targets = targets_of(lake, run.pipeline)
+    if not any(one.table.exists for one in targets):
         return
     layers = sorted({split_name(one.table.name)[0] for one in targets})
     existing = {f"{layer}.{name}" for layer in layers for name in _views_in(catalog, layer)}
@@ -115,6 +127,10 @@ def ensure_views(run: Run, *, consistent: bool = True) -> None:
     )
     for target in targets:
         table, settings = target.table, settings_for(run, target)
+        names = {f"{table.name}{suffix}" for suffix in (_MASKED, _FINAL, _CONSISTENT)}
+        wanted = settings.hides or target.kind.ends or run.environment.consistent_views
+        if not (wanted or names & existing) or not table.exists:
+            continue
         columns = load(run.spark, table).columns
         queries: dict[str, str | None] = {_MASKED: None, _FINAL: None}
         if settings.hides:
@@ -127,30 +143,43 @@ def ensure_views(run: Run, *, consistent: bool = True) -> None:
             )
             where = f"{quoted(target.kind.ends.column)} <= ({bound})"
             queries[_FINAL] = query_of(catalog, table, columns, settings, where=where)
-        if consistent:
-            queries[_CONSISTENT] = _at_epoch(run, target, settings, epoch)
+        if consistent or settings.hides or not run.environment.consistent_views:
+            queries |= _at_epoch(run, target, settings, epoch)
         with naming_settings(run, target):
             for suffix, query in queries.items():
                 name = f"{table.name}{suffix}"
-                if query is not None:
-                    _ensure_view(run.spark, lake.table(name), query, exists=name in existing)
-                elif name in existing:
-                    run.spark.sql(f"DROP VIEW IF EXISTS {lake.table(name).sql}")
+                view, exists = lake.table(name), name in existing
+                try:
+                    if query is not None:
+                        _ensure_view(run.spark, view, query, exists=exists)
+                        continue
+                except AnalysisException:
+                    if consistent or suffix != _CONSISTENT:
+                        raise
+                if exists:
+                    run.spark.sql(f"DROP VIEW IF EXISTS {view.sql}")
 
 
 def _at_epoch(
     run: Run, target: Target, settings: TableSettings, epoch: Mapping[str, Any]
-) -> str | None:
-    """Return the query of a table's rows at an epoch; None without such a view."""
+) -> dict[str, str | None]:
+    """Return the query of a table's rows at an epoch, by the view's ending; None for no view.
+
+    Empty if the version cannot be read: the view fails too, and keeps the rights granted on it.
+    """
     version = epoch["versions"].get(target.table.name)
     if not run.environment.consistent_views or version is None or run.lake.catalog is None:
-        return None
-    columns = load(run.spark, target.table, version=version).columns
+        return {_CONSISTENT: None}
+    try:
+        columns = load(run.spark, target.table, version=version).columns
+    except AnalysisException:
+        # The table was dropped since, and the next epoch is of the new one.
+        return {}
     shown = [name for name in columns if not name.startswith("_")]
     more = f"{int(epoch['epoch'])} AS {_EPOCH}"
-    return query_of(
-        run.lake.catalog, target.table, shown, settings, version=int(version), more=more
-    )
+    catalog, pin = run.lake.catalog, int(version)
+    query = query_of(catalog, target.table, shown, settings, version=pin, more=more)
+    return {_CONSISTENT: query}
 
 
 def query_of(
