@@ -249,3 +249,45 @@ def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_pat
     back.land("3.jsonl", _lines(3))
     back.run()
     _assert_sound(back, _MINUTES, _EVER)
+
+
+def test_a_table_that_is_computed_anew_within_a_batch_joins_its_retry(
+    filled: World, tmp_path: Path
+) -> None:
+    """Its empty commit of the batch has a transaction id, which Delta remembers."""
+    quiet = {**_EVER, "where": "action = 'none'"}
+    new = filled.copied(tmp_path / "copy").redefined(gold=[quiet, _MINUTES])
+    build(new.context, "silver", table="gold.ever")
+    promote(new.context)
+    new.land("2.jsonl", _lines(2))
+    with after_merges(1):
+        new.run()
+    heads = [last_commit(new.lake.table(one)) for one in ("gold.ever", "gold.by_minutes")]
+    assert [head.batch for head in heads if head] == [2, 1]
+
+    silent = {**quiet, "where": "action = 'nothing'"}
+    new = new.redefined(gold=[silent, _MINUTES])
+    build(new.context, "silver", table="gold.ever")
+    promote(new.context)
+    assert last_commit(new.lake.gold("ever")).batch == 1  # type: ignore[union-attr]
+    new.run()
+    assert last_commit(new.lake.gold("ever")).batch == 2  # type: ignore[union-attr]
+    _assert_sound(new, silent, _MINUTES)
+
+
+def test_a_rollback_of_all_tables_empties_one_that_was_added_since(
+    filled: World, tmp_path: Path
+) -> None:
+    old = filled.copied(tmp_path / "copy")
+    build(old.context, "silver")
+    promote(old.context)
+    grown = old.redefined(gold=_ALL)
+    grown.run()
+    rollback(grown.context)
+    assert read(grown.lake, "gold.visits", "count(*)") == [(0,)]
+    assert tables_to_fill(grown.lake, grown.pipeline) == ("gold.visits",)
+    # Its definition changes before it is filled again.
+    visits = {**_VISITS, "keys": ["user_id", "action"]}
+    grown = grown.redefined(gold=[visits, *_ALL[1:]])
+    assert sum("gold.visits filled from silver" in line for line in grown.run()) == 1
+    _assert_sound(grown, visits, *_ALL[1:])

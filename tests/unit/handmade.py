@@ -49,11 +49,12 @@ def write_commit(
     operation: str = "WRITE",
     parameters: dict[str, Any] | None = None,
     second: float | None = None,
+    table_id: str | None = None,
 ) -> None:
     """Write one commit file, by default a second after the one before.
 
     ``adds`` holds (rows, dataChange) of each file that it adds, ``second`` when it is written,
-    from the new year on.
+    from the new year on, ``table_id`` the id that it gives the table.
     """
     written = NEW_YEAR + int(1000 * (version if second is None else second))
     info: dict[str, Any] = {"timestamp": written, "operation": operation}
@@ -66,6 +67,8 @@ def write_commit(
     if rows is not None:
         info["operationMetrics"] = {"numOutputRows": str(rows)}
     actions: list[dict[str, Any]] = [{"commitInfo": info}]
+    if table_id is not None:
+        actions.append({"metaData": {"id": table_id}})
     for number, (records, changes) in enumerate(adds):
         stats = json.dumps({"numRecords": records})
         path = f"part-{version}-{number}.parquet"
@@ -128,8 +131,9 @@ def write_checkpoint(checkpoint: Path, *, planned: int, committed: int) -> None:
             (checkpoint / folder / str(batch)).write_text("v1\n{}\n", encoding="utf-8")
 
 
-def write_offset(checkpoint: Path, batch: int, *offsets: dict[str, Any]) -> None:
-    """Write the offset log of one batch, an offset for each input."""
-    lines = ["v1", '{"batchWatermarkMs":0}', *[json.dumps(offset) for offset in offsets]]
+def write_offset(checkpoint: Path, batch: int, *offsets: dict[str, Any] | None) -> None:
+    """Write the offset log of one batch, an offset for each input; None before its first row."""
+    own = [json.dumps(offset) if offset else "-" for offset in offsets]
+    lines = ["v1", '{"batchWatermarkMs":0}', *own]
     (checkpoint / "offsets").mkdir(parents=True, exist_ok=True)
     (checkpoint / "offsets" / str(batch)).write_text("\n".join(lines), encoding="utf-8")

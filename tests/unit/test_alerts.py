@@ -39,11 +39,12 @@ class Shop:
         self.landing = root / "landing"
         self.landing.mkdir(parents=True)
         self.batches = 0
+        self.more: dict[str, Any] = {}
         self._made: set[str] = set()
 
     def define(self, **alerts: Any) -> Pipeline:
         file = self.lake.root / "shop.yml"
-        file.write_text(yaml.safe_dump(SHOP | ({"alerts": alerts} if alerts else {})))
+        file.write_text(yaml.safe_dump(SHOP | self.more | ({"alerts": alerts} if alerts else {})))
         return load_pipeline(str(file), load_environment("local", root=str(self.lake.root)))
 
     def land(self, name: str, second: float) -> Path:
@@ -291,6 +292,18 @@ def test_a_deleted_checkpoint_refuses_a_hop(shop: Shop) -> None:
     assert (found.hop, found.severity) == ("silver", "critical")
     assert found.message == "silver.shop holds batch 0, but its checkpoint is gone"
     assert found.command == "tidelake repair shop --hop silver"
+
+
+def test_a_table_that_waits_to_be_filled_refuses_nothing(shop: Shop) -> None:
+    for second in (0, 3, 6):
+        shop.batch(second)
+    # It comes first, and a run that died had created it.
+    shop.more = {"gold": [{**SHOP["gold"][0], "name": "added"}, *SHOP["gold"]]}
+    note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": -1}
+    write_commit(shop.lake.gold("added"), 0, note=note, second=9)
+    # Silver's log no longer has its first commits, which a table without a batch would read.
+    (shop.lake.silver("shop").path / "_delta_log" / f"{0:020}.json").unlink()
+    assert "hop_refused" not in shop.judge(10)
 
 
 def test_a_file_that_changed_after_it_was_read_refuses_bronze(shop: Shop) -> None:

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.pipelines import shop
-from tests.unit.handmade import write_commit
+from tests.unit.handmade import write_commit, write_rows
 from tidelake.config import Environment
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.query import ask
+from tidelake.runtime import books
 from tidelake.runtime.books import copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -34,12 +37,15 @@ def run(spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Pat
     return Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
 
 
-def commit(table: Table, version: int, hop: str, batch: int) -> None:
+def commit(
+    table: Table, version: int, hop: str, batch: int, *, table_id: str | None = None
+) -> None:
     note = {"pipeline": "shop", "hop": hop, "generation": "g1", "batch": batch}
     if hop == "silver" and batch >= 0:
         mark = f"2024-01-0{batch + 1}T00:00:00+00:00"
         note |= {"watermark": mark, "taken": {"bronze": 4, "requeue": 0}, "counts": FOUND}
-    write_commit(table, version, note=note, rows=None if batch < 0 else batch * 10)
+    rows = None if batch < 0 else batch * 10
+    write_commit(table, version, note=note, rows=rows, table_id=table_id)
 
 
 def forget(table: Table, *, below: int) -> None:
@@ -138,3 +144,79 @@ def test_a_table_that_rested_until_the_books_own_log_forgot_it_comes_in_once(
 def test_a_pipeline_without_bronze_is_refused_with_the_command(lake: Lake) -> None:
     with pytest.raises(UsageError, match=r"shop has no tables under .*: tidelake run shop$"):
         require_tables(lake, "shop")
+
+
+def _fill(table: Table, first: int, end: int, table_id: str | None) -> None:
+    for version in range(first, end):
+        made = table_id if version == 0 else None
+        commit(table, version, "gold", version - 1, table_id=made)
+
+
+# The versions of a table before it was deleted, and of the one that was filled in its place.
+LIVES = {
+    "shorter": (6, 2, None),
+    "shorter, with ids": (6, 2, "new"),
+    "as long": (6, 6, "new"),
+    "longer": (6, 9, "new"),
+}
+
+
+@pytest.mark.parametrize(("before", "after", "new_id"), LIVES.values(), ids=LIVES)
+def test_a_table_that_was_deleted_and_filled_again_comes_in_from_its_beginning(
+    environment: Environment,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    before: int,
+    after: int,
+    new_id: str | None,
+) -> None:
+    lake, said = Lake(tmp_path), Progress(lambda _: None)
+    run = Run(cast(Any, None), shop(tmp_path), lake, environment, said)
+    (table,), taken = lake.closing_tables(run.pipeline, "gold"), list[int]()
+
+    def append_records(
+        _: Any, own: Table, fresh: Any, *rest: Any, newest: Any, **note: Any
+    ) -> None:
+        taken.extend(row["version"] for row in fresh)
+        version = newest_version(own) + 1
+        write_commit(own, version, note={**note, "generation": "g1", "batch": version})
+
+    def copy() -> list[int]:
+        taken.clear()
+        copy_books(run, ["gold"])
+        return list(taken)
+
+    monkeypatch.setattr(books, "append_records", append_records)
+    _fill(table, 0, before - 1, new_id and "old")
+    assert copy() == list(range(before - 1))
+    _fill(table, before - 1, before, None)
+    assert copy() == [before - 1]
+    assert copy() == []
+
+    shutil.rmtree(table.path)
+    _fill(table, 0, after, new_id)
+    if after != before:
+        assert copy() == list(range(after))
+        assert copy() == []
+    _fill(table, after, after + 1, None)
+    assert copy() == ([after] if after != before else list(range(after + 1)))
+    assert copy() == []
+
+
+def test_history_leaves_out_a_table_of_the_name_that_was_deleted(lake: Lake) -> None:
+    table = lake.gold("totals")
+    # Of the deleted table, in December, and of the one that was filled in its place.
+    lives = [("2023-12-01", version) for version in range(9)]
+    lives += [("2024-01-01", version) for version in range(4)]
+    rows = ", ".join(
+        f"('gold.totals', {version}, {version - 1}, TIMESTAMPTZ '{day} 00:00:0{version}+00', "
+        f"{version}, '{json.dumps({'batch': version - 1, 'generation': 'g1', 'life': day})}')"
+        for day, version in lives
+    )
+    columns = "table_name, version, batch, committed_at, rows, note"
+    sql = f"SELECT * FROM (VALUES {rows}) AS t({columns})"
+    write_rows(lake.books(), sql, note={"pipeline": "shop", "generation": "g1", "batch": 0})
+    _fill(table, 4, 6, None)
+    found = history(lake, table)
+    assert [one.version for one in found] == [5, 4, 3, 2, 1, 0]
+    assert {one.note.get("life") for one in found} == {None, "2024-01-01"}

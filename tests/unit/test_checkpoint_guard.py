@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
 from tidelake.delta.log import last_commit
 from tidelake.delta.store import Catalog
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
-from tidelake.runtime.checkpoints import CheckpointGuard, Fence
+from tidelake.runtime.checkpoints import CheckpointGuard, Fence, ordered_inputs
 
 
 def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:
@@ -50,3 +51,62 @@ def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
 
     with pytest.raises(GenerationError, match="ends batch 4 inside a commit of bronze"):
         standing.planned(4, {})
+
+
+@pytest.fixture
+def inputs(tmp_path: Path) -> dict[str, Table]:
+    """Give gold's own silver and that of two joins, in the order of the definition."""
+    lake = Lake(tmp_path)
+    found = {"silver": lake.silver("s"), "silver.a": lake.silver("a"), "silver.b": lake.silver("b")}
+    for key, table in found.items():
+        write_commit(table, 0, table_id=f"id of {key}")
+    return found
+
+
+def _offsets(*keys: str | None) -> list[dict[str, Any] | None]:
+    return [key and {"reservoirId": f"id of {key}", "reservoirVersion": 1} for key in keys]
+
+
+@pytest.mark.parametrize(
+    "of_b", ["silver.b", None], ids=["all have rows", "one has given no row yet"]
+)
+def test_inputs_keep_the_order_of_the_checkpoint(
+    tmp_path: Path, inputs: dict[str, Table], of_b: str | None
+) -> None:
+    if of_b is None:
+        (inputs["silver.b"].path / "_delta_log" / f"{0:020}.json").unlink()
+    # An earlier batch does not count: it may be from before the last input gave a row.
+    write_offset(tmp_path, 3, *_offsets("silver", None, None))
+    write_offset(tmp_path, 4, *_offsets("silver", of_b, "silver.a"))
+    assert list(inputs) == ["silver", "silver.a", "silver.b"]
+    assert list(ordered_inputs(tmp_path, inputs)) == ["silver", "silver.b", "silver.a"]
+    assert ordered_inputs(tmp_path, inputs) == inputs
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        ("silver", None, None),
+        ("silver", "silver.b"),
+        ("silver", "silver.b", "silver.b"),
+        ("silver", "silver.b", "silver.c"),
+    ],
+)
+def test_a_checkpoint_that_does_not_name_the_inputs_leaves_their_order(
+    tmp_path: Path, inputs: dict[str, Table], keys: tuple[str | None, ...]
+) -> None:
+    assert ordered_inputs(tmp_path, inputs) is inputs
+    write_offset(tmp_path, 0, *_offsets(*keys))
+    assert ordered_inputs(tmp_path, inputs) is inputs
+    # Damaged: what opens the hop refuses it.
+    (tmp_path / "offsets" / "1").write_text("v1\n{}\n{\n{\n{\n")
+    assert ordered_inputs(tmp_path, inputs) is inputs
+
+
+def test_inputs_whose_ids_are_unknown_keep_the_order_of_the_definition(
+    tmp_path: Path, inputs: dict[str, Table]
+) -> None:
+    write_offset(tmp_path, 0, *_offsets("silver", None, None))
+    for key in ("silver.a", "silver.b"):
+        (inputs[key].path / "_delta_log" / f"{0:020}.json").unlink()
+    assert ordered_inputs(tmp_path, inputs) is inputs

@@ -190,6 +190,24 @@ def test_a_table_with_rows_and_no_batch_is_not_filled(
     assert "gold.other is at batch -1" in refused(lake, totals, lake.gold("other"))
 
 
+def test_a_table_that_a_rollback_emptied_is_filled_unless_rows_were_added_since(
+    lake: Lake, totals: Table
+) -> None:
+    write_batches(totals, 3)
+    checkpoint(lake, planned=3, committed=3)
+    other = lake.gold("other")
+    write_commit(other, 0, note={"generation": "g1", "batch": -1})
+    write_commit(other, 1, note={"generation": "g1", "batch": 2}, adds=[(9, True)])
+    emptied = {"generation": "g1", "batch": -1, "rebuilt": True}
+    write_commit(other, 2, note=emptied)
+    assert opened(lake, totals, other).unfilled == ("gold.other",)
+
+    write_commit(other, 3, note={"generation": "g1", "batch": 3}, adds=[(9, True)])
+    assert opened(lake, totals, other).unfilled == ()
+    write_commit(other, 4, operation="RESTORE", parameters={"version": "2"})
+    assert "gold.other is at batch -1" in refused(lake, totals, other)
+
+
 @pytest.mark.parametrize(
     "back_to",
     [{"version": "2", "timestamp": None}, {"version": None, "timestamp": "2024-01-01 00:00:02"}],

@@ -10,10 +10,12 @@ import yaml
 
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.config import load_environment, load_pipeline
-from tidelake.delta.tables import Lake
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
 from tidelake.runtime import gold
 from tidelake.runtime.gold import GoldHop
+from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -27,22 +29,26 @@ _JOIN = {
 }
 
 
-def opened(folder: Path, **more: Any) -> tuple[GoldHop, Lake]:
-    """Open the hop where one table holds batch 3, which ended after version 4 of silver."""
+def opened(folder: Path, *others: str, **more: Any) -> tuple[GoldHop, Lake]:
+    """Open the hop where one table holds batch 3, which ended after version 4 of silver.
+
+    ``others`` are further inputs that it has read, in the order of the checkpoint.
+    """
     environment = load_environment("local", root=str(folder))
     lake = Lake(folder)
-    for name in ("shop", "orders"):
+    for name in ("shop", "orders", "refunds"):
         (folder / f"{name}.yml").write_text(yaml.safe_dump(SHOP | {"name": name} | more))
         more = {}
     note = {"generation": "g1", "hop": "gold", "pipeline": "shop"}
     write_commit(lake.gold("totals"), 0, note={**note, "batch": -1})
-    until = {"silver": [5, -1]}
+    until = {key: [5, -1] for key in ("silver", *others)}
     write_commit(lake.gold("totals"), 1, note={**note, "batch": 3, "until": until})
     checkpoint = lake.checkpoints("shop", "gold") / "g1"
     write_checkpoint(checkpoint, planned=3, committed=3)
-    ids = {"reservoirId": "x", "isStartingVersion": False}
+    end = {"reservoirVersion": 5, "index": -1, "isStartingVersion": False}
+    offsets = [{**end, "reservoirId": key} for key in until]
     for batch in range(4):
-        write_offset(checkpoint, batch, {"reservoirVersion": 5, "index": -1, **ids})
+        write_offset(checkpoint, batch, *offsets)
     (checkpoint / "metadata").write_text("{}")
     pipeline = load_pipeline(str(folder / "shop.yml"), environment)
     run = Run(cast(Any, None), pipeline, lake, environment, Progress(lambda _: None))
@@ -107,3 +113,46 @@ def test_a_table_that_reads_a_new_input_is_refused(tmp_path: Path) -> None:
     why = "silver.orders is a new input, of which no batch has read a row"
     with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
         opened(tmp_path, joins=[_JOIN])
+
+
+def test_a_join_that_is_written_above_others_continues(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    write_silver(lake, 0)
+    for name in ("orders", "refunds"):
+        write_commit(lake.silver(name), 0, table_id=f"silver.{name}")
+        for version in range(1, 6):
+            write_commit(lake.silver(name), version, adds=[(9, True)])
+    of_refunds = {**_JOIN, "name": "back", "right": {**_JOIN["right"], "pipeline": "refunds"}}
+    write_commit(lake.silver("shop"), 0, adds=[(9, True)], table_id="silver")
+    read = ("silver.orders", "silver.refunds")
+    hop, _ = opened(tmp_path, *read, joins=[of_refunds, _JOIN])
+    assert list(lake.hop_inputs(hop.run.pipeline, "gold")) == ["silver", *reversed(read)]
+    assert list(hop.inputs) == ["silver", *read]
+
+
+@pytest.mark.parametrize(
+    ("batch", "written", "calls"),
+    [(4, False, 2), (4, True, 1), (5, False, 1)],
+    ids=["Delta knows the batch", "the batch is new", "it cannot be a retry"],
+)
+def test_a_retried_batch_is_closed_though_the_table_held_it_before(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, written: bool, calls: int
+) -> None:
+    """Without an id of its own Delta takes the commit for the one before the replacement."""
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    table, seen = lake.gold("totals"), []
+
+    def close(_: Any, own: Table, note: dict[str, Any], **options: bool) -> None:
+        seen.append(options)
+        if written:
+            write_commit(own, 2, note=note)
+
+    note = {"generation": "g1", "batch": batch}
+    monkeypatch.setattr(gold, "close_unchanged", close)
+    monkeypatch.setattr(hop, "_merge_once", lambda *_: note)
+    before = last_commit(table)
+    if batch == 5:
+        write_commit(table, 2, note={"generation": "g1", "batch": 4})
+    hop._merge(targets_of(lake, hop.run.pipeline)[0], before, note, cast(Any, None), {}, True)
+    assert seen == [{}, {"may_repeat": True}][:calls]

@@ -28,7 +28,7 @@ _STANDING_TEXTS = {
     "continues": "continues",
     "not there yet": "does not exist yet",
     "new": "not filled yet: the next run fills it from silver",
-    "new input": "not filled yet, and reads a new input of gold: needs a new generation",
+    "new input": "reads a new input of gold: needs a new generation",
     "redefined": "filled under another definition: needs a new generation",
     "no longer filled": "not in the definition: kept, but no longer written",
 }

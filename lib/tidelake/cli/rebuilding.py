@@ -281,8 +281,13 @@ def rollback(dry_run: bool, where: Place) -> None:
     from tidelake.replay.backfill import need_state  # noqa: PLC0415
 
     if dry_run:
+        from tidelake.replay.table_backfill import can_restore  # noqa: PLC0415
+
         state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)
-        _show_swap(state.before, "version restored", "Nothing was restored.", where)
+        own, versions = state.table, dict[str, int | None](state.before)
+        if own and not can_restore(where.lake, where.pipeline, own, state.before[own]):
+            versions[own] = None
+        _show_swap(versions, "version restored", "Nothing was restored.", where)
         return
     with started(where) as context:
         state = replay.rollback(context)
@@ -293,10 +298,15 @@ def rollback(dry_run: bool, where: Place) -> None:
         )
 
 
-def _show_swap(versions: Mapping[str, int], what: str, note: str, where: Place) -> None:
+def _show_swap(versions: Mapping[str, int | None], what: str, note: str, where: Place) -> None:
+    """Print the version of each table; None for a table that is recomputed."""
     name = where.pipeline.name
     if not where.printed({"pipeline": name, "dry_run": True, "tables": dict(versions)}):
-        print_table(["table", what], versions.items(), title=f"Tables of {name}")
+        rows = [
+            [table, "none: recomputed from silver" if version is None else version]
+            for table, version in versions.items()
+        ]
+        print_table(["table", what], rows, title=f"Tables of {name}")
         say(note)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from itertools import takewhile
 from urllib.parse import unquote
 
-from tidelake.delta.log import CREATION, Added, batch_reached
+from tidelake.delta.log import CREATION, REBUILT, Added, Commit, batch_reached, last_commit
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder
 
@@ -25,13 +25,19 @@ def rewritten_after(table: Table, position: Position) -> int | None:
 def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
     """List the tables of a hop that hold no row and no batch, while others hold batches.
 
-    They were added to the definition, or deleted. A table without metadata that holds rows is not
-    among them, nor one that was RESTOREd to its creation: they would be overwritten.
+    They were added to the definition, deleted, or emptied by a rollback. A table without metadata
+    that holds rows is not among them, nor one that was RESTOREd to its creation: they would be
+    overwritten.
     """
-    empty = [table for table in tables if batch_reached(table) == CREATION]
+    empty = {table: last_commit(table) for table in tables if batch_reached(table) == CREATION}
     if len(empty) == len(tables):
         return []
-    return [table for table in empty if not bytes_between(table, BEGINNING)]
+    return [table for table, last in empty.items() if not bytes_between(table, _since(last))]
+
+
+def _since(last: Commit | None) -> Position:
+    """Return the position after the commit that emptied a table; its beginning without one."""
+    return (last.version + 1, -1) if last and last.note.get(REBUILT) else BEGINNING
 
 
 def version_at(table: Table, position: Position) -> int | None:

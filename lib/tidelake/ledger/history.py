@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import pairwise, takewhile
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.delta.log import REBUILT, Commit, commits, last_commit, oldest_version
+from tidelake.delta.log import CREATION, REBUILT, Commit, commits, last_commit, oldest_version
 from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import Position, rows_between
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
@@ -60,10 +60,13 @@ def history(lake: Lake, table: Table) -> list[Commit]:
     begins = bool(logged) and bool(logged[-1].note.get(REBUILT))
     if not oldest or begins or not lake.books().exists:
         return logged
+    books, own = lake.books().name, f"table_name = '{table.name}'"
+    # A table that was deleted and filled again has the versions of the deleted one again.
+    made = f"SELECT max(committed_at) FROM {books} WHERE {own} AND batch = {CREATION}"
     kept = ask(
         lake,
-        f"SELECT version, committed_at, rows, note FROM {lake.books().name} "
-        f"WHERE table_name = '{table.name}' AND version < {oldest} ORDER BY version DESC",
+        f"SELECT version, committed_at, rows, note FROM {books} WHERE {own} AND version < {oldest} "
+        f"AND coalesce(committed_at >= ({made}), true) ORDER BY version DESC",
     )
     for version, committed_at, rows, note in kept.rows:
         logged.append(Commit(version, committed_at, rows, json.loads(note)))

@@ -34,7 +34,12 @@ from tidelake.ledger.history import (
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, source_lag
-from tidelake.runtime.checkpoints import CheckpointGuard, newest_logged, open_generation
+from tidelake.runtime.checkpoints import (
+    CheckpointGuard,
+    newest_logged,
+    open_generation,
+    ordered_inputs,
+)
 from tidelake.runtime.landed_files import refuse_changed
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
@@ -255,7 +260,10 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     folder = lake.checkpoints(name, hop)
     fence = open_generation(name, hop, tables, folder)
     inputs = lake.hop_inputs(context.pipeline, hop)
-    guard = CheckpointGuard(fence, folder / fence.generation, tuple(tables), inputs)
+    checkpoint = folder / fence.generation
+    # The next run fills the others before it compares anything.
+    filled = tuple(table for table in tables if table.name not in fence.unfilled)
+    guard = CheckpointGuard(fence, checkpoint, filled, ordered_inputs(checkpoint, inputs))
     guard.refuse_rewritten()
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
-from tidelake.delta.log import CREATION, last_commit, newest_version
+from tidelake.delta.log import CREATION, batch_reached, last_commit, newest_version
 from tidelake.delta.notes import (
     SilverNote,
     changed_definition,
@@ -378,9 +378,10 @@ def rollback(run: Run) -> State:
     """Restore each table to its version before the promotion, in a new generation.
 
     The next run processes what arrived since, as after a repair, and the rows that were requeued
-    before or after the promotion and that the restored silver has not processed. Tables that did
-    not exist before the promotion stay, and are empty. A single table stays in its generation; if
-    batches were committed since its promotion, it is recomputed under its earlier definition.
+    before or after the promotion and that the restored silver has not processed. Tables that were
+    added by the promotion or since are emptied; the next run fills those of gold. A single table
+    stays in its generation; if batches were committed since its promotion, it is recomputed under
+    its earlier definition.
 
     Raises:
         UsageError: Nothing was promoted.
@@ -397,7 +398,7 @@ def rollback(run: Run) -> State:
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
         requeue = lake.requeue(name)
-        if state.table and not can_restore(run, state.table, state.before[state.table]):
+        if state.table and not can_restore(lake, pipeline, state.table, state.before[state.table]):
             recompute_table(run, state.table)
             apply_gold_settings(run)
             return _advance(run, "record that the table is recomputed", state, stage="rolled back")
@@ -483,7 +484,8 @@ def _continue_restored_gold(run: Run, state: State) -> None:
     """Begin a generation of gold; rebuild gold if it had not consumed all of silver."""
     from_bronze = state.start == "bronze"
     golds = run.lake.closing_tables(run.pipeline, "gold")
-    tables = [table for table in golds if table.name in state.before]
+    restored = [table for table in golds if table.name in state.before]
+    tables = [table for table in restored if batch_reached(table) > CREATION] or restored
     until = positions(last_commit(tables[0])) if tables else {}
     if not golds or (not tables and not from_bronze):
         return

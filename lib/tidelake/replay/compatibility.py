@@ -128,8 +128,8 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
     reached = positions(next((last_commit(one) for one in tables if one not in unfilled), None))
     for target in known_targets(run):
         table = target.table
+        reads_new = not reached.keys() >= set(target.kind.sources)
         if table in unfilled:
-            reads_new = not reached.keys() >= set(target.kind.sources)
             yield TableVerdict(table.name, "new input" if reads_new else "new")
             continue
         if not table.exists:
@@ -137,6 +137,8 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             continue
         redefined = changed_definition(last_commit(table), target.kind.definition)
         standing: Standing = "redefined" if redefined else "continues"
+        # A backfill of the table alone is refused then.
+        standing = "new input" if reached and reads_new else standing
         yield TableVerdict(table.name, standing, column_changes(run, target))
     for table in run.lake.existing():
         last = last_commit(table)

@@ -172,9 +172,17 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
 
 
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
-    """Begin a generation of gold that keeps the tables' rows, and return its name."""
+    """Begin a generation of gold that keeps the tables' rows, and return its name.
+
+    Gold tables that are not among ``tables`` are emptied: the next run fills them.
+    """
     reached = {"until": dict(until)} if until else {}
     made = continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
+    created = {"pipeline": run.pipeline.name, "hop": "gold", "batch": log.CREATION}
+    for table in run.lake.closing_tables(run.pipeline, "gold"):
+        if table not in tables and (last := log.last_commit(table)) is not None:
+            kept = {key: last.note[key] for key in ("definition",) if key in last.note}
+            replace_rows(run, table, None, {**created, **kept, "generation": made})
     # A restored version has the settings of its time.
     apply_gold_settings(run)
     return made

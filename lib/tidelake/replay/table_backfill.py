@@ -39,7 +39,22 @@ def gold_table(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
 
     Raises:
         UsageError: The pipeline has no such table, or the next run fills it anyway.
+        RefusedError: Gold reads a table of which no batch has a position.
     """
+    found = _find(lake, pipeline, name)
+    reached = positions(found.closed)
+    for key, table in lake.hop_inputs(pipeline, "gold").items():
+        if key not in reached:
+            raise RefusedError(
+                f"{found.target.table.name} cannot be recomputed alone: {table.name} is a new "
+                f"input of gold, of which batch {found.closed.batch} has no position. Recompute "
+                f"all gold tables with: tidelake backfill run {pipeline.name} --from silver, then "
+                f"promote; or at once with: tidelake repair {pipeline.name} --hop gold"
+            )
+    return found
+
+
+def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
     tables = lake.closing_tables(pipeline, "gold")
     for target in targets_of(lake, pipeline):
         if name not in (target.table.name, target.table.bare):
@@ -75,22 +90,30 @@ def install_table(run: Run, name: str, green: Table) -> None:
         _replace(run, run.lake.table(name), load(run.spark, green), last.note)
 
 
-def can_restore(run: Run, name: str, version: int) -> bool:
-    """Return whether a version of a table is at the batch of the other tables.
+def can_restore(lake: Lake, pipeline: Pipeline, name: str, version: int) -> bool:
+    """Return whether a version of a table is at the batch of the other tables; needs no Spark.
+
+    If not, a rollback recomputes the table.
 
     Raises:
+        UsageError: The table is no longer in the pipeline file.
         RefusedError: It is not, and cannot be computed either: the definition is another one.
     """
-    target, closed = gold_table(run.lake, run.pipeline, name)
+    if name not in pipeline.gold_names:
+        raise UsageError(
+            f"{name} is no longer in {pipeline.file}. Put its definition back, then roll back"
+        )
+    target, closed = _find(lake, pipeline, name)
     before = last_commit(target.table, up_to=version)
     if _batch_of(before) == _batch_of(closed):
         return True
     if _is_redefined(before, target):
         raise RefusedError(
             f"batches were committed since {name} was promoted, so its version {version} lacks "
-            f"rows. Restore its definition in {run.pipeline.file}, then roll back: the table is "
+            f"rows. Restore its definition in {pipeline.file}, then roll back: the table is "
             "then recomputed from silver"
         )
+    gold_table(lake, pipeline, name)
     return False
 
 

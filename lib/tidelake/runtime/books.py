@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config.standard import BOOKS_COLUMNS
 from tidelake.delta.access import load
-from tidelake.delta.log import Commit, commits, oldest_version
+from tidelake.delta.log import Commit, commits, last_commit, newest_version, oldest_version
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime.hop import Run
@@ -19,6 +19,8 @@ from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import append_records, from_records
 
 _NOTES = 50
+# Keys of the metadata: the newest copied version of each table, and the table's id.
+_COPIED, _IDS = "copied", "ids"
 _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
@@ -33,19 +35,27 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     }
     # Several commits, since two hops may copy concurrently.
     recent = list(islice(commits(books), _NOTES))
-    notes = [commit.note.get("copied", {}) for commit in recent]
+    notes = [commit.note for commit in recent]
     fresh: list[dict[str, Any]] = []
     copied: dict[str, int] = {}
+    ids: dict[str, str] = {}
     for table in (table for hop in hops for table in of_hop[hop]):
-        newest = max((int(note.get(table.name, -1)) for note in notes), default=-1)
+        last = last_commit(table)
+        if last is None or last.version == _copied_to(table, notes):
+            continue
+        # The versions of a table that was deleted and filled again begin anew.
+        table_id = table.id
+        newest = _copied_to(table, notes, table_id)
         new = [commit for commit in commits(table) if commit.version > newest]
         if new:
             copied[table.name] = new[0].version
+            ids |= {table.name: table_id} if table_id else {}
             fresh += [_row(table, commit) for commit in reversed(new)]
     if not fresh:
         return
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
-    copied = {**(notes[0] if notes else {}), **copied}
+    copied = {**(notes[0].get(_COPIED, {}) if notes else {}), **copied}
+    ids = {**(notes[0].get(_IDS, {}) if notes else {}), **ids}
     append_records(
         run.spark,
         books,
@@ -55,7 +65,25 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
         pipeline=name,
         hop="books",
         copied=copied,
+        ids=ids,
     )
+
+
+def _copied_to(
+    table: Table, notes: Sequence[Mapping[str, Any]], table_id: str | None = None
+) -> int:
+    """Return the newest version of a table that was copied; -1 for none.
+
+    With ``table_id`` notes of another table of this name do not count, nor do versions that the
+    table does not have.
+    """
+    end = newest_version(table)
+    found = [
+        int(note.get(_COPIED, {}).get(table.name, -1))
+        for note in notes
+        if table_id is None or note.get(_IDS, {}).get(table.name, table_id) == table_id
+    ]
+    return max((version for version in found if version <= end), default=-1)
 
 
 def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, LandedFile]:

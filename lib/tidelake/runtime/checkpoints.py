@@ -249,6 +249,27 @@ class CheckpointGuard:
                 )
 
 
+def ordered_inputs(checkpoint: Folder, inputs: Mapping[str, Table]) -> Mapping[str, Table]:
+    """Return a hop's inputs in the order of its checkpoint's sources.
+
+    A join that is added to the definition above others changes the definition's order, but Spark
+    assigns the offsets by position. The order is left as it is where the checkpoint or the logs do
+    not name the tables.
+    """
+    # The first input is the pipeline's own silver, so a single other one is the second.
+    if len(inputs) <= 2:
+        return inputs
+    newest = newest_logged(checkpoint / "offsets")
+    if newest == CREATION or not _is_readable(checkpoint / "offsets" / str(newest)):
+        return inputs
+    lines = _inputs(checkpoint, newest)
+    ids = [None if line == _NO_DATA else json.loads(line).get("reservoirId") for line in lines]
+    keys = {table.id: key for key, table in inputs.items()}
+    if set(ids) != set(keys) or not len(keys) == len(ids) == len(inputs):
+        return inputs
+    return {keys[one]: inputs[keys[one]] for one in ids}
+
+
 def have_consumed(closing: Sequence[Table], inputs: Mapping[str, Table]) -> bool:
     """Return whether a hop's tables are at the end of its inputs: no unread row, no unread batch.
 

@@ -36,7 +36,7 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.instants import from_json
-from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation
+from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation, ordered_inputs
 from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
@@ -139,7 +139,8 @@ class HopQuery(ABC):
     @cached_property
     def inputs(self) -> Mapping[str, Table]:
         """The tables that the hop reads, by key, in the order of the stream's sources."""
-        return self.run.lake.hop_inputs(self.run.pipeline, self.hop)
+        inputs = self.run.lake.hop_inputs(self.run.pipeline, self.hop)
+        return ordered_inputs(self.checkpoint, inputs)
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""

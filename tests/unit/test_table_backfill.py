@@ -1,0 +1,133 @@
+"""What recomputing and rolling back a single gold table refuses, and what a dry run says of it."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import yaml
+
+from tests.shops import DEFINITION, Shop
+from tests.unit.handmade import write_commit
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
+from tidelake.delta.notes import hash_of
+from tidelake.errors import RefusedError, UsageError
+from tidelake.replay import compatibility
+from tidelake.replay.backfill import State, write_state
+from tidelake.replay.table_backfill import can_restore, gold_table
+from tidelake.runtime.gold_tables import targets_of
+from tidelake.runtime.hop import Run
+
+_PAID = {
+    "name": "paid",
+    "left": {"columns": {"at": "event_time", "user_id": "user_id"}},
+    "right": {"pipeline": "shop", "columns": {"paid_at": "event_time"}},
+    "on": ["user_id"],
+    "within": "1 hour",
+}
+_PAID_ELSEWHERE = {**_PAID, "right": {**cast(dict[str, Any], _PAID["right"]), "pipeline": "orders"}}
+
+
+@pytest.fixture
+def shop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """Give three batches in all tables, where nothing may start Spark."""
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", None)
+    (tmp_path / "orders.yml").write_text(yaml.safe_dump(DEFINITION | {"name": "orders"}))
+    return Shop(tmp_path).run(3)
+
+
+def _redefine(shop: Shop, **changes: Any) -> None:
+    shop.definition |= changes
+    shop.write_definition()
+
+
+def _write_batch(shop: Shop, table: str, version: int, **more: Any) -> None:
+    note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": version}
+    until = {"silver": [version + 1, -1]}
+    write_commit(shop.lake.gold(table), version, note={**note, "until": until, **more})
+
+
+@pytest.mark.parametrize("table", ["visits", "paid"])
+def test_beside_a_new_input_no_table_is_recomputed_alone(
+    shop: Shop, table: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The join itself was filled before, from the pipeline's own silver."""
+    for version in range(3):
+        _write_batch(shop, "paid", version)
+    _redefine(shop, joins=[_PAID])
+    assert gold_table(shop.lake, shop.pipeline, table).closed.batch == 2
+    _redefine(shop, joins=[_PAID_ELSEWHERE])
+    words = ["backfill", "run", str(shop.file), "--root", str(shop.root), "--table", table]
+    assert run_command(app, words) == 3
+    told = capsys.readouterr().err
+    assert f"gold.{table} cannot be recomputed alone: silver.orders is a new input" in told
+    assert "backfill run shop --from silver, then promote" in told
+    assert "repair shop --hop gold" in told
+
+
+def test_check_names_a_new_input_before_a_changed_definition(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _redefine(shop, joins=[_PAID])
+    (paid,) = [one for one in targets_of(shop.lake, shop.pipeline) if one.table.bare == "paid"]
+    _write_batch(shop, "paid", 2, definition=hash_of(paid.kind.definition))
+    monkeypatch.setattr(compatibility, "column_changes", lambda *_: ())
+    monkeypatch.setattr(
+        compatibility, "known_targets", lambda run: targets_of(run.lake, run.pipeline)
+    )
+
+    def standing() -> str:
+        run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+        # The tables of the definition come first.
+        verdicts = islice(compatibility._gold_verdicts(run), 4)
+        found = {one.table: one.standing for one in verdicts}
+        assert found["gold.visits"] == "continues"
+        return found["gold.paid"]
+
+    assert standing() == "continues"
+    _redefine(shop, joins=[{**_PAID, "within": "2 hours"}])
+    assert standing() == "redefined"
+    _redefine(shop, joins=[_PAID_ELSEWHERE])
+    assert standing() == "new input"
+
+
+def _dry_run(shop: Shop, version: int, capsys: pytest.CaptureFixture[str]) -> Any:
+    before = {"gold.visits": version}
+    state = State("silver", "hash", stage="promoted", table="gold.visits", before=before)
+    write_state(shop.lake, shop.pipeline, state)
+    words = ["backfill", "rollback", str(shop.file), "--root", str(shop.root), "--dry-run"]
+    code = run_command(app, [*words, "--json"])
+    out, err = capsys.readouterr()
+    return json.loads(out)["tables"] if code == 0 else (code, err)
+
+
+def test_a_dry_run_of_a_rollback_says_whether_the_table_is_restored_or_recomputed(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert _dry_run(shop, 2, capsys) == {"gold.visits": 2}
+    assert _dry_run(shop, 1, capsys) == {"gold.visits": None}
+    _write_batch(shop, "visits", 1, definition="earlier")
+    code, told = _dry_run(shop, 1, capsys)
+    assert code == 3 and "Restore its definition in" in told
+
+
+def test_a_table_that_left_the_file_must_be_put_back_before_it_is_rolled_back(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _redefine(shop, gold=[one for one in DEFINITION["gold"] if one["name"] != "visits"])
+    code, told = _dry_run(shop, 2, capsys)
+    assert code == 2
+    assert f"gold.visits is no longer in {shop.file}. Put its definition back, then" in told
+    with pytest.raises(UsageError, match="Put its definition back"):
+        can_restore(shop.lake, shop.pipeline, "gold.visits", 2)
+
+
+def test_a_new_input_refuses_a_rollback_only_where_the_table_is_recomputed(shop: Shop) -> None:
+    _redefine(shop, joins=[_PAID_ELSEWHERE])
+    assert can_restore(shop.lake, shop.pipeline, "gold.visits", 2)
+    with pytest.raises(RefusedError, match=r"silver\.orders is a new input"):
+        can_restore(shop.lake, shop.pipeline, "gold.visits", 1)
