@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any, cast
@@ -15,8 +16,9 @@ from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.notes import hash_of
+from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.replay import compatibility
+from tidelake.replay import backfill_promotion, compatibility
 from tidelake.replay.backfill import State, write_state
 from tidelake.replay.table_backfill import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
@@ -131,3 +133,21 @@ def test_a_new_input_refuses_a_rollback_only_where_the_table_is_recomputed(shop:
     assert can_restore(shop.lake, shop.pipeline, "gold.visits", 2)
     with pytest.raises(RefusedError, match=r"silver\.orders is a new input"):
         can_restore(shop.lake, shop.pipeline, "gold.visits", 1)
+
+
+def test_a_rollback_keeps_no_table_that_held_no_batch_before_the_promotion(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is emptied like one that was added since: its log has rows, so it would be refused."""
+    _write_batch(shop, "takings_1m", 2, batch=-1)
+    kept: list[str] = []
+
+    def continue_gold(_: Run, tables: Sequence[Table], until: Any) -> None:
+        kept.extend(table.name for table in tables)
+
+    monkeypatch.setattr(backfill_promotion, "continue_gold", continue_gold)
+    before = {f"gold.{name}": 2 for name in ("takings_1m", "visits", "totals")}
+    state = State("silver", "hash", stage="rolling back", before=before)
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    backfill_promotion._continue_restored_gold(run, state)
+    assert kept == ["gold.visits", "gold.totals"]

@@ -59,7 +59,7 @@ from tidelake.replay.generations import (
     replace_tables,
     without_batch,
 )
-from tidelake.replay.requeue import next_instant, requeue_rows, waiting
+from tidelake.replay.requeue import requeue_again, waiting
 from tidelake.replay.table_backfill import can_restore, install_table, recompute_table
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
@@ -318,7 +318,7 @@ def _requeue_quarantined(run: Run, state: State) -> None:
     with CheckpointedFrames() as frames:
         quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
         rows = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
-        _append_to_requeue(run, frames.checkpoint(rows))
+        requeue_again(run, frames.checkpoint(rows))
 
 
 def _waited(run: Run, state: State) -> DataFrame:
@@ -334,18 +334,6 @@ def _requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
     requeue = run.lake.requeue(run.pipeline.name)
     rows = read_between(run.spark, requeue, after, until)
     return load(run.spark, requeue).limit(0) if rows is None else rows
-
-
-def _append_to_requeue(run: Run, rows: DataFrame) -> None:
-    """Append rows of an earlier version of the requeue to it, each record once.
-
-    The rows must be checkpointed: they are read from the table that is appended to.
-    """
-    once = rows.dropDuplicates(["record_id"])
-    for reason, count in sorted(once.groupBy("reason").count().collect()):
-        wanted = once.where(F.col("reason") == reason)
-        wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
-        requeue_rows(run, wanted, expected=count)
 
 
 def _install_gold(run: Run, green: Run, *, follows_new_silver: bool) -> None:
@@ -462,7 +450,7 @@ def _continue_restored_silver(run: Run, state: State) -> None:
         side = side.union(waiting(run, lake.late(name)).select("record_id"))
         # The other rows arrived after the restored version of silver: the next run decides them.
         known = since.join(side, on="record_id", how="left_semi")
-        _append_to_requeue(run, frames.checkpoint(_waited(run, state).unionByName(known)))
+        requeue_again(run, frames.checkpoint(_waited(run, state).unionByName(known)))
 
 
 def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:

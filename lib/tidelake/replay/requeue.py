@@ -290,6 +290,18 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
     return expected
 
 
+def requeue_again(run: Run, rows: DataFrame) -> None:
+    """Append rows of an earlier version of the requeue to it, each record once.
+
+    The rows must be checkpointed: they are read from the table that is appended to.
+    """
+    once = rows.dropDuplicates(["record_id"])
+    for reason, count in sorted(once.groupBy("reason").count().collect()):
+        wanted = once.where(F.col("reason") == reason)
+        wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
+        requeue_rows(run, wanted, expected=count)
+
+
 def next_instant(run: Run) -> datetime:
     """Return the current time, after the last requeue."""
     last = last_commit(run.lake.requeue(run.pipeline.name))
