@@ -291,9 +291,16 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     with pytest.raises(RefusedError, match=r"the topic has records already, and gold\.visits has"):
         go(played.redefined(gold=gold(foreign, kafka.bootstrap)), hops=["gold"])
     assert len(kafka.records(foreign)) == 1
+
+
+def test_a_topic_without_a_record_is_told_from_one_with_some(
+    spark: SparkSession, kafka: Kafka
+) -> None:
     source = KafkaSource(kind="kafka", bootstrap=kafka.bootstrap, topic="unused")
-    names = foreign, kafka.topic(), "of-nobody"
-    assert [has_records(played.spark, source, name) for name in names] == [True, False, False]
+    filled, empty = kafka.topic(), kafka.topic()
+    kafka.send(filled, [b"1"])
+    names = filled, empty, "of-nobody"
+    assert [has_records(spark, source, name) for name in names] == [True, False, False]
 
 
 def status_of(played: World) -> tuple[int | None, int | None]:

@@ -164,7 +164,7 @@ def has_records(spark: SparkSession, source: KafkaSource, name: str) -> bool:
     options = {**client_options(source), "subscribe": name, "startingOffsets": "earliest"}
     try:
         return not spark.read.format("kafka").options(**options).load().isEmpty()
-    except PySparkException as error:
+    except (PySparkException, JavaError) as error:
         if "UnknownTopicOrPartitionException" in stack_trace(error):
             return False
         raise
