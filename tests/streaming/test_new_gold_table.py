@@ -55,6 +55,14 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     return made
 
 
+@pytest.fixture(autouse=True)
+def _landing_as_it_was(filled: World) -> Iterator[None]:
+    """Remove what a test lands: copies share the folder."""
+    yield
+    for name in ("2.jsonl", "3.jsonl"):
+        (filled.landing / name).unlink(missing_ok=True)
+
+
 @pytest.fixture
 def grown(filled: World, tmp_path: Path) -> World:
     """Copy the tables, and add two gold tables to their definition."""
