@@ -139,12 +139,12 @@ def test_views_of_a_catalog_hide_and_show_the_last_epoch(
     assert spark.table("gold.totals__consistent").first()["_epoch"] > 1
 
     # The only table is dropped: a repair makes it anew, at versions below the last epoch's.
-    rows = shown(spark, "consistent", "user_id, events")
     spark.sql("ALTER VIEW gold.totals__consistent SET TBLPROPERTIES ('granted' = 'yes')")
     spark.sql("DROP TABLE gold.totals")
     repair(filtered.context, "gold")
     filtered.run()
-    assert shown(spark, "consistent", "user_id, events") == rows
+    # With the event whose row was deleted by hand.
+    assert shown(spark, "consistent", "user_id, events") == [("hidden", 2)]
     granted = spark.sql("SHOW TBLPROPERTIES gold.totals__consistent").where("key = 'granted'")
     assert granted.collect()
 
