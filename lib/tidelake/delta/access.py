@@ -47,6 +47,12 @@ def detail(spark: SparkSession, table: Table) -> Row:
     return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
 
 
+def details(spark: SparkSession, table: Table) -> dict[str, str]:
+    """Read what Spark says of a table or a view, by name; runs no Spark job."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table.sql}").collect()
+    return {row["col_name"]: row["data_type"] for row in rows}
+
+
 def properties(spark: SparkSession, table: Table) -> dict[str, str]:
     """Read a table's properties, including features, without its list of files."""
     return {

@@ -24,7 +24,7 @@ from pyspark.sql.types import (
 )
 
 from tidelake.config.meanings import Meaning, standard_meaning
-from tidelake.delta.access import load, properties
+from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Table
@@ -127,10 +127,10 @@ def ensure_table(
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, surely_filled=False)
     asks = settings is not None
-    details = {} if stored is None else describe(spark, table, stored, comments, asks=asks)
+    said = {} if stored is None else describe(spark, table, stored, comments, asks=asks)
     if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
-    return details
+    return said
 
 
 def _properties(
@@ -312,9 +312,7 @@ def describe(
         spark.sql(f"ALTER TABLE {name} ALTER COLUMN {columns}")
     if not (asks or meaning.description):
         return {}
-    # Runs no Spark job.
-    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {name}").collect()
-    details = {row["col_name"]: row["data_type"] for row in rows}
-    if meaning.description and details.get("Comment") != meaning.description:
+    found = details(spark, table)
+    if meaning.description and found.get("Comment") != meaning.description:
         spark.sql(f"COMMENT ON TABLE {name} IS {sql_text(meaning.description)}")
-    return details
+    return found

@@ -29,7 +29,6 @@ from tidelake.delta.properties import apply_settings, may_differ, recorded_prope
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
-from tidelake.names import quoted
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
@@ -47,6 +46,7 @@ from tidelake.runtime.gold_tables import (
     counted_for,
     filled_as_of,
     gold_note,
+    in_types_of,
     last_closed,
     open_stream,
     targets_of,
@@ -183,7 +183,7 @@ class GoldHop(HopQuery):
             # Only now it has the columns of its definition, which the settings are for.
             apply_gold_settings(self.run)
         else:
-            rows = _in_types_of(rows, load(self.run.spark, table))
+            rows = in_types_of(rows, load(self.run.spark, table).schema)
             append(rows, table, note, surely_filled=False)
         new, seconds = last_commit(table), time.monotonic() - began
         count = new.rows or 0 if new else 0
@@ -326,13 +326,7 @@ def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
     if GONE in rows.columns:
         rows = rows.where(~F.col(GONE))
     # MERGE casts to the table's column types too.
-    return _in_types_of(rows, stored)
-
-
-def _in_types_of(rows: DataFrame, stored: DataFrame) -> DataFrame:
-    return rows.select(
-        *[F.col(quoted(c.name)).cast(c.dataType).alias(c.name) for c in stored.schema]
-    )
+    return in_types_of(rows, stored.schema)
 
 
 def close_unchanged(

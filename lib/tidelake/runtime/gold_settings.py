@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config.sections import NOT_UNITY, settings_of
 from tidelake.config.table_settings import TableSettings
-from tidelake.delta.access import load
+from tidelake.delta.access import details, load
 from tidelake.delta.log import last_commit
 from tidelake.delta.properties import apply_settings
 from tidelake.delta.store import Catalog, sql_text
@@ -232,8 +232,6 @@ def _ensure_view(spark: SparkSession, view: Table, query: str, *, exists: bool) 
     if not exists:
         spark.sql(f"CREATE OR REPLACE VIEW {view.sql} AS {query}")
         return
-    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {view.sql}").collect()
-    details = {row["col_name"]: row["data_type"] for row in rows}
-    if details.get("View Text") != query:
+    if details(spark, view).get("View Text") != query:
         # Replacing a view would take back the rights that were granted on it.
         spark.sql(f"ALTER VIEW {view.sql} AS {query}")

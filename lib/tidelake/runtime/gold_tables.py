@@ -136,13 +136,14 @@ def _evolved(rows: DataFrame, schema: StructType) -> DataFrame:
     """Select the columns of a later version of the rows' table, in its types."""
     if types_of(rows.schema) == types_of(schema):
         return rows
+    added = {field.name: F.lit(None) for field in schema if field.name not in rows.columns}
+    return in_types_of(rows.withColumns(added) if added else rows, schema)
+
+
+def in_types_of(rows: DataFrame, schema: StructType) -> DataFrame:
+    """Select the columns of a schema, all of which the rows have, in its order and types."""
     return rows.select(
-        *[
-            (F.col(quoted(field.name)) if field.name in rows.columns else F.lit(None))
-            .cast(field.dataType)
-            .alias(field.name)
-            for field in schema
-        ]
+        *[F.col(quoted(one.name)).cast(one.dataType).alias(one.name) for one in schema]
     )
 
 
