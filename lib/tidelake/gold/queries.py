@@ -1,0 +1,217 @@
+"""Compute a gold table from another one by SQL.
+
+A batch computes whole windows again: it finds those of its events, reads the rows of the other
+table in them, which hold the batch already, and replaces what differs. Nothing is carried from
+batch to batch, so each aggregate that does not depend on the order of rows is exact.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, reduce
+from operator import and_, or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.columns import VALUE, between, holds, try_eval
+from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, Measure, TumblingWindow
+from tidelake.config.gold_definitions import FinalAfter
+from tidelake.config.queries import Query, ResolvedQuery
+from tidelake.config.query_parts import WINDOW_START, Call
+from tidelake.gold.kinds import (
+    GONE,
+    Expression,
+    GoldBatch,
+    GoldKind,
+    Inputs,
+    MergePlan,
+    checkpoint_with_span,
+)
+from tidelake.gold.measures import GoldPlan, tried_of
+from tidelake.gold.windows import Windowed, window_of
+
+_WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
+
+
+class Queried(GoldKind):
+    """One row per combination of a query's keys, one of which is a window."""
+
+    def __init__(self, name: str, place: str, query: Query, source: Windowed) -> None:
+        """Store the query and the table that it reads, which has tumbling or hopping windows."""
+        self.name, self.place, self.query, self.source = name, place, query, source
+        self.parts = parts = query.parts
+        # A changed definition of the other table changes these rows too.
+        self.definition = ResolvedQuery(text=parts.text, source=source.gold)
+        self.identity = tuple(key.name for key in parts.keys)
+        window = source.gold.window
+        if not isinstance(window, TumblingWindow | HoppingWindow):
+            raise TypeError(f"{source.name} has no windows with bounds")
+        lasts = parts.lasts(window)
+        self.moment, self.reach = parts.window.name, lasts
+        self.ends = FinalAfter(parts.window.name, lasts)
+        self.reads = (source.name,)
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return those of the other table: silver is read for it alone."""
+        return self.source.expressions()
+
+    def eligible(self) -> Column:
+        """Return which events go into the other table."""
+        return self.source.eligible()
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Compute the other table from all of silver, and the query over it."""
+        return self.answer(self.source.of_all(inputs)).drop(_FAILED)
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Compute the windows of the batch's events again, and replace the rows that differ."""
+        if not batch.eligible:
+            return None
+        moment, period = self.parts.window.name, self.parts.period
+        events = batch.events.where(self.source.eligible())
+        starts = events.select(window_of(self.source.gold.window).alias(_WINDOW))
+        touched = starts.select(self._cut(f"{_WINDOW}.start").alias(_WINDOW)).distinct()
+        windows, (first, last) = checkpoint_with_span(touched, _WINDOW, _WINDOW, batch.frames)
+
+        def within(rows: DataFrame, window: Column) -> DataFrame:
+            """Select the rows in the batch's windows."""
+            return rows.join(F.broadcast(windows), on=window == F.col(_WINDOW), how="left_semi")
+
+        read = batch.stored(self.source.name).where(between(WINDOW_START, (first, last + period)))
+        found = self.answer(within(read, self._cut(WINDOW_START)))
+        near = batch.stored(self.name).where(between(f"`{moment}`", (first, last)))
+        stored = within(near, F.col(moment))
+        changed = batch.frames.checkpoint(batch.stamped(self._differing(found, stored)))
+        counted = changed.agg(F.count("*"), F.count_if(_FAILED)).collect()[0]
+        if not counted[0]:
+            return None
+        on = [f"t.`{name}` <=> s.`{name}`" for name in self.identity]
+        on.append(between(f"t.`{moment}`", (first, last)))
+        return MergePlan(changed.drop(_FAILED), on=" AND ".join(on), failed=counted[1])
+
+    def answer(self, rows: DataFrame) -> DataFrame:
+        """Compute the query over rows of the other table.
+
+        Returns:
+            The query's columns, null where an expression fails, and ``_failed``, true where one
+            does, in the column or in a row that it aggregates.
+        """
+        parts = self.parts
+        tried = {one.name: try_eval(one.computed) for one in parts.columns}
+        struct = F.struct(*[column.alias(name) for name, column in tried.items()])
+        found = self.aggregated(rows)
+        if parts.having is not None:
+            found = found.where(holds(parts.having))
+        found = found.withColumn(_TRIED, struct)
+        each = {name: F.col(_TRIED).getField(name) for name in tried}
+        failed = reduce(or_, [one.isNull() for one in each.values()], F.col(_FAILED))
+        values = [one.getField(VALUE).alias(name) for name, one in each.items()]
+        return found.select(*values, failed.alias(_FAILED))
+
+    def aggregated(self, rows: DataFrame) -> DataFrame:
+        """Group rows of the other table by the keys.
+
+        Returns:
+            The keys and the aggregates under their internal names, and ``_failed``, true if an
+            expression fails on one of the rows.
+        """
+        parts = self.parts
+        if parts.where is not None:
+            rows = rows.where(holds(parts.where))
+        window = parts.window
+        keys = {
+            key.internal: try_eval(key.sql) for key in parts.keys if key.internal != window.internal
+        }
+        valued = [call for call in parts.calls if call.argument != "*"]
+        measures = self._measured(rows)
+        tried = keys | {call.internal: tried_of(measures[call.internal]) for call in valued}
+        each = rows.select(
+            self._cut(WINDOW_START).alias(window.internal),
+            *[column.alias(name) for name, column in tried.items()],
+        )
+        failed = reduce(or_, [F.col(name).isNull() for name in tried], F.lit(False))
+        each = each.select(
+            window.internal,
+            *[F.col(name).getField(VALUE).alias(name) for name in tried],
+            failed.alias(_FAILED),
+        )
+        aggregates = [
+            F.expr(_aggregate(call, measures)).alias(call.internal) for call in parts.calls
+        ]
+        grouped = each.groupBy(window.internal, *keys)
+        return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED))
+
+    def inexact(self, rows: DataFrame) -> list[str]:
+        """List the aggregates whose result depends on the order of rows, by Spark's types."""
+        measures = self._measured(rows)
+        return [
+            f"{call.function}({call.argument})"
+            for call in self.parts.calls
+            if call.function in ("sum", "avg")
+            and measures[call.internal].value_type in ("double", "float", "string")
+        ]
+
+    @cached_property
+    def _plan(self) -> GoldPlan | None:
+        measures = tuple(
+            Measure(name=_bare(call), aggregate=call.function, expression=call.argument)
+            for call in self.parts.calls
+            if call.argument != "*"
+        )
+        if not measures:
+            return None
+        window = GlobalWindow(kind="global")
+        return GoldPlan(GoldTable(name="query", window=window, measures=measures))
+
+    def _measured(self, rows: DataFrame) -> dict[str, Measure]:
+        """Return the aggregates as measures with the types of their arguments, by internal name."""
+        if self._plan is None:
+            return {}
+        typed = {one.name: one for one in self._plan.typed(rows).table.measures}
+        calls = (call for call in self.parts.calls if call.argument != "*")
+        return {call.internal: typed[_bare(call)] for call in calls}
+
+    def _cut(self, start: str) -> Column:
+        """Return the window of the query that contains a window of the other table."""
+        unit = self.parts.window.unit
+        return F.date_trunc(unit, F.col(start)) if unit else F.col(start)
+
+    def _differing(self, found: DataFrame, stored: DataFrame) -> DataFrame:
+        """Return the rows that are new or differ, and the stored ones that are gone."""
+        names = [column.name for column in self.parts.columns]
+        sides = found.select(F.struct(*names, _FAILED).alias("s")).join(
+            stored.select(F.struct(*names).alias("t")),
+            on=[F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in self.identity],
+            how="full_outer",
+        )
+        # A row has a window's start, so that a missing side differs from any row.
+        same = [F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in names]
+        gone = F.col("s").isNull()
+        values = [
+            F.when(gone, F.col(f"t.{name}")).otherwise(F.col(f"s.{name}")).alias(name)
+            for name in names
+        ]
+        failed = F.coalesce(F.col(f"s.{_FAILED}"), F.lit(False)).alias(_FAILED)
+        return sides.where(~reduce(and_, same)).select(*values, gone.alias(GONE), failed)
+
+
+def _bare(call: Call) -> str:
+    # A measure's name begins with a letter.
+    return call.internal.lstrip("_")
+
+
+def _aggregate(call: Call, measures: dict[str, Measure]) -> str:
+    """Return the aggregate over the values, which fails on no row."""
+    name = call.internal
+    match call.function:
+        case "count":
+            distinct = "DISTINCT " if call.distinct else ""
+            return "count(*)" if call.argument == "*" else f"count({distinct}{name})"
+        case "sum":
+            return f"try_sum({name})"
+        case "avg":
+            kind = measures[name].value_type or ""
+            # A mean of integers is added up in doubles, whose sum depends on the order.
+            exact = f"try_divide(CAST(try_sum({name}) AS DOUBLE), count({name}))"
+            return f"try_avg({name})" if kind.startswith("decimal") else exact
+    return f"{call.function}({name})"
