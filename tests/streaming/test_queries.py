@@ -1,4 +1,4 @@
-"""Queries: after any batch, and whatever else fills them, what their SQL says of the other table."""
+"""Queries: whatever fills them, they hold what their SQL says of the other table."""
 
 from __future__ import annotations
 
