@@ -56,7 +56,8 @@ def test_a_query_is_cut_into_texts_of_the_file() -> None:
         GROUP BY 1, category HAVING sum(total) > 3;
         """
     )
-    assert (parts.source, parts.where) == ("minutes", "total IS DISTINCT FROM 3")
+    assert (parts.source, parts.start) == ("gold.minutes", "window_start")
+    assert parts.where == "total IS DISTINCT FROM 3"
     assert [(key.name, key.sql, key.internal, key.unit) for key in parts.keys] == [
         ("hour", "date_trunc('HOUR', window_start)", "_key_0", "hour"),
         ("kind", "`Category`", "category", None),
@@ -146,7 +147,9 @@ def test_a_row_lasts_until_the_last_window_in_it_ends(
         ("SELECT window_start FROM (SELECT * FROM t) GROUP BY 1", "other than a table"),
         ("SELECT window_start FROM range(3) GROUP BY 1", "other than a table"),
         ("SELECT window_start FROM t u GROUP BY 1", "a second name, u"),
-        ("SELECT window_start FROM silver.t GROUP BY 1", "reads silver.t; a query reads a gold"),
+        ("SELECT window_start FROM bronze.t GROUP BY 1", "reads bronze.t; a query reads gold or"),
+        ("SELECT event_time FROM silver.t GROUP BY 1", "group by date_trunc('hour', event_time)"),
+        ("SELECT window_start FROM silver.t GROUP BY 1", "groups by no window"),
         ("SELECT window_start FROM main.gold.t GROUP BY 1", "reads main.gold.t"),
         ("SELECT window_start FROM t VERSION AS OF 3 GROUP BY 1", "a version, a sample"),
         ("SELECT window_start, (SELECT 1) AS a FROM t GROUP BY 1", "contains a subquery"),
@@ -208,19 +211,22 @@ def test_columns_and_functions_are_checked_against_the_table(
     [
         ("visits", "whose window is session"),
         ("ever", "whose window is global"),
-        ("pairs", "which is joins[0]; a query reads a table of gold"),
+        ("pairs", "which is joins[0]; read a table of gold, or silver"),
         ("odd", "which is detections[0]"),
         ("by_hour", "which is queries[0]"),
-        ("per_minit", "unknown table per_minit; did you mean per_minute?"),
+        ("per_minit", "reads an unknown table gold.per_minit; did you mean gold.per_minute?"),
+        ("silver.shops", "reads an unknown table silver.shops; did you mean silver.shop?"),
         # The hourly history of a detection is a table of windows.
         ("hours", None),
+        ("silver.shop", None),
     ],
 )
-def test_a_query_reads_a_windowed_table_of_its_pipeline(
+def test_a_query_reads_a_windowed_table_of_its_pipeline_or_its_silver(
     tmp_path: Path, table: str, message: str | None
 ) -> None:
     own = {"keys": ["user_id"], "measures": {"events": {"count": "*"}}}
-    raw = _shop(f"SELECT window_start FROM gold.{table} GROUP BY 1", joins=[JOIN])
+    start = "event_time" if table.startswith("silver.") else "window_start"
+    raw = _shop(f"SELECT date_trunc('day', {start}) AS d FROM {table} GROUP BY 1", joins=[JOIN])
     raw["gold"] += [
         {"name": "visits", "window": {"kind": "session", "gap": "1 minute"}, **own},
         {"name": "ever", "window": {"kind": "global"}, **own},
@@ -243,7 +249,7 @@ def test_a_name_that_group_by_could_mean_twice_is_refused(tmp_path: Path) -> Non
     cut = "date_trunc('hour', window_start) AS window_start"
     raw = _shop(f"SELECT {cut} FROM per_minute GROUP BY window_start")
     (violation,) = violations(tmp_path, raw)
-    assert "window_start is a column of per_minute too" in violation.message
+    assert "window_start is a column of gold.per_minute too" in violation.message
     raw = _shop(f"SELECT {cut}, count(*) AS n FROM per_minute GROUP BY 1")
     assert _load(tmp_path, raw).queries[0].columns == ("window_start", "n")
 
@@ -301,6 +307,25 @@ def test_a_query_says_when_its_rows_are_final_and_how_far_an_event_reaches(tmp_p
     assert kind.ends is not None and kind.ends == ("hour", timedelta(hours=1))
     assert (kind.moment, kind.reach) == ("hour", timedelta(hours=1))
     assert kind.reads == ("gold.per_minute",)
+
+
+def test_a_query_over_silver_is_checked_against_its_columns(tmp_path: Path) -> None:
+    sql = (
+        "SELECT date_trunc('day', event_time) AS day, count(DISTINCT user_id) AS users, "
+        "avg(n) AS n, max(is_late) AS late FROM silver.shop WHERE action = 'today' GROUP BY day"
+    )
+    pipeline = _load(tmp_path, _shop(sql))
+    kind = _kinds(pipeline)[-1]
+    assert (kind.reach, kind.reads) == (timedelta(days=1), ())
+    assert {one.sql for one in kind.expressions().values()} == {
+        "date_trunc('day', event_time)",
+        *("user_id", "n", "is_late", "action = 'today'"),
+    }
+    (entry,) = [one for one in entries_of(pipeline) if one.table == "gold.by_hour"]
+    assert entry.description == "One row for each day, computed from silver.shop."
+    assert [one.type for one in entry.columns] == ["TIMESTAMP", "BIGINT", "DOUBLE", "BOOLEAN"]
+    (violation,) = violations(tmp_path, _shop(sql.replace("avg(n)", "avg(total)")))
+    assert "avg(total): unknown column total" in violation.message
 
 
 def test_the_dictionary_describes_a_query(tmp_path: Path) -> None:

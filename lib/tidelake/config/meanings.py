@@ -94,8 +94,9 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     found = dict(_table_meanings(pipeline))
     yield from found.items()
     for query in pipeline.queries:
-        parts, source = query.parts, found[f"gold.{query.parts.source}"]
-        own = {name.lower(): text for name, text in source.columns.items()}
+        parts, source = query.parts, found.get(query.parts.source)
+        texts = source.columns if source else _silver_comments(pipeline)
+        own = {name.lower(): text for name, text in texts.items()}
         columns = {one.name: f"Computed: {_one_line(one.sql)}." for one in parts.columns}
         for key in parts.keys:
             if key.unit:
@@ -103,8 +104,8 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
             elif not key.internal.startswith("_"):
                 columns[key.name] = own.get(key.internal, COLUMNS.get(key.internal, ""))
         by = ", ".join(key.name for key in parts.keys if key != parts.window)
-        row = f"One row a {parts.window.unit or 'window'}{f' and {by}' if by else ''}"
-        standard = f"{row}, computed from gold.{parts.source}."
+        row = f"One row for each {parts.window.unit or 'window'}{f' and {by}' if by else ''}"
+        standard = f"{row}, computed from {parts.source}."
         yield f"gold.{query.name}", _described(query, standard, columns)
 
 
@@ -265,15 +266,15 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         types, keys = query_types(pipeline, query, silver), [key.name for key in parts.keys]
         begins = parts.window.name
         example = f"SELECT {', '.join(types)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
-        window = f"a {parts.window.unit}" if parts.window.unit else f"that of gold.{parts.source}"
+        window = f"each {parts.window.unit}" if parts.window.unit else f"as {parts.source}"
         yield _entry(name, meaning_of(pipeline, name), types, keys, example, window)
 
 
 def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, str | None]:
     """Return the types of a query's columns; None where only Spark can infer it."""
     parts = query.parts
-    (table,) = [one for one in pipeline.aggregates if one.name == parts.source]
-    source = gold_types(table, silver)
+    tables = {f"gold.{one.name}": one for one in pipeline.aggregates}
+    source = gold_types(tables[parts.source], silver) if parts.source in tables else silver
     calls = {call.internal: call for call in parts.calls}
     keys = {key.internal: key for key in parts.keys}
     types: dict[str, str | None] = {}

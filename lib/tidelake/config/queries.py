@@ -1,4 +1,4 @@
-"""Gold tables written as SQL over another gold table, and what refuses their parts."""
+"""Gold tables written as SQL over another gold table or silver, and what refuses their parts."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ def _readable(sql: str) -> str:
 
 
 class Query(TableSettings, Publishable):
-    """A gold table that is computed from another one by SQL.
+    """A gold table that is computed from another one, or from silver, by SQL.
 
     Attributes:
         name: The gold table.
         sql: ``SELECT … FROM gold.table … GROUP BY``, over a table of ``gold`` with tumbling or
-            hopping windows; a window's start must be among the grouped columns.
+            hopping windows, or over the pipeline's silver; the grouped columns include a window.
     """
 
     keys_elsewhere: ClassVar[dict[str, str]] = {
@@ -65,11 +65,11 @@ class ResolvedQuery(Model):
 
     Attributes:
         text: The statement without comments and with single spaces.
-        source: The table.
+        source: The gold table; None for silver.
     """
 
     text: str
-    source: GoldTable
+    source: GoldTable | None
 
 
 def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:
@@ -85,20 +85,21 @@ def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:
     }
     for one in table.measures:
         if one.aggregate == "sum" and (types.get(one.name) or "").upper() in ("DOUBLE", "FLOAT"):
-            found[one.name.lower()] = "sum a DECIMAL: CAST(x AS DECIMAL(18,6))"
+            found[one.name.lower()] = "let the measure sum a DECIMAL, by CAST(x AS DECIMAL(18,6))"
     for name, sql in table.derive.items():
         if read := sorted(columns_in(sql) & found.keys()):
             found[name.lower()] = f"it is derived from {read[0]}: {found[read[0]]}"
     return found
 
 
-def query_problems(query: Query, table: GoldTable, types: Types) -> Iterator[str]:
-    """List the problems of a query's parts that the table's columns show, without Spark.
+def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Iterator[str]:
+    """List the problems of a query's parts that the columns of its table show, without Spark.
 
-    ``types`` are those of the columns of ``table``; None where only Spark can infer it.
+    ``table`` is None for silver; ``shown`` are the types of the columns that may be used, None
+    where only Spark can infer it.
     """
-    parts, shown = query.parts, {name: types.get(name) for name in table.columns}
-    inexact, known = inexact_columns(table, shown), {name.lower() for name in shown}
+    parts, known = query.parts, {name.lower() for name in shown}
+    inexact = inexact_columns(table, shown) if table else {}
     for place, sql in parts.used():
         problems = expression_problems(sql, shown)
         yield from (f"{place}: {problem}" for problem in problems)
@@ -107,11 +108,12 @@ def query_problems(query: Query, table: GoldTable, types: Types) -> Iterator[str
     for key in parts.keys:
         if key.by_name and key.name.lower() in known:
             yield (
-                f"{key.name} is a column of {query.parts.source} too, which GROUP BY {key.name} "
+                f"{key.name} is a column of {parts.source} too, which GROUP BY {key.name} "
                 "means in Spark; write the expression or the column's number there"
             )
     for call in parts.calls:
-        if call.function in ("sum", "avg") and type_of(call.argument, shown) in INEXACT_TYPES:
+        is_sum = call.function in ("sum", "avg") and not columns_in(call.argument) & inexact.keys()
+        if is_sum and type_of(call.argument, shown) in INEXACT_TYPES:
             yield f"{call.function}({call.argument}): {CAST_TO_DECIMAL}"
     scope: dict[str, str | None] = {key.internal: shown.get(key.internal) for key in parts.keys}
     scope |= dict.fromkeys(call.internal for call in parts.calls)

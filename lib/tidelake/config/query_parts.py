@@ -26,7 +26,8 @@ from tidelake.config.gold_definitions import HoppingWindow, TumblingWindow
 from tidelake.config.model import Problems
 from tidelake.names import is_column_name
 
-WINDOW_START = "window_start"
+# The column that is cut into windows, by the layer of the table that is read.
+STARTS = {"gold": "window_start", "silver": "event_time"}
 # The units of date_trunc, with the length of the longest such period.
 UNITS = {
     "second": timedelta(seconds=1),
@@ -54,9 +55,9 @@ _INSTEAD = {
 _CLAUSES = ("SELECT", "FROM", "WHERE", "GROUP_BY", "HAVING")
 _CLAUSE_KEYS = ("expressions", "from_", "where", "group", "having")
 _WHY_REFUSED = {
-    "with_": "WITH; a query reads one gold table",
-    "joins": "a second table; a query reads one gold table",
-    "laterals": "LATERAL; a query reads one gold table",
+    "with_": "WITH; a query reads one table",
+    "joins": "a second table; a query reads one table",
+    "laterals": "LATERAL; a query reads one table",
     "distinct": "SELECT DISTINCT; the keys of GROUP BY are distinct already",
     "order": "ORDER BY; a table has no order, so sort where it is read",
     "limit": "LIMIT; a batch computes some windows only, so limit where it is read",
@@ -64,17 +65,14 @@ _WHY_REFUSED = {
     "qualify": "QUALIFY; a batch has the rows of some windows only, so rank where it is read",
 }
 _OPENING, _CLOSING = ("L_PAREN", "L_BRACKET", "L_BRACE"), ("R_PAREN", "R_BRACKET", "R_BRACE")
-_WRITE_WINDOW = (
-    f"{WINDOW_START} itself, or date_trunc('hour', {WINDOW_START}) with one of {', '.join(UNITS)}"
-)
 
 
 class QueryKey(NamedTuple):
     """A grouped column: its name, its SQL, and the name that other parts know it by.
 
     Attributes:
-        unit: The unit by which it cuts ``window_start``, "" for ``window_start`` itself; None if it
-            is no window.
+        unit: The unit by which it cuts the start, "" for ``window_start`` itself; None if it is no
+            window.
         by_name: Whether GROUP BY names the column and not its expression.
     """
 
@@ -106,12 +104,14 @@ class QueryParts(NamedTuple):
     """The parts of a query; ``having`` is written as ``QueryColumn.computed``.
 
     Attributes:
-        source: The gold table that it reads, without the layer.
+        source: The logical name of the table that it reads.
+        start: The column of that table which is cut into windows.
         columns: All columns in order, the keys too.
         text: The statement without comments and with single spaces.
     """
 
     source: str
+    start: str
     where: str | None
     keys: tuple[QueryKey, ...]
     calls: tuple[Call, ...]
@@ -127,11 +127,16 @@ class QueryParts(NamedTuple):
 
     @property
     def period(self) -> timedelta:
-        """The longest period that ``window_start`` is cut into; 0 if it is a key itself."""
+        """The longest period that the start is cut into; 0 if it is a key itself."""
         return UNITS.get(self.window.unit or "", timedelta(0))
 
-    def lasts(self, window: TumblingWindow | HoppingWindow) -> timedelta:
-        """Return how long after a row's window start the events lie that it depends on."""
+    def lasts(self, window: TumblingWindow | HoppingWindow | None) -> timedelta:
+        """Return how long after a row's window start the events lie that it depends on.
+
+        ``window`` is that of the table that is read, None for silver.
+        """
+        if window is None:
+            return self.period
         step = window.slide if isinstance(window, HoppingWindow) else window.size
         period = self.period
         if not period:
@@ -180,20 +185,21 @@ def _select(sql: str) -> exp.Select:
     tree = statements[0] if statements else None
     if len(statements) != 1 or not isinstance(tree, exp.Select) or not tree.args.get("from_"):
         form = "SELECT … FROM gold.table GROUP BY …"
-        raise Problems([f"is not one SELECT over a gold table; write {form}"])
+        raise Problems([f"is not one SELECT over a table; write {form}"])
     return tree
 
 
 def _clause_problems(tree: exp.Select) -> Iterator[str]:
-    """Find clauses that no query may have, and another source than one gold table."""
+    """Find clauses that no query may have, and another source than one table."""
     for key, value in tree.args.items():
         if value and key not in _CLAUSE_KEYS:
             known = f"{key.strip('_').upper().replace('_', ' ')}, which a query cannot have"
             yield f"contains {_WHY_REFUSED.get(key, known)}"
-    yield from _table_problems(tree.args["from_"].this)
+    table = tree.args["from_"].this
+    yield from _table_problems(table)
     group = tree.args.get("group")
     if group is None:
-        yield f"has no GROUP BY; group by the window: {_WRITE_WINDOW}"
+        yield f"has no GROUP BY; group by the window: {_windows_of(_layer_of(table))}"
         return
     sets = (exp.GroupingSets, exp.Cube, exp.Rollup)
     more = any(value for key, value in group.args.items() if key not in ("expressions", "all"))
@@ -207,21 +213,30 @@ def _table_problems(table: exp.Expr) -> Iterator[str]:
         return
     if table.alias:
         yield f"gives its table a second name, {table.alias}; remove it"
-    if table.catalog or table.db.lower() not in ("", "gold"):
+    if table.catalog or _layer_of(table) not in STARTS:
         written = ".".join(part.name for part in table.parts)
-        yield (
-            f"reads {written}; a query reads a gold table of its own pipeline. Aggregate silver "
-            "under gold, with a window and measures, and read that table"
-        )
+        yield f"reads {written}; a query reads gold or the silver of its own pipeline"
     if any(value for key, value in table.args.items() if key not in ("this", "db", "alias")):
         yield "reads a version, a sample or a pivot of its table; write the name alone"
+
+
+def _layer_of(table: exp.Expr) -> str:
+    """Return the layer that a table's name says; a name alone is one of gold."""
+    return table.db.lower() or "gold" if isinstance(table, exp.Table) else "gold"
+
+
+def _windows_of(layer: str) -> str:
+    """Return how to write the window of a query, by the layer of the table that it reads."""
+    start = STARTS.get(layer, STARTS["gold"])
+    itself = "" if layer == "silver" else f"{start} itself, or "
+    return f"{itself}date_trunc('hour', {start}) with one of {', '.join(UNITS)}"
 
 
 def _node_problems(tree: exp.Select) -> Iterator[str]:
     """Find expressions that no query may have."""
     for node in tree.walk():
         if isinstance(node, exp.Query) and node is not tree and not isinstance(node, exp.Table):
-            yield "contains a subquery; a query reads one gold table, row by row"
+            yield "contains a subquery; a query reads one table, row by row"
         elif isinstance(node, exp.Window):
             yield (
                 "contains a window function (OVER); a batch has the rows of some windows only, so "
@@ -239,6 +254,7 @@ class _Reader:
     def __init__(self, sql: str, tree: exp.Select) -> None:
         self.problems: list[str] = []
         self._sql, self._tree = sql, tree
+        self._layer = _layer_of(tree.args["from_"].this)
         self._calls: dict[tuple[str, str, bool], Call] = {}
         tokens = list(Spark().tokenize(sql))
         self._text = " ".join(self._written([token]) for token in tokens)
@@ -249,20 +265,19 @@ class _Reader:
         self._whole_calls: dict[int, tuple[tuple[str, str], ...]] = {}
         self._having: str | None = None
         items = _split(self._clauses.get("SELECT", []))
-        if list(self._clauses) != [one for one in _CLAUSES if one in self._clauses] or (
-            len(items) != len(tree.expressions)
-        ):
-            self.problems.append(
-                "is not written in the order SELECT, FROM, WHERE, GROUP BY, HAVING"
-            )
-            return
-        self._read(items)
+        in_order = [one for one in _CLAUSES if one in self._clauses]
+        if list(self._clauses) == in_order and len(items) == len(tree.expressions):
+            self._read(items)
+        else:
+            order = "SELECT, FROM, WHERE, GROUP BY, HAVING"
+            self.problems.append(f"is not written in the order {order}")
 
     def parts(self) -> QueryParts:
         """Return the parts; there must be no problem."""
         where = self._clauses.get("WHERE")
         return QueryParts(
-            source=self._tree.args["from_"].this.name.lower(),
+            source=f"{self._layer}.{self._tree.args['from_'].this.name.lower()}",
+            start=STARTS[self._layer],
             where=self._written(where) if where else None,
             keys=tuple(self._keys.values()),
             calls=tuple(self._calls.values()),
@@ -325,9 +340,7 @@ class _Reader:
 
     def _group(self, named: Sequence[tuple[str, list[Token], exp.Expr]]) -> None:
         """Find the columns that are keys."""
-        group = self._tree.args.get("group")
-        if group is None:
-            return
+        group = self._tree.args["group"]
         if group.args.get("all"):
             for number, (_, tokens, _) in enumerate(named):
                 if not any(_is_aggregate(tokens, at) for at in range(len(tokens))):
@@ -348,7 +361,7 @@ class _Reader:
                     "because a row is found by its keys"
                 )
         if not any(key.unit is not None for key in self._keys.values()):
-            self.problems.append(f"groups by no window; group by {_WRITE_WINDOW}")
+            self.problems.append(f"groups by no window; group by {_windows_of(self._layer)}")
 
     def _add_key(
         self, number: int, named: Sequence[tuple[str, list[Token], exp.Expr]], *, by_name: bool
@@ -357,7 +370,7 @@ class _Reader:
         if any(_is_aggregate(tokens, at) for at in range(len(tokens))):
             self.problems.append(f"groups by {name}, which is an aggregate")
             return
-        internal, unit = f"_key_{number}", _unit_of(tokens)
+        internal, unit = f"_key_{number}", _unit_of(tokens, STARTS[self._layer])
         if isinstance(node, exp.Column) and len(node.parts) == 1:
             internal = node.name.lower()
         elif _opens(tokens, 1) and _closing(tokens, 1) == len(tokens) - 1:
@@ -429,12 +442,8 @@ def _split(tokens: Sequence[Token]) -> list[list[Token]]:
 
 def _is_aggregate(tokens: Sequence[Token], at: int) -> bool:
     """Return whether a call of an aggregate begins here; LIKE ANY is none."""
-    before = tokens[at - 1].text.lower() if at else ""
-    return (
-        _opens(tokens, at + 1)
-        and tokens[at].text.lower() in AGGREGATES
-        and before not in ("like", "ilike")
-    )
+    is_pattern = at > 0 and tokens[at - 1].text.lower() in ("like", "ilike")
+    return _opens(tokens, at + 1) and tokens[at].text.lower() in AGGREGATES and not is_pattern
 
 
 def _opens(tokens: Sequence[Token], at: int) -> bool:
@@ -454,20 +463,19 @@ def _closing(tokens: Sequence[Token], at: int) -> int:
 
 def _words(tokens: Sequence[Token]) -> tuple[tuple[str, str], ...]:
     """Return tokens in a form that is equal for equal SQL."""
-    return tuple(
-        (kind, token.text if kind == "STRING" else token.text.lower())
-        for kind, token in ((token.token_type.name, token) for token in tokens)
-    )
+    kinds = ((token.token_type.name, token.text) for token in tokens)
+    return tuple((kind, text if kind == "STRING" else text.lower()) for kind, text in kinds)
 
 
-def _unit_of(tokens: Sequence[Token]) -> str | None:
-    """Return the unit by which an expression cuts the window's start; None if it is another."""
+def _unit_of(tokens: Sequence[Token], start: str) -> str | None:
+    """Return the unit by which an expression cuts the start, "" for none; None if it is another."""
     words = [text for _, text in _words(tokens)]
-    if words == [WINDOW_START]:
-        return ""
-    unit = words[2].lower() if len(words) > 2 else ""
-    is_cut = words == ["date_trunc", "(", words[2], ",", WINDOW_START, ")"] if unit else False
-    return unit if is_cut and unit in UNITS else None
+    if words == [start]:
+        # An event's time is no window.
+        return "" if start == STARTS["gold"] else None
+    unit = words[2] if words[:1] == ["date_trunc"] and len(words) > 2 else ""
+    is_cut = words == ["date_trunc", "(", unit, ",", start, ")"]
+    return unit.lower() if is_cut and unit.lower() in UNITS else None
 
 
 def _bare(node: exp.Expr) -> exp.Expr:

@@ -373,30 +373,30 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
         # The columns of an invalid table are not known.
         if isinstance(item, dict) and isinstance(item.get("name"), str):
             is_whole = _is_valid(GoldTable, item)
-            read[item["name"]] = GoldTable.model_validate(item) if is_whole else None
+            read[f"gold.{item['name']}"] = GoldTable.model_validate(item) if is_whole else None
     for detection in _validated_items(Detection, raw.get("detections")).values():
-        read[detection.features] = detection.hours
-    others = {name: dotted(place[:2]) for place, name in table_names(raw) if name not in read}
+        read[f"gold.{detection.features}"] = detection.hours
+    silver = columns if isinstance(columns, Mapping) else {}
+    known = {*read, *([f"silver.{raw['name']}"] if isinstance(raw.get("name"), str) else [])}
+    others = {f"gold.{name}": dotted(place[:2]) for place, name in table_names(raw)}
     for index, query in _validated_items(Query, raw.get("queries")).items():
         path, source = ("queries", index, "sql"), query.parts.source
         table = read.get(source)
-        if source in others:
-            message = (
-                f"reads gold.{source}, which is {others[source]}; a query reads a table of gold"
-            )
+        if source not in known and source in others:
+            message = f"reads {source}, which is {others[source]}; read a table of gold, or silver"
             yield Finding(path, message)
-        elif source not in read:
-            yield Finding(path, f"reads gold.{source}, an {unknown('table', source, read)}")
+        elif source not in known:
+            yield Finding(path, f"reads an {unknown('table', source, known)}")
         elif table is not None and not isinstance(table.window, TumblingWindow | HoppingWindow):
             message = (
-                f"reads gold.{source}, whose window is {table.window.kind}; a batch changes rows "
-                "of it that lie outside of its own windows. Read a table with tumbling or hopping "
-                "windows"
+                f"reads {source}, whose window is {table.window.kind}; a batch changes rows of it "
+                "that lie outside of its own windows. Read tumbling or hopping windows, or silver"
             )
             yield Finding(path, message)
-        elif table is not None:
-            silver = columns if isinstance(columns, Mapping) else {}
-            problems = query_problems(query, table, gold_types(table, silver))
+        elif table is not None or (source not in read and silver):
+            types = gold_types(table, silver) if table else silver
+            found = {name: types.get(name) for name in (table.columns if table else silver)}
+            problems = query_problems(query, table, found)
             yield from (Finding(path, problem) for problem in problems)
 
 
@@ -454,7 +454,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
                 f"need Unity Catalog; {environment.catalog} stores none. Use another catalog, or "
                 "remove them",
             )
-    tables = {table.name: table for table in pipeline.gold}
+    tables = {f"gold.{table.name}": table for table in pipeline.gold}
     for at, query in enumerate(pipeline.queries):
         if (read := tables.get(query.parts.source)) is not None:
             yield from (Finding(("queries", at), shown) for shown in shown_by(query, read))

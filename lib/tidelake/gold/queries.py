@@ -1,8 +1,8 @@
-"""Compute a gold table from another one by SQL.
+"""Compute a gold table from another one, or from silver, by SQL.
 
-A batch computes whole windows again: it finds those of its events, reads the rows of the other
-table in them, which hold the batch already, and replaces what differs. Nothing is carried from
-batch to batch, so each aggregate that does not depend on the order of rows is exact.
+A batch computes whole windows again: it finds those of its events, reads the other table's rows in
+them, which hold the batch already, and replaces what differs. Nothing is carried from batch to
+batch, so each aggregate that does not depend on the order of rows is exact.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, between, holds, try_eval
-from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, Measure, TumblingWindow
+from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.config.queries import Query, ResolvedQuery
-from tidelake.config.query_parts import WINDOW_START, Call
+from tidelake.config.query_parts import Call
 from tidelake.gold.kinds import (
     GONE,
+    OWN,
     Expression,
     GoldBatch,
     GoldKind,
@@ -36,49 +37,63 @@ _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
 class Queried(GoldKind):
     """One row per combination of a query's keys, one of which is a window."""
 
-    def __init__(self, name: str, place: str, query: Query, source: Windowed) -> None:
-        """Store the query and the table that it reads, which has tumbling or hopping windows."""
-        self.name, self.place, self.query, self.source = name, place, query, source
+    definition: ResolvedQuery
+
+    def __init__(self, name: str, place: str, query: Query, source: Windowed | None) -> None:
+        """Store the query and the table that it reads, None for silver."""
+        self.name, self.place, self.source = name, place, source
         self.parts = parts = query.parts
         # A changed definition of the other table changes these rows too.
-        self.definition = ResolvedQuery(text=parts.text, source=source.gold)
+        self.definition = ResolvedQuery(text=parts.text, source=source.gold if source else None)
         self.identity = tuple(key.name for key in parts.keys)
-        window = source.gold.window
-        if not isinstance(window, TumblingWindow | HoppingWindow):
-            raise TypeError(f"{source.name} has no windows with bounds")
+        window = source.gold.window if source else None
+        if isinstance(window, SessionWindow | GlobalWindow):
+            raise TypeError(f"{parts.source} has no windows with bounds")
         lasts = parts.lasts(window)
         self.moment, self.reach = parts.window.name, lasts
         self.ends = FinalAfter(parts.window.name, lasts)
-        self.reads = (source.name,)
+        self.reads = (source.name,) if source else ()
 
     def expressions(self) -> dict[str, Expression]:
-        """Return those of the other table: silver is read for it alone."""
-        return self.source.expressions()
+        """Return the query's parts over silver, or those of the other table that it reads."""
+        if self.source is not None:
+            return self.source.expressions()
+        used = enumerate(self.parts.used())
+        return {f"sql.{number}": Expression(OWN, sql) for number, (_, sql) in used}
 
     def eligible(self) -> Column:
-        """Return which events go into the other table."""
-        return self.source.eligible()
+        """Return which events go into the other table, or from silver into this one."""
+        if self.source is not None:
+            return self.source.eligible()
+        return holds(self.parts.where) if self.parts.where else F.lit(True)
+
+    def read(self, inputs: Inputs) -> DataFrame:
+        """Compute the rows that the query reads from all of silver."""
+        return self.source.of_all(inputs) if self.source else inputs.whole(OWN)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
-        """Compute the other table from all of silver, and the query over it."""
-        return self.answer(self.source.of_all(inputs)).drop(_FAILED)
+        """Compute the query over the rows that it reads."""
+        return self.answer(self.read(inputs)).drop(_FAILED)
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
         """Compute the windows of the batch's events again, and replace the rows that differ."""
         if not batch.eligible:
             return None
-        moment, period = self.parts.window.name, self.parts.period
-        events = batch.events.where(self.source.eligible())
-        starts = events.select(window_of(self.source.gold.window).alias(_WINDOW))
-        touched = starts.select(self._cut(f"{_WINDOW}.start").alias(_WINDOW)).distinct()
+        moment, start = self.parts.window.name, self.parts.start
+        starts = batch.events.where(self.eligible())
+        if self.source is not None:
+            starts = starts.select(window_of(self.source.gold.window).alias(_WINDOW))
+            starts = starts.select(F.col(f"{_WINDOW}.start").alias(start))
+        touched = starts.select(self._cut().alias(_WINDOW)).distinct()
         windows, (first, last) = checkpoint_with_span(touched, _WINDOW, _WINDOW, batch.frames)
 
         def within(rows: DataFrame, window: Column) -> DataFrame:
             """Select the rows in the batch's windows."""
             return rows.join(F.broadcast(windows), on=window == F.col(_WINDOW), how="left_semi")
 
-        read = batch.stored(self.source.name).where(between(WINDOW_START, (first, last + period)))
-        found = self.answer(within(read, self._cut(WINDOW_START)))
+        rows = batch.stored(self.source.name) if self.source else batch.inputs.whole(OWN)
+        rows = rows.where(between(start, (first, last + self.parts.period)))
+        found = self.answer(within(rows, self._cut()))
         near = batch.stored(self.name).where(between(f"`{moment}`", (first, last)))
         stored = within(near, F.col(moment))
         changed = batch.frames.checkpoint(batch.stamped(self._differing(found, stored)))
@@ -90,7 +105,7 @@ class Queried(GoldKind):
         return MergePlan(changed.drop(_FAILED), on=" AND ".join(on), failed=counted[1])
 
     def answer(self, rows: DataFrame) -> DataFrame:
-        """Compute the query over rows of the other table.
+        """Compute the query over the rows that it reads.
 
         Returns:
             The query's columns, null where an expression fails, and ``_failed``, true where one
@@ -109,7 +124,7 @@ class Queried(GoldKind):
         return found.select(*values, failed.alias(_FAILED))
 
     def aggregated(self, rows: DataFrame) -> DataFrame:
-        """Group rows of the other table by the keys.
+        """Group the rows that the query reads by the keys.
 
         Returns:
             The keys and the aggregates under their internal names, and ``_failed``, true if an
@@ -126,7 +141,7 @@ class Queried(GoldKind):
         measures = self._measured(rows)
         tried = keys | {call.internal: tried_of(measures[call.internal]) for call in valued}
         each = rows.select(
-            self._cut(WINDOW_START).alias(window.internal),
+            self._cut().alias(window.internal),
             *[column.alias(name) for name, column in tried.items()],
         )
         failed = reduce(or_, [F.col(name).isNull() for name in tried], F.lit(False))
@@ -171,10 +186,10 @@ class Queried(GoldKind):
         calls = (call for call in self.parts.calls if call.argument != "*")
         return {call.internal: typed[_bare(call)] for call in calls}
 
-    def _cut(self, start: str) -> Column:
-        """Return the window of the query that contains a window of the other table."""
-        unit = self.parts.window.unit
-        return F.date_trunc(unit, F.col(start)) if unit else F.col(start)
+    def _cut(self) -> Column:
+        """Return the query's window of a row that it reads."""
+        unit, start = self.parts.window.unit, F.col(self.parts.start)
+        return F.date_trunc(unit, start) if unit else start
 
     def _differing(self, found: DataFrame, stored: DataFrame) -> DataFrame:
         """Return the rows that are new or differ, and the stored ones that are gone."""

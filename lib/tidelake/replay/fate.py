@@ -330,27 +330,31 @@ def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], s
         columns = [name for name in detection.shown if name != "event_id"]
         keyed = " AND ".join(f"{key} IS NOT NULL" for key in detection.keys)
         yield f"gold.{detection.name}", columns, "g._record = s.record_id", keyed
-    tables = {table.name: table for table in pipeline.aggregates}
+    tables = {f"gold.{table.name}": table for table in pipeline.aggregates}
     for query in pipeline.queries:
-        source = tables[query.parts.source]
-        # Of the table that it reads, the rows to which the event contributes.
-        same = [_same_row(source, "w")]
-        if query.parts.where:
-            same.append(f"({_in_duckdb(query.parts.where)})")
-        same += [
-            f'g."{key.name}" IS NOT DISTINCT FROM ({_in_duckdb(key.sql)})'
-            for key in query.parts.keys
+        parts, source = query.parts, tables.get(query.parts.source)
+        row = "w" if source else "s"
+        same = [
+            f'g."{key.name}" IS NOT DISTINCT FROM ({_in_duckdb(key.sql, row)})'
+            for key in parts.keys
         ]
-        rows = f"SELECT 1 FROM gold.{source.name} w WHERE {' AND '.join(same)}"
+        if source is None:
+            yield f"gold.{query.name}", query.columns, " AND ".join(same), parts.where
+            continue
+        # Of the table that it reads, the rows to which the event contributes.
+        same += [_same_row(source, row)]
+        same += [f"({_in_duckdb(parts.where, row)})"] if parts.where else []
+        rows = f"SELECT 1 FROM {parts.source} {row} WHERE {' AND '.join(same)}"
         yield f"gold.{query.name}", query.columns, f"EXISTS ({rows})", source.where
 
 
-def _in_duckdb(sql: str) -> str:
-    """Translate an expression over the table ``w``, which another table may have columns of."""
-    tree = sqlglot.parse_one(sql, dialect="databricks")
+def _in_duckdb(sql: str, row: str) -> str:
+    """Translate an expression over one of several tables, which may have the same columns."""
+    # In parentheses, because an expression may begin with a word of SQL.
+    tree = sqlglot.parse_one(f"({sql})", dialect="databricks")
     for column in tree.find_all(exp.Column):
         if len(column.parts) == 1:
-            column.set("table", exp.to_identifier("w"))
+            column.set("table", exp.to_identifier(row))
     return tree.sql(dialect="duckdb")
 
 

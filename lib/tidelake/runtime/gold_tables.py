@@ -68,7 +68,7 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
         found.append(Detected(f"gold.{detection.name}", place, detection, features))
     windowed = {kind.name: kind for kind in found if isinstance(kind, Windowed)}
     for number, query in enumerate(pipeline.queries):
-        source = windowed[f"gold.{query.parts.source}"]
+        source = windowed.get(query.parts.source)
         found.append(Queried(f"gold.{query.name}", f"queries[{number}]", query, source))
     return found
 

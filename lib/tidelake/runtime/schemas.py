@@ -233,15 +233,15 @@ def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list
 def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Violation]:
     """Analyse the parts of a query over the table that it reads, then its columns."""
     place, parts = f"{kind.place}.sql", kind.parts
-    rows = kind.source.of_all(Inputs(inputs, inputs.__getitem__))
+    rows = kind.read(Inputs(inputs, inputs.__getitem__))
     wanted = [F.expr(sql) for words, sql in parts.used() if words != "WHERE"]
     if parts.where is not None:
         wanted.append(F.count_if(F.expr(parts.where)))
     violations = [one for column in wanted for one in _refused(rows, {place: column})]
     if violations:
         return violations
-    types = types_of(rows.schema)
-    inexact = inexact_columns(kind.source.gold, types)
+    source = kind.definition.source
+    inexact = inexact_columns(source, types_of(rows.schema)) if source else {}
     read = {name for _, sql in parts.used() for name in columns_in(sql)}
     problems = [f"{name} is not exact; {inexact[name]}" for name in sorted(read & inexact.keys())]
     problems += [f"{call}: {CAST_TO_DECIMAL}" for call in kind.inexact(rows)]
