@@ -22,7 +22,7 @@ from tidelake.config.gold_definitions import (
 )
 from tidelake.config.model import Documented, written
 from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
-from tidelake.config.queries import Query
+from tidelake.config.queries import Query, measure_of
 from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
 from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
@@ -286,10 +286,7 @@ def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, st
         elif call is not None and call.argument == "*":
             types[column.name] = "BIGINT"
         elif call is not None:
-            measure = Measure.model_validate(
-                {"name": "m", "aggregate": call.function, "expression": call.argument}
-            )
-            types[column.name] = measured_type(measure, source)
+            types[column.name] = measured_type(measure_of(call), source)
     return types
 
 

@@ -8,10 +8,10 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator
 
 from tidelake.config.expressions import Types, columns_in, expression_problems, type_of
-from tidelake.config.gold_definitions import GoldTable
+from tidelake.config.gold_definitions import GoldTable, Measure
 from tidelake.config.model import Model
 from tidelake.config.publishing import Publishable
-from tidelake.config.query_parts import QueryParts, parse_query
+from tidelake.config.query_parts import Call, QueryParts, parse_query
 from tidelake.config.table_settings import TableSettings
 from tidelake.names import TableName
 
@@ -70,6 +70,12 @@ class ResolvedQuery(Model):
 
     text: str
     source: GoldTable | None
+
+
+def measure_of(call: Call, name: str = "value") -> Measure:
+    """Return an aggregate as a measure, which does not know DISTINCT."""
+    written = {"name": name, "aggregate": call.function, "expression": call.argument}
+    return Measure.model_validate(written)
 
 
 def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:

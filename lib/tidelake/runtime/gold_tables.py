@@ -25,7 +25,7 @@ from tidelake.gold.detections import Detected
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
 from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
-from tidelake.gold.queries import Queried
+from tidelake.gold.queried import Queried
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 from tidelake.names import quoted

@@ -45,7 +45,7 @@ from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
-from tidelake.gold.queries import Queried
+from tidelake.gold.queried import Queried
 from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
@@ -250,7 +250,7 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     if parts.having is not None:
         computed.append(F.count_if(F.expr(parts.having)))
     violations = [one for column in computed for one in _refused(grouped, {place: column})]
-    for field in () if violations else kind.answer(rows).schema:
+    for field in [] if violations else kind.answer(rows).schema.fields:
         what = field.dataType.simpleString()
         if isinstance(field.dataType, _UNSTORABLE):
             problems.append(f"{field.name} is {what}, which a Delta table cannot store; cast it")

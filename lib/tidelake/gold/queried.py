@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.config.queries import Query, ResolvedQuery
+from tidelake.config.queries import Query, ResolvedQuery, measure_of
 from tidelake.config.query_parts import Call
 from tidelake.gold.kinds import (
     GONE,
@@ -169,9 +169,7 @@ class Queried(GoldKind):
     @cached_property
     def _plan(self) -> GoldPlan | None:
         measures = tuple(
-            Measure(name=_bare(call), aggregate=call.function, expression=call.argument)
-            for call in self.parts.calls
-            if call.argument != "*"
+            measure_of(call, _bare(call)) for call in self.parts.calls if call.argument != "*"
         )
         if not measures:
             return None
