@@ -16,7 +16,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.config.queries import Query, ResolvedQuery, measure_of
+from tidelake.config.queries import INEXACT_TYPES, Query, ResolvedQuery, measure_of
 from tidelake.config.query_parts import Call
 from tidelake.gold.kinds import (
     GONE,
@@ -163,7 +163,7 @@ class Queried(GoldKind):
             f"{call.function}({call.argument})"
             for call in self.parts.calls
             if call.function in ("sum", "avg")
-            and measures[call.internal].value_type in ("double", "float", "string")
+            and (measures[call.internal].value_type or "").upper() in INEXACT_TYPES
         ]
 
     @cached_property
