@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.unit.test_config_loading import JOIN, LAPTOP, changed, violations, write
 from tidelake.config import HoppingWindow, Pipeline, TumblingWindow, load_pipeline
@@ -285,6 +286,23 @@ def test_what_the_table_hides_a_query_hides_too(tmp_path: Path) -> None:
         "row_filter": {"function": "security.own", "columns": ["who"]},
     }
     assert _load(tmp_path, raw).queries[0].hides
+
+
+def test_a_query_is_published_and_judged_by_a_suite_as_other_tables(tmp_path: Path) -> None:
+    topic = {"topic": "hours", "bootstrap": "h:1"}
+    raw = _shop(_HOURS)
+    raw["queries"][0]["publish"] = topic
+    assert list(_load(tmp_path, raw).published) == ["gold.by_hour"]
+    raw["gold"][0]["publish"] = topic
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "queries[0].publish.topic"
+    del raw["gold"][0]["publish"]
+    rule = {"type": "expect_column_values_to_be_between", "kwargs": {"column": "mony"}}
+    rule["kwargs"]["min_value"] = 0  # type: ignore[index]
+    suite = {"name": "s", "expectations": [], "gold": {"by_hour": [rule]}}
+    (tmp_path / "suite.yml").write_text(yaml.safe_dump(suite))
+    found = violations(tmp_path, raw | {"quality": {"suite": "suite.yml"}})
+    assert any("did you mean money?" in one.message for one in found), found
 
 
 def test_a_query_is_redefined_by_its_sql_and_by_the_table_that_it_reads(tmp_path: Path) -> None:
