@@ -36,7 +36,7 @@ from tidelake.runtime import gold
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.schemas import check_definition
 
-_PARTS = 4
+_PARTS = 2
 _MINUTES: dict[str, Any] = {
     "name": "by_minute",
     "window": {"kind": "tumbling", "size": "1 minute"},
@@ -131,7 +131,7 @@ def _events(part: int) -> list[dict[str, Any]]:
             "n": n * n + part,
             "money": Decimal(n * 37 + part) / 10,
         }
-        for n in range(20)
+        for n in range(30)
     ]
 
 
@@ -141,18 +141,17 @@ def _lines(part: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Run four files: one as a large batch, one dies between the tables, one between queries."""
+    """Run two files: as a large batch, and as one that dies before the queries that read gold."""
     made = world(spark, tmp_path_factory.mktemp("queries"), base=_BASE, small=False)
-    for part in range(_PARTS):
-        made.land(f"{part}.jsonl", _lines(part))
-        with pytest.MonkeyPatch.context() as patch:
-            if part == 0:
-                patch.setattr(gold, "is_small", lambda *_: False)
-            if part > 1:
-                made.run(hops=TO_SILVER)
-                with after_merges(1 if part == 2 else 3):
-                    made.run(hops=["gold"])
-            made.run()
+    made.land("0.jsonl", _lines(0))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gold, "is_small", lambda *_: False)
+        made.run()
+    made.land("1.jsonl", _lines(1))
+    made.run(hops=TO_SILVER)
+    with after_merges(3):
+        made.run(hops=["gold"])
+    made.run()
     return made
 
 
@@ -230,6 +229,7 @@ def test_rows_on_which_a_column_fails_are_null_and_counted(filled: World) -> Non
     assert not any(failed.get(f"gold.{query['name']}") for query in _SAME_IN_DUCKDB)
 
 
+@pytest.mark.long
 def test_a_batch_writes_only_rows_that_differ(filled: World, tmp_path: Path) -> None:
     played = filled.copied(tmp_path / "copy")
     before = read(played.lake, "gold.by_hour", "hour, who, _batch")
@@ -248,6 +248,7 @@ def test_a_batch_writes_only_rows_that_differ(filled: World, tmp_path: Path) -> 
     _assert_follows(played)
 
 
+@pytest.mark.long
 def test_the_fate_of_an_event_names_the_row_of_a_query(filled: World) -> None:
     event = _events(1)[0]
     (fate,) = fates_of(filled.lake, filled.pipeline, event_id=event["id"])
@@ -260,6 +261,7 @@ def test_the_fate_of_an_event_names_the_row_of_a_query(filled: World) -> None:
     assert counted["gold.of_events"].verdict in ("counts", "no row")
 
 
+@pytest.mark.long
 def test_verify_finds_a_row_that_differs_from_the_query_over_silver(
     filled: World, tmp_path: Path
 ) -> None:

@@ -185,17 +185,20 @@ def check_definition(run: Run) -> None:
     violations = _refused(payload_scope(read, pipeline), _event_expressions(pipeline))
     if not violations:
         inputs = _empty_inputs(run)
+        queries: list[Queried] = []
         for target in known_targets(run, inputs):
-            found = []
             if isinstance(target.kind, Queried):
-                # Its own expressions are not over silver. The table that it reads comes before it.
-                violations += [] if violations else _query_violations(target.kind, inputs)
+                queries.append(target.kind)
                 continue
+            found = []
             for path, expression in target.kind.expressions().items():
                 place, column = f"{target.kind.place}.{path}", F.expr(expression.sql)
                 wanted = F.count_if(column) if expression.is_condition else column
                 found += _refused(inputs[expression.key], {place: wanted})
             violations += found or _derived_violations(target.kind, inputs)
+        # Their expressions are over other tables, which must be valid.
+        for query in [] if violations else queries:
+            violations += _query_violations(query, inputs)
     if violations:
         raise ConfigError(pipeline.file, violations)
 
