@@ -151,7 +151,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     made.run(hops=TO_SILVER)
     with after_merges(3):
         made.run(hops=["gold"])
-    made.run()
+    made.run(hops=["gold"])
     return made
 
 
