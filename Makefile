@@ -63,12 +63,12 @@ recovery: setup
 	rm -f $(REPORT)
 	$(BIN)/python -m tests.recovery.break_tables
 	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) TIDELAKE_CORRUPTIONS=$(CORRUPTIONS) \
-		TIDELAKE_OUTAGES=$(OUTAGES) TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
+		TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
 		$(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
-		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) \
+		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) TIDELAKE_OUTAGES=$(OUTAGES) \
 		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 

@@ -101,6 +101,7 @@ def test_without_its_lock_a_command_of_one_step_does_nothing(filled: World) -> N
     assert kept == before
 
 
+@pytest.mark.long
 def test_a_repair_stops_between_two_tables_and_is_done_again(played: World) -> None:
     played.run(hops=["gold"])
     first, second = played.pipeline.gold_names
@@ -198,7 +199,8 @@ def _without_a_row(green: Run) -> SilverInputs:
     return replace(found, decided={**found.decided, silver: kept})
 
 
-@pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("begun", [True, False])
 def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:

@@ -140,6 +140,7 @@ def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: Worl
     _assert_exact(grown)
 
 
+@pytest.mark.long
 def test_a_run_that_dies_while_it_fills_begins_anew(grown: World) -> None:
     grown.land("2.jsonl", _lines(2))
     with _dying_at_append(1, after=False):
@@ -262,6 +263,7 @@ def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_pat
     _assert_sound(back, _MINUTES, _EVER)
 
 
+@pytest.mark.long
 def test_a_table_that_is_computed_anew_within_a_batch_joins_its_retry(
     filled: World, tmp_path: Path
 ) -> None:
@@ -286,6 +288,7 @@ def test_a_table_that_is_computed_anew_within_a_batch_joins_its_retry(
     _assert_sound(new, silent, _MINUTES)
 
 
+@pytest.mark.long
 def test_a_rollback_of_all_tables_empties_one_that_was_added_since(
     filled: World, tmp_path: Path
 ) -> None:
