@@ -70,7 +70,10 @@ def test_each_command_that_changes_tables_has_a_dry_run_and_json() -> None:
     # The questions of init and new are about their guesses.
     assert asking == {*ASKING, "init", "new"}
     dry = {name for name, command in known.items() if "--dry-run" in _options_of(command)}
-    assert dry == {*CHANGING, "run"}
+    assert dry == {*CHANGING, "generate", "init", "new", "run"}
+    # Services print nothing on stdout, and a schema is JSON.
+    without = {name for name, command in known.items() if "--json" not in _options_of(command)}
+    assert without == {"fast run", "schema", "serve", "ui"}
 
 
 @pytest.mark.parametrize("command", CHANGING)

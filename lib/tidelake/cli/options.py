@@ -104,6 +104,10 @@ source_option = functools.partial(
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before.")
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+# For commands that write files or records, but change no table.
+unwritten = click.option(
+    "--dry-run", is_flag=True, help="List what would be written; write nothing."
+)
 
 
 def _name_to_change(_: click.Context, __: click.Parameter, name: str | None) -> str:
