@@ -15,7 +15,7 @@ import click
 import yaml
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, located, placed
+from tidelake.cli.options import Place, as_json, located, on_files
 from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
@@ -46,7 +46,7 @@ _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta
 @click.option("--all", "all_", is_flag=True, help="All pipelines and all environments.")
 @click.option("--resolved", is_flag=True, help="Print definitions with all their values.")
 @as_json
-@placed
+@on_files
 def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
     """Check files of pipelines, offline; exit 2 if one is invalid."""
     names = chosen_names(pipelines, None, all_) if pipelines or all_ else [only_pipeline()]
@@ -64,9 +64,10 @@ def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Plac
         return str(find_file(name, "environment"))
 
     judged = [_judged("pipeline", name, load) for name in names]
-    if all_:
-        environments = names_in(conf_dir() / "environments")
-        judged += [_judged("environment", name, load_place) for name in environments]
+    environments = names_in(conf_dir() / "environments") if all_ else []
+    if where.is_broken:
+        environments = [*dict.fromkeys([*environments, where.environment.name])]
+    judged += [_judged("environment", name, load_place) for name in environments]
     is_valid = not any(one["errors"] for one in judged)
     if where.json:
         for one in judged if resolved else ():
@@ -128,7 +129,7 @@ def schema(kind: FileKind) -> None:
 @click.argument("files", metavar="[PIPELINE|FILE]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Change nothing; exit 3 if a file would change.")
 @as_json
-@placed
+@on_files
 def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
     """Format files of pipelines, suites, environments."""
     changed: list[str] = []

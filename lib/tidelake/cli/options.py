@@ -14,9 +14,10 @@ import click
 
 from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
+from tidelake.config.environment import stand_in
 from tidelake.config.places import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
-from tidelake.errors import RefusedError, UsageError
+from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
 from tidelake.folders import refuse_unusable
 from tidelake.typed import Typed
 
@@ -28,13 +29,15 @@ class Place:
     """The lake of a command, and the pipeline that it names.
 
     ``typed`` repeats that name, ``--conf``, ``--root`` and ``--env`` in suggested commands;
-    ``source`` replaces the pipeline file's source; ``json`` is ``--json``.
+    ``source`` replaces the pipeline file's source; ``json`` is ``--json``. ``is_broken``: the file
+    of the environment is invalid, and this one stands in for it; see :func:`placed`.
     """
 
     environment: Environment
     typed: Typed
     source: str | None = None
     json: bool = False
+    is_broken: bool = False
 
     @functools.cached_property
     def lake(self) -> Lake:
@@ -146,10 +149,11 @@ _conf = click.option(
 )
 
 
-def placed(command: Command) -> Command:
+def placed(command: Command, *, tolerates_broken: bool = False) -> Command:
     """Add ``--conf``, ``--root``, ``--env``; pass them as ``where``, with pipeline, source, JSON.
 
-    A root that cannot be used is refused only where the command opens the lake.
+    A root that cannot be used is refused only where the command opens the lake. With
+    ``tolerates_broken`` an invalid environment does not stop the command, which validates files.
     """
 
     @functools.wraps(command)
@@ -162,10 +166,21 @@ def placed(command: Command) -> Command:
         json_: bool = False,
         **options: Any,
     ) -> Any:
-        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline, conf)
-        return command(where=Place(environment, typed, source, json_), **options)
+        is_broken = False
+        try:
+            environment = load_environment(env, root=root)
+        except (ConfigError, NotBuiltError):
+            if not tolerates_broken:
+                raise
+            environment, is_broken = stand_in(env, root), True
+        typed = Typed(root, env, pipeline, conf)
+        return command(where=Place(environment, typed, source, json_, is_broken), **options)
 
     return _conf(_root(_env(resolved)))
+
+
+# For commands on the files alone: they report a broken environment as they do any other file.
+on_files = functools.partial(placed, tolerates_broken=True)
 
 
 def located(command: Command) -> Command:
