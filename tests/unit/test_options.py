@@ -339,4 +339,4 @@ def test_a_backfill_of_one_table_is_judged_before_spark_starts(
     assert json.loads(capsys.readouterr().out)["tables"] == {"gold.visits": 1}
 
     shutil.rmtree(shop.root / "gold" / "visits")
-    assert "gold.visits was never filled. Fill it with: tidelake run" in told("--table", "visits")
+    assert "gold.visits is not filled yet. Fill it with: tidelake run" in told("--table", "visits")

@@ -249,7 +249,8 @@ def list_pipelines(where: Place) -> None:
     columns = ["pipeline", "kind", "source", "tables", *HOPS]
     print_table(columns, rows, title=title)
     if where.lake.catalog is not None:
-        say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
+        command = where.typed("tidelake status PIPELINE")
+        say(f"Last commits in a catalog are not read here; see {command}")
     for one in found:
         for table in one["to_fill"]:
             say(f"{table} is not filled yet: the next run of {one['pipeline']} fills it")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from tidelake.config.places import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
 from tidelake.folders import refuse_unusable
-from tidelake.typed import Typed
+from tidelake.typed import Typed, completing
 
 Command = Callable[..., Any]
 
@@ -58,7 +58,12 @@ class Place:
 
     def load(self, name: str) -> Pipeline:
         """Load a pipeline by name or path."""
-        return load_pipeline(name, self.environment, source=self.source)
+        found = load_pipeline(name, self.environment, source=self.source)
+        if name != found.name:
+            # Neither it nor its dimensions need be found by name.
+            for one in (*found.dimensions.values(), found):
+                self.typed.paths[one.name] = name if one is found else one.file
+        return found
 
     def command(self, words: str, options: str = "") -> str:
         """Return another command on the same pipeline, as the user can run it."""
@@ -174,7 +179,10 @@ def placed(command: Command, *, tolerates_broken: bool = False) -> Command:
                 raise
             environment, is_broken = stand_in(env, root), True
         typed = Typed(root, env, pipeline, conf)
-        return command(where=Place(environment, typed, source, json_, is_broken), **options)
+        where = Place(environment, typed, source, json_, is_broken)
+        # Below the command line, a message may be about any pipeline.
+        with completing(replace(typed, called=None)):
+            return command(where=where, **options)
 
     return _conf(_root(_env(resolved)))
 

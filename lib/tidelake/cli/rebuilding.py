@@ -156,7 +156,7 @@ def _show_plan(start: Start, where: Place, table: str | None) -> None:
     state = read_state(where.lake, where.pipeline)
     if state is not None:
         say(f"The last backfill of {name} is {state.stage}.")
-    command = where.command("backfill run", table_option(table).strip())
+    command = where.command("backfill run", table_option(table))
     say(f"Live tables are not changed. Start with: {command}")
 
 

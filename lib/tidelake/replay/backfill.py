@@ -41,6 +41,7 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.typed import runnable
 
 Start = Literal["bronze", "silver"]
 # A range of event time: inclusive start, exclusive end (UTC).
@@ -49,13 +50,14 @@ Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "r
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
 
-_NEXT: dict[Stage, str] = {
-    "building": "Continue with: tidelake backfill run {0}{1}",
-    "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
-    "promoting": "It was interrupted. Continue with: tidelake backfill promote {0}, or rollback",
-    "promoted": "Roll it back with: tidelake backfill rollback {0}; begin another with: run",
-    "rolling back": "It was interrupted. Continue with: tidelake backfill rollback {0}",
-    "rolled back": "Begin another with: tidelake backfill run {0}",
+# What to do at each stage: text, the command of a backfill, text.
+_NEXT: dict[Stage, tuple[str, str, str]] = {
+    "building": ("Continue with: ", "run", ""),
+    "built": ("Compare and swap it with: ", "compare", ", then promote"),
+    "promoting": ("It was interrupted. Continue with: ", "promote", ", or rollback"),
+    "promoted": ("Roll it back with: ", "rollback", "; begin another with: run"),
+    "rolling back": ("It was interrupted. Continue with: ", "rollback", ""),
+    "rolled back": ("Begin another with: ", "run", ""),
 }
 
 
@@ -184,8 +186,7 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     state = read_state(lake, pipeline)
     if state is None:
         raise UsageError(
-            f"{pipeline.name} has no backfill. Begin one with: "
-            f"tidelake backfill run {pipeline.name}"
+            f"{pipeline.name} has no backfill. Begin one with: {backfill_again(pipeline)}"
         )
     if state.stage not in stages:
         raise UsageError(what_next(pipeline, state))
@@ -194,13 +195,20 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
-    following = _NEXT[state.stage].format(pipeline.name, table_option(state.table))
-    return f"the backfill of {pipeline.name} is {state.stage}. {following}"
+    before, command, after = _NEXT[state.stage]
+    options = table_option(state.table) if state.stage == "building" else ""
+    following = runnable(f"tidelake backfill {command}", pipeline.name, options)
+    return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
+
+
+def backfill_again(pipeline: Pipeline, table: str | None = None) -> str:
+    """Return the command that fills the tables of a backfill, or one table."""
+    return runnable("tidelake backfill run", pipeline.name, table_option(table))
 
 
 def table_option(table: str | None) -> str:
-    """Return the option that limits a backfill to a table, after a space; empty for none."""
-    return f" --table {table}" if table else ""
+    """Return the option that limits a backfill to a table; empty for none."""
+    return f"--table {table}" if table else ""
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
@@ -359,7 +367,7 @@ def decided_before(live: Run, since: datetime) -> Stored:
         raise UsageError(
             f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
             "since then, and their fates depend on all of bronze. Recompute all of it "
-            f"with: tidelake backfill run {pipeline.name}"
+            f"with: {backfill_again(pipeline)}"
         )
     silver, quarantine, late = (
         rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
@@ -401,14 +409,14 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
             raise UsageError(
                 f"{target.table.name} was not filled under the current definition, and a backfill "
                 "of a range would not change that. Fill all of it with: "
-                f"tidelake backfill run {name} --from silver"
+                + runnable("tidelake backfill run", name, "--from silver")
             )
         versions[target.table.name] = version
         reached.append(positions(last))
     if any(one != reached[0] for one in reached):
         raise UsageError(
             f"the gold tables of {name} are at different batches. Bring them to the same one with: "
-            f"tidelake run {name} --hop gold, then run the backfill again"
+            f"{runnable('tidelake run', name, '--hop gold')}, then run the backfill again"
         )
     return versions, reached[0]
 

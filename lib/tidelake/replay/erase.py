@@ -47,6 +47,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.typed import runnable
 
 _VECTORS = "deletionVectors"
 _MOST_FILES = 20
@@ -130,7 +131,8 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "this compute does not support session settings, which the delete needs for its commit "
             "metadata. Run the erasure on compute that supports them."
         )
-    retry = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, with the same value"
+    again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
+    retry = f"{again}, with the same value"
     with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
@@ -276,7 +278,7 @@ def purge(run: Run) -> list[Remains]:
         Remains(f"can no longer read the old version of {one.table.name}", one.by, None, one.remedy)
         for one in needs
         # Not this pipeline: its hops are drained, and its epoch was just closed.
-        if run.pipeline.name not in one.remedy.split()
+        if one.runs != run.pipeline.name
     ]
 
 
@@ -298,7 +300,8 @@ def _filled_tables(run: Run) -> list[Table]:
 
 def _old_files(run: Run) -> Iterator[Remains]:
     now = datetime.now(UTC)
-    remedy = f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now"
+    maintain = runnable("tidelake maintain", run.pipeline.name)
+    remedy = f"{maintain} deletes them then; immediately: --now"
     retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
     horizon = run.environment.recovery_horizon
     for table in _filled_tables(run):
@@ -364,7 +367,7 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "gold" and silver in positions(last):
             followers.add(owner)
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
-            remedy = f"tidelake erase {owner} --subject COLUMN=VALUE"
+            remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
     for table_name, to in run.pipeline.published.items():
         what = f"rows of {table_name} that were published, before and after the erasure"
@@ -373,7 +376,9 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
     what = f"rows computed from {silver}"
     for owner in sorted(followers):
         refused = f"{what}; the next run of hop gold is refused"
-        yield Remains(refused, f"gold of {owner}", None, f"tidelake repair {owner} --hop gold")
+        repair = runnable("tidelake repair", owner, "--hop gold")
+        yield Remains(refused, f"gold of {owner}", None, repair)
         if (lake.root / "backfill" / owner).exists():
-            remedy = f"tidelake backfill run {owner} from the start, or remove the folder"
+            again = runnable("tidelake backfill run", owner)
+            remedy = f"{again} from the start, or remove the folder"
             yield Remains(what, f"backfill/{owner}", None, remedy)

@@ -49,6 +49,7 @@ from tidelake.silver.fates import FATE, QUARANTINED, SILVER
 from tidelake.silver.stages import ORIGIN, STAGE
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
+from tidelake.typed import runnable
 
 # The batch number of replaced tables. Not 0: a prepared checkpoint also needs the batch before it.
 FIRST = 1
@@ -199,7 +200,8 @@ def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
         # Gold may also read the silver tables of other pipelines.
         name = run.pipeline.name if hop == "gold" else table.bare
         raise UsageError(
-            f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
+            f"{name} has no tables of hop {hop} to repair. "
+            f"Fill them with: {runnable('tidelake run', name)}"
         )
     return last
 

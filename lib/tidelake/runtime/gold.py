@@ -58,6 +58,7 @@ from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
+from tidelake.typed import runnable
 
 # How often a merge is attempted when concurrent compactions conflict with it.
 _TRIES = 5
@@ -90,7 +91,7 @@ class GoldHop(HopQuery):
                 name = table.name.removeprefix("silver.")
                 raise UsageError(
                     f"{table.name} does not exist yet. "
-                    f"Fill it with: tidelake run {name} --hop silver"
+                    f"Fill it with: {runnable('tidelake run', name, '--hop silver')}"
                 )
         unfilled = self._unfilled()
         redefined = [
@@ -101,8 +102,7 @@ class GoldHop(HopQuery):
         for target in redefined:
             if target not in unfilled:
                 what = f"{target.table.name} was filled under another definition"
-                run = f"tidelake backfill run {self.run.pipeline.name} --table {target.table.bare}"
-                raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
+                raise self.fence.refusal(what, self.fence.alone(target.table))
         for target in unfilled:
             self._refuse_missing_columns(target)
         for target in self._targets:
@@ -136,7 +136,7 @@ class GoldHop(HopQuery):
         if missing := [name for name in wanted if name not in stored]:
             raise UsageError(
                 f"{silver.name} has no column {missing[0]} yet, which {target.table.name} reads. "
-                f"Add it with: tidelake run {self.run.pipeline.name} --hop silver"
+                f"Add it with: {runnable('tidelake run', self.run.pipeline.name, '--hop silver')}"
             )
 
     def offset_mismatch(self, closed: Commit) -> str:
