@@ -27,8 +27,8 @@ from tidelake.config.pipeline import written_out
 from tidelake.config.places import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
-from tidelake.delta.log import last_commit, slowest_of
-from tidelake.delta.positions import unfilled_tables
+from tidelake.delta.log import last_commit
+from tidelake.delta.positions import slowest_of, unfilled_tables
 from tidelake.delta.tables import HOPS
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.folders import write_whole

@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
-from tidelake.delta.log import Commit, commits, last_commit, slowest_of
+from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.notes import FRESH, FateCount, SilverNote, position
+from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError
 from tidelake.instants import to_json

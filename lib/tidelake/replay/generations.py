@@ -178,7 +178,8 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     Gold tables that are not among ``tables`` are emptied: the next run fills them.
     """
     reached = {"until": dict(until)} if until else {}
-    made = continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
+    metadata = {"rows": 0, "eligible": 0, **_tables_note(run), **reached}
+    made = continue_hop(run, "gold", tables, until, metadata)
     created = {"pipeline": run.pipeline.name, "hop": "gold", "batch": log.CREATION}
     for table in run.lake.closing_tables(run.pipeline, "gold"):
         if table not in tables and (last := log.last_commit(table)) is not None:
@@ -187,6 +188,10 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     # A restored version has the settings of its time.
     apply_gold_settings(run)
     return made
+
+
+def _tables_note(run: Run) -> dict[str, Any]:
+    return {log.TABLES: run.pipeline.gold_names}
 
 
 def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
@@ -242,6 +247,8 @@ def replace_tables(
     """
     generation = next_generation(run, hop)
     note = prepare_checkpoint(run, hop, generation, FIRST, until)
+    if hop == "gold":
+        note |= _tables_note(run)
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
         replace_rows(run, table, made, {**note, **metadata})

@@ -59,11 +59,13 @@ def gold_table(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
 
 def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
     tables = lake.closing_tables(pipeline, "gold")
+    unfilled = unfilled_tables(tables)
     for target in targets_of(lake, pipeline):
         if name not in (target.table.name, target.table.bare):
             continue
-        closed = last_closed(tables, but=[target.table])
-        if closed is None or target.table in unfilled_tables(tables):
+        filled = [table for table in tables if table not in unfilled]
+        closed = last_closed(filled, but=[target.table])
+        if closed is None or target.table in unfilled:
             raise UsageError(
                 f"{target.table.name} is not filled yet. "
                 f"Fill it with: {runnable('tidelake run', pipeline.name)}"

@@ -16,6 +16,8 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import (
     CREATION,
+    REBUILT,
+    TABLES,
     Commit,
     batch_reached,
     last_commit,
@@ -178,8 +180,14 @@ class GoldHop(HopQuery):
 
     def _fill(self, target: Target, rows: DataFrame, note: dict[str, Any]) -> None:
         table, began = target.table, time.monotonic()
-        if changed_definition(last_commit(table), target.kind.definition):
-            append(rows, table, note, surely_filled=False, replaces=True)
+        last = last_commit(table)
+        # Removed from the definition, and added again: its rows lack the batches since.
+        is_behind = last is not None and last.batch > CREATION
+        if is_behind:
+            note = {**note, REBUILT: True}
+        if is_behind or changed_definition(last, target.kind.definition):
+            # It may be filled as of the same batch again, under another definition.
+            append(rows, table, note, surely_filled=False, replaces=True, may_repeat=is_behind)
             # Only now it has the columns of its definition, which the settings are for.
             apply_gold_settings(self.run)
         else:
@@ -226,8 +234,13 @@ class GoldHop(HopQuery):
             for session in (rows.sparkSession, *self._sessions.sessions):
                 fitting.enter_context(fitted(session, count))
             taken, counted = self._taken(rows, targets, frames)
+            own = {TABLES: self.run.pipeline.gold_names}
             pieces = [
-                (target, last, self.note(batch, **counts, **gold_note(target, until, settled)))
+                (
+                    target,
+                    last,
+                    self.note(batch, **counts, **own, **gold_note(target, until, settled)),
+                )
                 for (target, last), counts in zip(admitted, counted, strict=True)
             ]
 
