@@ -261,8 +261,17 @@ def test_a_dry_run_of_a_swap_names_the_versions(
 
     promoted = replace(built, stage="promoted", before={"gold.totals": 0})
     write_state(shop.lake, shop.pipeline, promoted)
-    assert dry_run("rollback")["tables"] == {"gold.totals": 0}
-    assert read_state(shop.lake, shop.pipeline) == promoted
+    found = dry_run("rollback")
+    assert found["tables"] == {"gold.totals": 0}
+    # They were added by the promotion, or since.
+    assert found["emptied"] == ["gold.takings_1m", "gold.visits"]
+    # Gold had not consumed all of silver, whose tables the promotion made.
+    whole = replace(promoted, start="bronze", gold_followed=False)
+    write_state(shop.lake, shop.pipeline, whole)
+    found = dry_run("rollback")
+    assert found["tables"] == dict.fromkeys(shop.pipeline.gold_names)
+    assert found["emptied"] == ["silver.shop", "silver.shop__quarantine", "silver.shop__late"]
+    assert read_state(shop.lake, shop.pipeline) == whole
 
 
 def test_a_gold_table_that_waits_to_be_filled_is_named(

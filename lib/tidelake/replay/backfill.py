@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table, hops_in
@@ -32,7 +32,7 @@ from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import need_gold
-from tidelake.replay.table_backfill import fill_table
+from tidelake.replay.table_backfill import can_restore, fill_table
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -222,6 +222,53 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     write_whole(folder_of(lake, pipeline) / _STATE, json.dumps(asdict(state), indent=1))
     if state.stage not in _SWAPS:
         swap.unlink(missing_ok=True)
+
+
+def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
+    """Return the gold tables whose earlier rows a rollback of all keeps, with their commits then.
+
+    It empties the others: those that were added by the promotion or since, or held no batch.
+    """
+    last = {
+        one: last_commit(one, up_to=state.before[one.name])
+        for one in lake.closing_tables(pipeline, "gold")
+        if one.name in state.before
+    }
+    return {one: held for one, held in last.items() if held and held.batch > CREATION} or last
+
+
+def recomputes_gold(lake: Lake, pipeline: Pipeline, state: State) -> bool:
+    """Return whether a rollback of all tables rebuilds gold: it had not consumed all of silver."""
+    reached = positions(next(iter(kept_gold(lake, pipeline, state).values()), None))
+    return state.start == "bronze" and not (reached and state.gold_followed)
+
+
+def plan_rollback(
+    lake: Lake, pipeline: Pipeline, state: State
+) -> tuple[dict[str, int | None], list[str]]:
+    """Return the version that a rollback restores of each table, and the tables that it empties.
+
+    The version is None for a table that it recomputes. Needs no Spark.
+
+    Raises:
+        UsageError: A single table is no longer in the pipeline file.
+        RefusedError: A single table cannot be recomputed.
+    """
+    versions: dict[str, int | None] = dict(state.before)
+    if state.table:
+        if not can_restore(lake, pipeline, state.table, state.before[state.table]):
+            versions[state.table] = None
+        return versions, []
+    name, emptied = pipeline.name, list[Table]()
+    if state.start == "bronze" and lake.silver(name).name not in state.before:
+        emptied += [lake.silver(name), lake.quarantine(name), lake.late(name)]
+    golds, kept = lake.closing_tables(pipeline, "gold"), kept_gold(lake, pipeline, state)
+    if recomputes_gold(lake, pipeline, state):
+        versions |= {one.name: None for one in golds}
+    else:
+        emptied += [one for one in golds if one not in kept]
+    names = [one.name for one in emptied if one.exists]
+    return {one: version for one, version in versions.items() if one not in names}, names
 
 
 def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> list[Step]:

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
-from tidelake.delta.log import CREATION, batch_reached, last_commit, newest_version
+from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import (
     SilverNote,
     changed_definition,
@@ -43,7 +43,9 @@ from tidelake.replay.backfill import (
     fill,
     green_lake,
     green_run,
+    kept_gold,
     need_state,
+    recomputes_gold,
     write_state,
 )
 from tidelake.replay.compare import TableComparison, compare
@@ -472,16 +474,14 @@ def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
 
 def _continue_restored_gold(run: Run, state: State) -> None:
     """Begin a generation of gold; rebuild gold if it had not consumed all of silver."""
-    from_bronze = state.start == "bronze"
-    golds = run.lake.closing_tables(run.pipeline, "gold")
-    restored = [table for table in golds if table.name in state.before]
-    tables = [table for table in restored if batch_reached(table) > CREATION] or restored
-    until = positions(last_commit(tables[0])) if tables else {}
-    if not golds or (not tables and not from_bronze):
+    lake, pipeline = run.lake, run.pipeline
+    if not lake.closing_tables(pipeline, "gold"):
         return
-    if from_bronze and not (until and state.gold_followed):
+    if recomputes_gold(lake, pipeline, state):
         rebuild_gold(run)
         return
-    if from_bronze:
-        until |= heads({OWN: run.lake.silver(run.pipeline.name)})
-    continue_gold(run, tables, until)
+    kept = kept_gold(lake, pipeline, state)
+    until = positions(next(iter(kept.values()), None))
+    if state.start == "bronze":
+        until |= heads({OWN: lake.silver(pipeline.name)})
+    continue_gold(run, [*kept], until)

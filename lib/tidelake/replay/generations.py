@@ -175,11 +175,16 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name.
 
-    Gold tables that are not among ``tables`` are emptied: the next run fills them.
+    Gold tables that are not among ``tables`` are emptied: the next run fills them. Without
+    ``tables`` it reads silver from its beginning.
     """
-    reached = {"until": dict(until)} if until else {}
-    metadata = {"rows": 0, "eligible": 0, **_tables_note(run), **reached}
-    made = continue_hop(run, "gold", tables, until, metadata)
+    if tables:
+        reached = {"until": dict(until)} if until else {}
+        metadata = {"rows": 0, "eligible": 0, **_tables_note(run), **reached}
+        made = continue_hop(run, "gold", tables, until, metadata)
+    else:
+        made = next_generation(run, "gold")
+        prepare_checkpoint(run, "gold", made, log.CREATION, {})
     created = {"pipeline": run.pipeline.name, "hop": "gold", "batch": log.CREATION}
     for table in run.lake.closing_tables(run.pipeline, "gold"):
         if table not in tables and (last := log.last_commit(table)) is not None:
