@@ -34,6 +34,7 @@ from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.gold.kinds import span
 from tidelake.instants import to_json
+from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.readers import needs_of
 from tidelake.replay import erase_records, generations
@@ -369,9 +370,14 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+    if run.pipeline.published and not asks_brokers(run.spark):
+        remedy = (
+            "write another topic in the pipeline file, then delete this one: the next run publishes "
+            "all rows of the table to the other; a new topic of this name would not be noticed here"
+        )
     for table_name, to in run.pipeline.published.items():
         what = f"rows of {table_name} that were published, before and after the erasure"
-        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
         yield Remains(what, f"topic {to.topic}", None, remedy)
     what = f"rows computed from {silver}"
     for owner in sorted(followers):
