@@ -373,8 +373,8 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
     remedy = "delete the topic: the next run publishes all rows of the table to a new one"
     if run.pipeline.published and not asks_brokers(run.spark):
         remedy = (
-            "write another topic in the pipeline file, then delete this one: the next run publishes "
-            "all rows of the table to the other; a new topic of this name would not be noticed here"
+            "write another topic in the pipeline file, then delete this one: the next run sends "
+            "all rows of the table to the other; a new topic of this name is not noticed here"
         )
     for table_name, to in run.pipeline.published.items():
         what = f"rows of {table_name} that were published, before and after the erasure"
