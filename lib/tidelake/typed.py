@@ -35,8 +35,8 @@ class Typed:
     def __call__(self, command: str, pipeline: str = "", options: str = "") -> str:
         """Return a command that can be run in the current folder.
 
-        ``command`` is ``tidelake …``, complete or up to the pipeline, whose name ``called``
-        replaces; ``options`` come after it.
+        ``command`` is ``tidelake …``, complete or up to the pipeline, whose name ``called`` or its
+        path replaces; ``options`` come after it.
         """
         called = self.called or self.paths.get(pipeline, pipeline)
         words = [command, shlex.quote(called) if pipeline else "", options]

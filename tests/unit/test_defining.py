@@ -184,6 +184,8 @@ def test_a_broken_environment_is_a_finding_of_its_own_file(
         lines = [line for line in out.splitlines() if not line.startswith("  - ")]
         assert lines[:2] == [f"orders: ok ({folder}/orders.yml)", "shop: 1 error"]
         assert [line.partition(":")[0] for line in lines[2:]] == ["environment local"]
+    code, out, err = _run(capsys, "validate", "orders", "--resolved")
+    assert (code, out, "environment local: " in err) == (2, "", True)
     assert _run(capsys, "fmt", "orders")[0] == 0
     code, out, _ = _run(capsys, "fmt", "--check")
     assert (code, f"environment {folder.parent}/environments/local.yml: " in out) == (2, True)

@@ -68,6 +68,9 @@ def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Plac
     if where.is_broken:
         environments = [*dict.fromkeys([*environments, where.environment.name])]
     judged += [_judged("environment", name, load_place) for name in environments]
+    if where.is_broken:
+        # Their paths would be those of the environment that stands in for it.
+        definitions.clear()
     is_valid = not any(one["errors"] for one in judged)
     if where.json:
         for one in judged if resolved else ():

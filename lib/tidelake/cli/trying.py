@@ -120,11 +120,12 @@ def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Plac
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.examples import missing_in  # noqa: PLC0415
 
+    paths: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
         summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
         if is_address(target):
+            # Refuses an address that is none.
             address_of(target)
-            paths = []
         else:
             content = {file.name: file.read_bytes() for file in sorted(Path(landing).iterdir())}
             folder = named_folder(target)

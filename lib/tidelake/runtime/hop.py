@@ -201,8 +201,7 @@ class HopQuery(ABC):
             self.pace.begin()
         on_batch: Callable[[DataFrame, int], None] = self._run_here
         if not runs_in_process():
-            told = description(self.run), current()
-            build = partial(_rebuild_hop, type(self), self.fence, *told)
+            build = partial(_rebuild_hop, type(self), self.fence, description(self.run), current())
             on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing[-1], self.run.progress)
         # Query names are unique in a session, and a backfill may run along with the live hop.
