@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -109,8 +110,8 @@ def _say_next(folder: Path, draft: Draft | None, *, is_inferred: bool) -> None:
             f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
             "such as ${root}/landing/" + draft.name
         )
-    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
-    say_next(commands)
+    test = ["pytest -q"] if find_spec("pytest") else ["pip install pytest", "pytest -q"]
+    say_next([f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), *test])
 
 
 def _make(
