@@ -36,7 +36,7 @@ class Need:
     runs: str | None = None
 
 
-class _Reader(NamedTuple):
+class _VersionReader(NamedTuple):
     """A reader of a table's version; the other fields are those of :class:`Need`."""
 
     table: Table
@@ -74,7 +74,7 @@ def needs_of(
     ]
 
 
-def _readers(lake: Lake) -> Iterator[_Reader]:
+def _readers(lake: Lake) -> Iterator[_VersionReader]:
     """Yield the position of each hop in its inputs, from the commits of its tables."""
     for filled in lake.existing():
         last = last_commit(filled)
@@ -93,10 +93,10 @@ def _readers(lake: Lake) -> Iterator[_Reader]:
             version = position[0] - 1 if version is None else version
             by = f"{filled.name} has not read further"
             remedy = runnable("tidelake run", pipeline, f"--hop {hop}")
-            yield _Reader(table, version, by, remedy, pipeline)
+            yield _VersionReader(table, version, by, remedy, pipeline)
 
 
-def _epochs(lake: Lake) -> Iterator[_Reader]:
+def _epochs(lake: Lake) -> Iterator[_VersionReader]:
     """Yield the versions of the newest epoch of each pipeline."""
     if not lake.epochs().exists:
         return
@@ -106,10 +106,10 @@ def _epochs(lake: Lake) -> Iterator[_Reader]:
         for name, version in versions.items():
             by = f"epoch {number} of {pipeline}"
             remedy = runnable("tidelake run", pipeline)
-            yield _Reader(lake.table(name), version, by, remedy, pipeline)
+            yield _VersionReader(lake.table(name), version, by, remedy, pipeline)
 
 
-def _topics(tables: Iterable[Table]) -> Iterator[_Reader]:
+def _topics(tables: Iterable[Table]) -> Iterator[_VersionReader]:
     """Yield the version before the first change that a table's topic lacks."""
     for table in tables:
         reached, last = published_to(table), last_commit(table)
@@ -123,10 +123,10 @@ def _topics(tables: Iterable[Table]) -> Iterator[_Reader]:
                 by = f"topic {reached.topic} has not got further"
                 pipeline = str(last.note["pipeline"])
                 remedy = runnable("tidelake run", pipeline, "--hop gold")
-                yield _Reader(table, version, by, remedy, pipeline)
+                yield _VersionReader(table, version, by, remedy, pipeline)
 
 
-def _backfills(lake: Lake, since: datetime) -> Iterator[_Reader]:
+def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
     """Yield the versions that a rollback would restore."""
     for file in matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
@@ -141,4 +141,4 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[_Reader]:
         for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"
             remedy = "wait until the recovery horizon has passed"
-            yield _Reader(lake.table(name), version, by, remedy)
+            yield _VersionReader(lake.table(name), version, by, remedy)
