@@ -97,11 +97,6 @@ class Fence:
         command = runnable("tidelake repair", self.pipeline, f"--hop {self.hop}")
         return GenerationError(what, f"Repair it with: {command}{more}")
 
-    def alone(self, table: Table) -> str:
-        """Return the rest of a remedy that recomputes one gold table, and touches no other."""
-        command = runnable("tidelake backfill run", self.pipeline, f"--table {table.bare}")
-        return f"; or that table alone with: {command}, then promote"
-
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
     """Return the fence of a hop's current generation, unless its checkpoint has another history.

@@ -104,7 +104,9 @@ class GoldHop(HopQuery):
         for target in redefined:
             if target not in unfilled:
                 what = f"{target.table.name} was filled under another definition"
-                raise self.fence.refusal(what, self.fence.alone(target.table))
+                option = f"--table {target.table.bare}"
+                run = runnable("tidelake backfill run", self.run.pipeline.name, option)
+                raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
         for target in unfilled:
             self._refuse_missing_columns(target)
         for target in self._targets:
