@@ -239,6 +239,18 @@ def test_a_table_that_is_added_again_is_filled_and_an_older_copy_is_not(
     assert opened(lake, *tables).unfilled == ("gold.third",)
 
 
+def test_a_table_of_another_pipeline_is_not_filled(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 1)
+    checkpoint(lake, planned=1, committed=1)
+    mine = {"generation": "g1", "batch": 1, "pipeline": "shop", "tables": ["gold.totals"]}
+    write_commit(totals, 3, note=mine)
+    other = lake.gold("other")
+    theirs = {"generation": "g1", "batch": 9, "pipeline": "till", "tables": ["gold.other"]}
+    for second in (2, 4):
+        write_commit(other, 0, note=theirs, second=second)
+        assert "gold.other is at batch 9, its checkpoint at 1" in refused(lake, totals, other)
+
+
 def test_a_table_that_is_added_again_after_a_repair_is_filled(lake: Lake, totals: Table) -> None:
     write_batches(totals, 1)
     note = {"generation": "g2", "batch": 1, "tables": ["gold.totals"]}

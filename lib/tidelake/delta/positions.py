@@ -44,6 +44,9 @@ def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
 
 def _left_behind(filled: Mapping[Table, Commit]) -> set[Table]:
     """Find the tables that are not at the newest batch, because it did not fill them."""
+    if len({one.note.get("pipeline") for one in filled.values()}) > 1:
+        # Another pipeline fills one of them, and its batches are not of this one.
+        return set()
     newest = max(filled.values(), key=lambda one: one.written_at)
     batch = max(one.batch for one in filled.values() if one.generation == newest.generation)
     reached = newest.generation, batch
