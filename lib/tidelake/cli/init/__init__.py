@@ -106,7 +106,7 @@ def init(
         source = click.prompt("Source (folder, file, table, s3://… or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
-            "No source was given: tidelake init NAME --source PATH, or "
+            f"No source was given: {where.typed('tidelake init NAME --source PATH')}, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
     if interactive and name is None:
