@@ -21,7 +21,7 @@ from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import backfill_promotion
-from tidelake.replay.backfill import build, need_state
+from tidelake.replay.backfill import build, need_state, plan_rollback
 from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
 from tidelake.replay.repairing import repair
@@ -190,6 +190,28 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     # What arrived after the promotion is decided anew, with its arrival.
     assert _told(loose) == (13, 1, 0, 0)
     assert verify(loose.context).equal
+
+
+def test_gold_that_a_promotion_from_silver_made_is_emptied_and_filled_by_the_next_run(
+    played: World,
+) -> None:
+    build(played.context, "silver")
+    promote(played.context)
+    names, columns = [f"gold.{one['name']}" for one in _GOLD], "count(*), count(DISTINCT events)"
+    promoted = [read(played.lake, name, columns) for name in names]
+    state = need_state(played.lake, played.pipeline, "promoted")
+    assert plan_rollback(played.lake, played.pipeline, state) == ({}, names)
+    with (
+        lease_lost_once(lambda: read(played.lake, names[0], "count(*)") == [(0,)]),
+        pytest.raises(LeaseLostError, match=f"empty {names[0]}. Not begun: empty {names[1]}"),
+    ):
+        rollback(played.context)
+    rollback(played.context)
+    assert [read(played.lake, name, "count(*)") for name in names] == [[(0,)], [(0,)]]
+
+    played.run(hops=["gold"])
+    assert [read(played.lake, name, columns) for name in names] == promoted
+    assert verify(played.context).equal
 
 
 def _without_a_row(green: Run) -> SilverInputs:
