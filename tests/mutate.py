@@ -41,7 +41,7 @@ LIST, RESULTS = Path("tests", "mutations.yml"), Path("build", "mutations.json")
 _COPIED, _IGNORED = ("lib", "tests", "conf"), shutil.ignore_patterns("__pycache__")
 _KEYS = {"name", "file", "was", "becomes", "killed_by"}
 # Long tests are chosen like any other.
-_PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "", "--tb=line", "-rfE")
+_PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir=.", "--tb=line", "-rfE")
 _FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s:]+::\w+).*", re.MULTILINE)
 # A mutation may let a test wait for what never comes.
 _SECONDS = 1200
@@ -202,7 +202,7 @@ def _run(copy: Path, tests: Sequence[str], timeout: float | None = None) -> tupl
     """Run pytest in the copy, whose code comes before any installed one."""
     path = os.pathsep.join((str(copy / "lib"), str(copy)))
     ended = subprocess.run(
-        [sys.executable, *_PYTEST, *tests],
+        [sys.executable, *_PYTEST, "-m", "", *tests],
         cwd=copy,
         env={**os.environ, "PYTHONPATH": path},
         stdout=subprocess.PIPE,
