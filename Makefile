@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports recovery peers bench bench-page bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports mutations recovery peers bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -39,6 +39,11 @@ types: setup
 
 imports: setup
 	$(BIN)/lint-imports
+
+# Each guard of the code is taken away in a copy, and the tests that should fail without it are run;
+# about half an hour. ARGS="--only locks" tries some of them, ARGS=--list lists them.
+mutations: setup
+	$(BIN)/python -m tests.mutate $(ARGS)
 
 # Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
 # once, CORRUPTIONS of damaged files of checkpoints, CHAINS of deaths in recoveries, LEVELS of

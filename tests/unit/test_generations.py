@@ -328,3 +328,13 @@ def test_a_table_without_any_note_is_refused(totals: Table) -> None:
 
     with pytest.raises(GenerationError, match=f"lost its commit metadata.*{REPAIR}"):
         FENCE.admits(totals, last_commit(totals), 0)
+
+
+def test_a_retried_batch_with_another_end_is_refused(totals: Table) -> None:
+    note = {"generation": "g1", "batch": 3, "until": {"silver": [5, -1]}}
+    write_commit(totals, 0, note=note)
+    last = last_commit(totals)
+
+    assert FENCE.admits(totals, last, 3, {"silver": (5, -1)}) is None
+    with pytest.raises(GenerationError, match=f"holds batch 3 with other rows.*{REPAIR}"):
+        FENCE.admits(totals, last, 3, {"silver": (4, -1)})
