@@ -89,6 +89,7 @@ def test_what_init_writes_is_valid() -> None:
         _measure(approx_percentile={"expression": "n", "p": 1}),
         _measure(approx_percentile={"expression": "n"}, p=0),
         {"gold__0__derive": {"rate": "events / 2"}},
+        {"queries": [{"name": "q", "sql": "SELECT window_start FROM per_minute GROUP BY 1"}]},
         {
             "detections": [
                 {
@@ -166,6 +167,8 @@ def test_a_file_for_many_pipelines_may_hold_parameters_wherever_it_has_texts(
         ({"gold__0__measures": {}}, "gold.0.measures"),
         (_measure(summ="n"), "gold.0.measures.m"),
         ({"gold__0__derive": {"rate": 1}}, "gold.0.derive.rate"),
+        ({"queries": [{"name": "q"}]}, "queries.0"),
+        ({"queries": [{"name": "q", "sql": "SELECT 1", "keys": ["n"]}]}, "queries.0"),
         ({"gold__0__derive": {"_r": "n"}}, "gold.0.derive"),
         (_measure(sum="n", max="n"), "gold.0.measures.m"),
         (_measure(sum="n", p=0.5), "gold.0.measures.m"),

@@ -143,7 +143,7 @@ def test_a_finding_names_the_file_where_the_value_stands(folder: Path) -> None:
     assert "_defaults" not in found["dedup.ttl"]
 
 
-@pytest.mark.parametrize("key", ["name", "for_each", "gold", "joins", "detections"])
+@pytest.mark.parametrize("key", ["name", "for_each", "gold", "joins", "detections", "queries"])
 def test_defaults_hold_nothing_that_belongs_to_one_pipeline(folder: Path, key: str) -> None:
     write(folder / "shop.yml", single("shop"))
     write(folder / "_defaults.yml", {key: ORDERS.get(key, [])})

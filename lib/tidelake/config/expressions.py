@@ -57,7 +57,7 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     except RecursionError:
         return ["is nested too deeply"]
     except SqlglotError as error:
-        return [_syntax_problem(sql, error)]
+        return [syntax_problem(sql, error, "SQL expression")]
     root = _only_expression(statements)
     if isinstance(root, str):
         return [root]
@@ -68,9 +68,10 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     return list(dict.fromkeys(found))
 
 
-def _syntax_problem(sql: str, error: SqlglotError) -> str:
+def syntax_problem(sql: str, error: SqlglotError, what: str) -> str:
+    """Describe an error of the parser; ``what`` is what should have been written."""
     if ";" in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "", sql):
-        return "contains a semicolon; write one SQL expression, not several statements"
+        return f"contains a semicolon; write one {what}, not several statements"
     if isinstance(error, ParseError) and error.errors:
         first = error.errors[0]
         # sqlglot's message on a missing operand names its internal classes.

@@ -138,6 +138,7 @@ def _suite(
         return load_suite(found, columns=None, gold=None)
     gold = {table.name: table.columns for table in pipeline.aggregates}
     gold |= {detection.name: detection.shown for detection in pipeline.detections}
+    gold |= {query.name: query.columns for query in pipeline.queries}
 
     def of_others() -> set[str]:
         folders = {file.parent, conf_dir() / "pipelines"}

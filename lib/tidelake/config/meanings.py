@@ -21,7 +21,8 @@ from tidelake.config.gold_definitions import (
     TumblingWindow,
 )
 from tidelake.config.model import Documented, written
-from tidelake.config.pipeline import Pipeline, gold_types, silver_types
+from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
+from tidelake.config.queries import Query, measure_of
 from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
 from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
@@ -90,6 +91,25 @@ def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
 
 
 def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
+    found = dict(_table_meanings(pipeline))
+    yield from found.items()
+    for query in pipeline.queries:
+        parts, source = query.parts, found.get(query.parts.source)
+        texts = source.columns if source else _silver_comments(pipeline)
+        own = {name.lower(): text for name, text in texts.items()}
+        columns = {one.name: f"Computed: {_one_line(one.sql)}." for one in parts.columns}
+        for key in parts.keys:
+            if key.unit:
+                columns[key.name] = f"Where the {key.unit} begins (UTC); included."
+            elif not key.internal.startswith("_"):
+                columns[key.name] = own.get(key.internal, COLUMNS.get(key.internal, ""))
+        by = ", ".join(key.name for key in parts.keys if key != parts.window)
+        row = f"One row for each {parts.window.unit or 'window'}{f' and {by}' if by else ''}"
+        standard = f"{row}, computed from {parts.source}."
+        yield f"gold.{query.name}", _described(query, standard, columns)
+
+
+def _table_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
     inherited = _silver_comments(pipeline)
     for gold in pipeline.gold:
         own = _own(inherited, gold.keys) | {
@@ -241,6 +261,33 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         types |= {column: type_of(sql, silver) for column, sql in detection.columns.items()}
         example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
         yield _entry(name, meaning_of(pipeline, name), types, ("event_id", "rule"), example)
+    for query in pipeline.queries:
+        name, parts = f"gold.{query.name}", query.parts
+        types, keys = query_types(pipeline, query, silver), [key.name for key in parts.keys]
+        begins = parts.window.name
+        example = f"SELECT {', '.join(types)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
+        window = f"each {parts.window.unit}" if parts.window.unit else f"as {parts.source}"
+        yield _entry(name, meaning_of(pipeline, name), types, keys, example, window)
+
+
+def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, str | None]:
+    """Return the types of a query's columns; None where only Spark can infer it."""
+    parts = query.parts
+    tables = {f"gold.{one.name}": one for one in pipeline.aggregates}
+    source = gold_types(tables[parts.source], silver) if parts.source in tables else silver
+    calls = {call.internal: call for call in parts.calls}
+    keys = {key.internal: key for key in parts.keys}
+    types: dict[str, str | None] = {}
+    for column in parts.columns:
+        key, call = keys.get(column.computed), calls.get(column.computed)
+        types[column.name] = None
+        if key is not None:
+            types[column.name] = "TIMESTAMP" if key.unit is not None else type_of(key.sql, source)
+        elif call is not None and call.argument == "*":
+            types[column.name] = "BIGINT"
+        elif call is not None:
+            types[column.name] = measured_type(measure_of(call), source)
+    return types
 
 
 def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEntry:

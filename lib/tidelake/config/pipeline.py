@@ -25,6 +25,7 @@ from tidelake.config.model import (
     written,
 )
 from tidelake.config.publishing import Publish
+from tidelake.config.queries import Query
 from tidelake.config.source import (
     CHANGE_COLUMNS,
     CsvFormat,
@@ -234,6 +235,7 @@ class PipelineFile(Documented):
         gold: Tables of windows and measures.
         joins: Tables with one row per left event.
         detections: Tables of alerts.
+        queries: Tables computed from tables of ``gold`` by SQL.
         alerts: The limits of the alert rules.
         transform: A function of the user's that adds or replaces columns.
         dimension: Dimensions only: the key.
@@ -253,6 +255,7 @@ class PipelineFile(Documented):
     gold: tuple[GoldTable, ...] = ()
     joins: tuple[Join, ...] = ()
     detections: tuple[Detection, ...] = ()
+    queries: tuple[Query, ...] = ()
     alerts: Alerts = Alerts()
     transform: Transform | None = None
     dimension: DimensionSpec | None = None
@@ -304,13 +307,15 @@ class PipelineFile(Documented):
         names = [table.name for table in self.gold] + [join.name for join in self.joins]
         for detection in self.detections:
             names += [detection.features, detection.name]
+        # Last: a batch computes them from the other tables.
+        names += [query.name for query in self.queries]
         return tuple(f"gold.{name}" for name in names)
 
     @property
     def published(self) -> dict[str, Publish]:
         """The topics of the gold tables that are published, by logical name."""
-        tables: tuple[GoldTable | Join | Detection, ...]
-        tables = (*self.gold, *self.joins, *self.detections)
+        tables: tuple[GoldTable | Join | Detection | Query, ...]
+        tables = (*self.gold, *self.joins, *self.detections, *self.queries)
         return {f"gold.{one.name}": one.publish for one in tables if one.publish}
 
     @property

@@ -24,7 +24,7 @@ _FIXED = (
     "kafka.max.in.flight.requests.per.connection",
     "kafka.transactional.id",
 )
-_TABLES = ("gold", "joins", "detections")
+_TABLES = ("gold", "joins", "detections", "queries")
 
 
 def _without_fixed(options: dict[str, str]) -> dict[str, str]:

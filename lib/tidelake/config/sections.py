@@ -34,6 +34,7 @@ from tidelake.config.pipeline import (
     payload_types,
     selected_columns,
 )
+from tidelake.config.queries import Query, query_problems, shown_by
 from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.standard import STANDARD
@@ -82,7 +83,7 @@ def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
             yield Finding(("dimension",), "required key is missing (kind: dimension)")
         if event.get("sequence") is None:
             yield Finding(("event", "sequence"), "required key is missing (kind: dimension)")
-        for key in ("gold", "joins", "detections", "enrich"):
+        for key in ("gold", "joins", "detections", "queries", "enrich"):
             if raw.get(key):
                 yield Finding((key,), "is allowed with kind: events only")
 
@@ -130,6 +131,7 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
     for index, detection in _validated_items(Detection, raw.get("detections")).items():
         yield from _detection_findings(detection, ("detections", index), columns)
+    yield from _query_findings(raw, columns)
 
 
 def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
@@ -364,15 +366,50 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
         yield from _sql_findings((*path, *place), sql, columns)
 
 
+def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Finding]:
+    """Check the SQL of queries against the tables that they read."""
+    read: dict[str, GoldTable | None] = {}
+    for item in raw["gold"] if isinstance(raw.get("gold"), list) else []:
+        # The columns of an invalid table are not known.
+        if isinstance(item, dict) and isinstance(item.get("name"), str):
+            is_whole = _is_valid(GoldTable, item)
+            read[f"gold.{item['name']}"] = GoldTable.model_validate(item) if is_whole else None
+    for detection in _validated_items(Detection, raw.get("detections")).values():
+        read[f"gold.{detection.features}"] = detection.hours
+    silver = columns if isinstance(columns, Mapping) else {}
+    known = {*read, *([f"silver.{raw['name']}"] if isinstance(raw.get("name"), str) else [])}
+    others = {f"gold.{name}": dotted(place[:2]) for place, name in table_names(raw)}
+    for index, query in _validated_items(Query, raw.get("queries")).items():
+        path, source = ("queries", index, "sql"), query.parts.source
+        table = read.get(source)
+        if source not in known and source in others:
+            message = f"reads {source}, which is {others[source]}; read a table of gold, or silver"
+            yield Finding(path, message)
+        elif source not in known:
+            yield Finding(path, f"reads an {unknown('table', source, known)}")
+        elif table is not None and not isinstance(table.window, TumblingWindow | HoppingWindow):
+            message = (
+                f"reads {source}, whose window is {table.window.kind}; a batch changes rows of it "
+                "that lie outside of its own windows. Read tumbling or hopping windows, or silver"
+            )
+            yield Finding(path, message)
+        elif table is not None or (source not in read and silver):
+            types = gold_types(table, silver) if table else silver
+            found = {name: types.get(name) for name in (table.columns if table else silver)}
+            problems = query_problems(query, table, found)
+            yield from (Finding(path, problem) for problem in problems)
+
+
 def settings_of(pipeline: PipelineFile) -> Iterator[tuple[str, KeyPath, TableSettings]]:
     """Yield the settings of each gold table by its logical name, with their place in the file."""
     if pipeline.dimension is not None:
         for name in pipeline.gold_names:
             yield name, ("dimension",), pipeline.dimension
-    tables: dict[str, Sequence[GoldTable | Join | Detection]] = {
+    tables: dict[str, Sequence[GoldTable | Join | Detection | Query]] = {
         "gold": pipeline.gold,
         "joins": pipeline.joins,
         "detections": pipeline.detections,
+        "queries": pipeline.queries,
     }
     for section, found in tables.items():
         for at, table in enumerate(found):
@@ -390,6 +427,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
         **{("gold", at): table.columns for at, table in enumerate(pipeline.gold)},
         **{("joins", at): join.columns for at, join in enumerate(pipeline.joins)},
         **{("detections", at): alert.shown for at, alert in enumerate(pipeline.detections)},
+        **{("queries", at): query.columns for at, query in enumerate(pipeline.queries)},
     }
     for path, settings in {path: one for _, path, one in settings_of(pipeline)}.items():
         for name in settings.masks:
@@ -416,6 +454,10 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
                 f"need Unity Catalog; {environment.catalog} stores none. Use another catalog, or "
                 "remove them",
             )
+    tables = {f"gold.{table.name}": table for table in pipeline.gold}
+    for at, query in enumerate(pipeline.queries):
+        if (read := tables.get(query.parts.source)) is not None:
+            yield from (Finding(("queries", at), shown) for shown in shown_by(query, read))
 
 
 def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
@@ -425,6 +467,7 @@ def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
         *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),
         *((join, ("joins", at), join.columns) for at, join in enumerate(pipeline.joins)),
         *((alert, ("detections", at), alert.shown) for at, alert in enumerate(pipeline.detections)),
+        *((query, ("queries", at), query.columns) for at, query in enumerate(pipeline.queries)),
     ]
     for table, path, known in tables:
         for name in table.comments:

@@ -18,7 +18,10 @@ from tidelake.names import table_name
 
 SUFFIXES = (".yml", ".yaml")
 # The keys under which a pipeline file names its tables.
-_TABLES = (("gold", "name"), ("joins", "name"), ("detections", "name"), ("detections", "features"))
+_TABLES = (
+    *(("gold", "name"), ("joins", "name"), ("queries", "name")),
+    *(("detections", "name"), ("detections", "features")),
+)
 REFERENCE = re.compile(r"\$\{([^}]*)\}")
 _DEFAULTS, _FOR_EACH = "_defaults", "for_each"
 _PARAMETER = re.compile(r"[a-z][a-z0-9_]*")
@@ -93,7 +96,7 @@ def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
 
 
 def tables_in(folder: Path) -> set[str]:
-    """List the tables that the files of a folder define in ``gold``, ``joins``, ``detections``."""
+    """List the tables that the files of a folder define under the keys of ``_TABLES``."""
     found: set[str] = set()
     for file in folder.iterdir() if folder.is_dir() else ():
         if not is_pipeline_file(file):

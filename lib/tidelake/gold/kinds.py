@@ -129,6 +129,7 @@ class GoldKind(ABC):
         reach: How far before an event the rows that it changes may lie; None if unbounded. If set,
             a row depends only on events at or after its moment.
         sources: The inputs that the table reads.
+        reads: The gold tables (logical names) that must hold a batch before it is planned.
     """
 
     name: str
@@ -139,6 +140,7 @@ class GoldKind(ABC):
     ends: FinalAfter | None = None
     reach: timedelta | None = None
     sources: tuple[str, ...] = (OWN,)
+    reads: tuple[str, ...] = ()
 
     @abstractmethod
     def expressions(self) -> dict[str, Expression]:

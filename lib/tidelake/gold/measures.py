@@ -103,7 +103,7 @@ class TypedTable:
     def failed(self) -> Column:
         """Whether at least one expression fails on an event."""
         tried = [
-            _tried(measure).isNull()
+            tried_of(measure).isNull()
             for measure in self.table.measures
             if not (_counts_rows(measure) or _is_safe(measure))
         ]
@@ -157,14 +157,15 @@ def _value(measure: Measure) -> str:
 
 def value_of(measure: Measure) -> Column:
     """Return a measure's value for an event, null if its expression fails."""
-    return _tried(measure).getField(VALUE)
+    return tried_of(measure).getField(VALUE)
 
 
 def _is_safe(measure: Measure) -> bool:
     return is_plain_name(measure.expression) and _cast_of(measure) is None
 
 
-def _tried(measure: Measure) -> Column:
+def tried_of(measure: Measure) -> Column:
+    """Return a measure's value for an event as by ``try_eval``, null if its expression fails."""
     return try_eval(measure.expression, _cast_of(measure))
 
 

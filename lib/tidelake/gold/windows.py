@@ -221,7 +221,7 @@ def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
     has_bounds = not isinstance(table.window, GlobalWindow)
     grouping = [F.col(key) for key in table.keys]
     if has_bounds:
-        grouping.insert(0, _window(table.window).alias("_window"))
+        grouping.insert(0, window_of(table.window).alias("_window"))
     states = [F.expr(state.partial).alias(state.name) for state in states_of(table)]
     likes = [F.expr(shown.like).alias(shown.name) for shown in shown_of(table)]
     ends = zip(BOUNDS, ("_window.start", "_window.end"), strict=True)
@@ -232,7 +232,8 @@ def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
     return grouping, [*states, *likes], columns
 
 
-def _window(window: object) -> Column:
+def window_of(window: object) -> Column:
+    """Return an event's window, ``start`` and ``end``; hopping windows make a row for each."""
     if isinstance(window, TumblingWindow):
         return F.window("event_time", _interval(window.size), startTime=_interval(window.offset))
     if isinstance(window, HoppingWindow):

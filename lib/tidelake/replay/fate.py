@@ -11,6 +11,7 @@ from datetime import datetime
 from typing import Any, Literal
 
 import sqlglot
+from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidelake.config import GoldTable, Pipeline
@@ -39,7 +40,7 @@ class GoldCount:
 
     The verdict is ``counts``, ``outside`` (the table's ``where`` excludes it), ``waiting`` (gold
     has not processed the event's batch), ``no row`` (a join without a match, a superseded change)
-    or ``unknown`` (the ``where`` is SQL that only Spark can evaluate).
+    or ``unknown`` (the ``where``, or a key of a query, is SQL that only Spark can evaluate).
     """
 
     table: str
@@ -292,7 +293,10 @@ def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCou
             return GoldCount(name, "unknown")
         shown = ", ".join(f'g."{column}"' for column in columns)
         sql = f"SELECT {shown} FROM {name} g, {event} s WHERE {condition} ORDER BY ALL"
-        rows = tuple(ask(lake, sql).as_dicts())
+        try:
+            rows = tuple(ask(lake, sql).as_dicts())
+        except UsageError:
+            return GoldCount(name, "unknown")
         return GoldCount(name, "counts" if rows else "no row", rows)
 
     return tuple(counted(*one) for one in _gold_conditions(pipeline) if lake.table(one[0]).exists)
@@ -326,16 +330,42 @@ def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], s
         columns = [name for name in detection.shown if name != "event_id"]
         keyed = " AND ".join(f"{key} IS NOT NULL" for key in detection.keys)
         yield f"gold.{detection.name}", columns, "g._record = s.record_id", keyed
+    tables = {f"gold.{table.name}": table for table in pipeline.aggregates}
+    for query in pipeline.queries:
+        parts, source = query.parts, tables.get(query.parts.source)
+        row = "w" if source else "s"
+        same = [
+            f'g."{key.name}" IS NOT DISTINCT FROM ({_in_duckdb(key.sql, row)})'
+            for key in parts.keys
+        ]
+        if source is None:
+            yield f"gold.{query.name}", query.columns, " AND ".join(same), parts.where
+            continue
+        # Of the table that it reads, the rows to which the event contributes.
+        same += [_same_row(source, row)]
+        same += [f"({_in_duckdb(parts.where, row)})"] if parts.where else []
+        rows = f"SELECT 1 FROM {parts.source} {row} WHERE {' AND '.join(same)}"
+        yield f"gold.{query.name}", query.columns, f"EXISTS ({rows})", source.where
 
 
-def _same_row(gold: GoldTable) -> str:
-    """Return the condition for the windows that contain an event."""
-    same = [f'g."{key}" IS NOT DISTINCT FROM s."{key}"' for key in gold.keys]
-    within = ["g.window_start <= s.event_time", "s.event_time < g.window_end"]
+def _in_duckdb(sql: str, row: str) -> str:
+    """Translate an expression over one of several tables, which may have the same columns."""
+    # In parentheses, because an expression may begin with a word of SQL.
+    tree = sqlglot.parse_one(f"({sql})", dialect="databricks")
+    for column in tree.find_all(exp.Column):
+        if len(column.parts) == 1:
+            column.set("table", exp.to_identifier(row))
+    return tree.sql(dialect="duckdb")
+
+
+def _same_row(gold: GoldTable, row: str = "g") -> str:
+    """Return the condition for the windows that contain an event, as rows of ``row``."""
+    same = [f'{row}."{key}" IS NOT DISTINCT FROM s."{key}"' for key in gold.keys]
+    within = [f"{row}.window_start <= s.event_time", f"s.event_time < {row}.window_end"]
     between = {
         "tumbling": within,
         "hopping": within,
-        "session": ["s.event_time BETWEEN g.session_start AND g.session_end"],
+        "session": [f"s.event_time BETWEEN {row}.session_start AND {row}.session_end"],
         "global": [],
     }[gold.window.kind]
     return " AND ".join([*same, *between]) or "true"

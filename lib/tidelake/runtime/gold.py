@@ -253,7 +253,11 @@ class GoldHop(HopQuery):
                 )
                 self._merge(*piece, inputs, until, small)
 
-            self._sessions.each(rows.sparkSession, pieces, work)
+            # Queries read other tables of the batch, which hold it then.
+            for reads in (False, True):
+                wave = [piece for piece in pieces if bool(piece[0].kind.reads) == reads]
+                if wave:
+                    self._sessions.each(rows.sparkSession, wave, work)
         detail = f"into {len(targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
 

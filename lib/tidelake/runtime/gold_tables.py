@@ -25,6 +25,7 @@ from tidelake.gold.detections import Detected
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
 from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
+from tidelake.gold.queried import Queried
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
 from tidelake.names import quoted
@@ -65,6 +66,10 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
         # Features first: the alerts read them.
         found.append(Windowed(features, f"{place}.features", detection.hours))
         found.append(Detected(f"gold.{detection.name}", place, detection, features))
+    windowed = {kind.name: kind for kind in found if isinstance(kind, Windowed)}
+    for number, query in enumerate(pipeline.queries):
+        source = windowed.get(query.parts.source)
+        found.append(Queried(f"gold.{query.name}", f"queries[{number}]", query, source))
     return found
 
 

@@ -28,14 +28,24 @@ from pyspark.sql.types import (
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
+from tidelake.config.expressions import columns_in
 from tidelake.config.meanings import meaning_of
+from tidelake.config.queries import CAST_TO_DECIMAL, inexact_columns
 from tidelake.delta.access import load
-from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
+from tidelake.delta.append import (
+    Difference,
+    Freedom,
+    append,
+    differences,
+    ensure_table,
+    types_of,
+)
 from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
+from tidelake.gold.queried import Queried
 from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.registry import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
@@ -177,6 +187,10 @@ def check_definition(run: Run) -> None:
         inputs = _empty_inputs(run)
         for target in known_targets(run, inputs):
             found = []
+            if isinstance(target.kind, Queried):
+                # Its own expressions are not over silver. The table that it reads comes before it.
+                violations += [] if violations else _query_violations(target.kind, inputs)
+                continue
             for path, expression in target.kind.expressions().items():
                 place, column = f"{target.kind.place}.{path}", F.expr(expression.sql)
                 wanted = F.count_if(column) if expression.is_condition else column
@@ -214,6 +228,35 @@ def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list
             found = [Violation(place, f"is {what}, which a Delta table cannot store; cast it")]
         violations += found
     return violations
+
+
+def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Violation]:
+    """Analyse the parts of a query over the table that it reads, then its columns."""
+    place, parts = f"{kind.place}.sql", kind.parts
+    rows = kind.read(Inputs(inputs, inputs.__getitem__))
+    wanted = [F.expr(sql) for words, sql in parts.used() if words != "WHERE"]
+    if parts.where is not None:
+        wanted.append(F.count_if(F.expr(parts.where)))
+    violations = [one for column in wanted for one in _refused(rows, {place: column})]
+    if violations:
+        return violations
+    source = kind.definition.source
+    inexact = inexact_columns(source, types_of(rows.schema)) if source else {}
+    read = {name for _, sql in parts.used() for name in columns_in(sql)}
+    problems = [f"{name} is not exact; {inexact[name]}" for name in sorted(read & inexact.keys())]
+    problems += [f"{call}: {CAST_TO_DECIMAL}" for call in kind.inexact(rows)]
+    grouped = kind.aggregated(rows)
+    computed = [F.expr(column.computed) for column in parts.columns]
+    if parts.having is not None:
+        computed.append(F.count_if(F.expr(parts.having)))
+    violations = [one for column in computed for one in _refused(grouped, {place: column})]
+    for field in [] if violations else kind.answer(rows).schema.fields:
+        what = field.dataType.simpleString()
+        if isinstance(field.dataType, _UNSTORABLE):
+            problems.append(f"{field.name} is {what}, which a Delta table cannot store; cast it")
+        elif "map<" in what or "variant" in what:
+            problems.append(f"{field.name} is {what}, whose values cannot be compared; cast it")
+    return violations + [Violation(place, problem) for problem in problems]
 
 
 def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:

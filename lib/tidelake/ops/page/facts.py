@@ -235,12 +235,19 @@ def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
         kind = "versions" if name.endswith("__history") else "dimension"
     else:
         kind = "alerts" if "rule" in target.kind.identity else "join"
+        kind = "query" if target.kind.reads else kind
     blank = Plot(name, kind)
     if not target.table.exists:
         return replace(blank, missing="does not exist yet")
     try:
         rows = int(ask(lake, f"SELECT count(*) FROM {name}").rows[0][0])
-        filled = _filled(lake, blank, gold) if rows else replace(blank, missing="no rows yet")
+        if not rows:
+            filled = replace(blank, missing="no rows yet")
+        elif kind == "query":
+            titled, moment = replace(blank, title="rows"), f'"{target.kind.moment}"'
+            filled = _line(lake, titled, moment, "count(*)", timedelta(0))
+        else:
+            filled = _filled(lake, blank, gold)
         return replace(filled, rows=rows)
     except TidelakeError as error:
         return replace(blank, missing=str(error).splitlines()[0])

@@ -1,0 +1,230 @@
+"""Compute a gold table from another one, or from silver, by SQL.
+
+A batch computes whole windows again: it finds those of its events, reads the other table's rows in
+them, which hold the batch already, and replaces what differs. Nothing is carried from batch to
+batch, so each aggregate that does not depend on the order of rows is exact.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property, reduce
+from operator import and_, or_
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.columns import VALUE, between, holds, try_eval
+from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
+from tidelake.config.gold_definitions import FinalAfter
+from tidelake.config.queries import INEXACT_TYPES, Query, ResolvedQuery, measure_of
+from tidelake.config.query_parts import Call
+from tidelake.gold.kinds import (
+    GONE,
+    OWN,
+    Expression,
+    GoldBatch,
+    GoldKind,
+    Inputs,
+    MergePlan,
+    checkpoint_with_span,
+)
+from tidelake.gold.measures import GoldPlan, tried_of
+from tidelake.gold.windows import Windowed, window_of
+
+_WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
+
+
+class Queried(GoldKind):
+    """One row per combination of a query's keys, one of which is a window."""
+
+    definition: ResolvedQuery
+
+    def __init__(self, name: str, place: str, query: Query, source: Windowed | None) -> None:
+        """Store the query and the table that it reads, None for silver."""
+        self.name, self.place, self.source = name, place, source
+        self.parts = parts = query.parts
+        # A changed definition of the other table changes these rows too.
+        self.definition = ResolvedQuery(text=parts.text, source=source.gold if source else None)
+        self.identity = tuple(key.name for key in parts.keys)
+        window = source.gold.window if source else None
+        if isinstance(window, SessionWindow | GlobalWindow):
+            raise TypeError(f"{parts.source} has no windows with bounds")
+        lasts = parts.lasts(window)
+        self.moment, self.reach = parts.window.name, lasts
+        self.ends = FinalAfter(parts.window.name, lasts)
+        self.reads = (source.name,) if source else ()
+
+    def expressions(self) -> dict[str, Expression]:
+        """Return the query's parts over silver, or those of the other table that it reads."""
+        if self.source is not None:
+            return self.source.expressions()
+        used = enumerate(self.parts.used())
+        return {f"sql.{number}": Expression(OWN, sql) for number, (_, sql) in used}
+
+    def eligible(self) -> Column:
+        """Return which events go into the other table, or from silver into this one."""
+        if self.source is not None:
+            return self.source.eligible()
+        return holds(self.parts.where) if self.parts.where else F.lit(True)
+
+    def read(self, inputs: Inputs) -> DataFrame:
+        """Compute the rows that the query reads from all of silver."""
+        return self.source.of_all(inputs) if self.source else inputs.whole(OWN)
+
+    def of_all(self, inputs: Inputs) -> DataFrame:
+        """Compute the query over the rows that it reads."""
+        return self.answer(self.read(inputs)).drop(_FAILED)
+
+    def plan(self, batch: GoldBatch) -> MergePlan | None:
+        """Compute the windows of the batch's events again, and replace the rows that differ."""
+        if not batch.eligible:
+            return None
+        moment, start = self.parts.window.name, self.parts.start
+        starts = batch.events.where(self.eligible())
+        if self.source is not None:
+            starts = starts.select(window_of(self.source.gold.window).alias(_WINDOW))
+            starts = starts.select(F.col(f"{_WINDOW}.start").alias(start))
+        touched = starts.select(self._cut().alias(_WINDOW)).distinct()
+        windows, (first, last) = checkpoint_with_span(touched, _WINDOW, _WINDOW, batch.frames)
+
+        def within(rows: DataFrame, window: Column) -> DataFrame:
+            """Select the rows in the batch's windows."""
+            return rows.join(F.broadcast(windows), on=window == F.col(_WINDOW), how="left_semi")
+
+        rows = batch.stored(self.source.name) if self.source else batch.inputs.whole(OWN)
+        rows = rows.where(between(start, (first, last + self.parts.period)))
+        found = self.answer(within(rows, self._cut()))
+        near = batch.stored(self.name).where(between(f"`{moment}`", (first, last)))
+        stored = within(near, F.col(moment))
+        changed = batch.frames.checkpoint(batch.stamped(self._differing(found, stored)))
+        counted = changed.agg(F.count("*"), F.count_if(_FAILED)).collect()[0]
+        if not counted[0]:
+            return None
+        on = [f"t.`{name}` <=> s.`{name}`" for name in self.identity]
+        on.append(between(f"t.`{moment}`", (first, last)))
+        return MergePlan(changed.drop(_FAILED), on=" AND ".join(on), failed=counted[1])
+
+    def answer(self, rows: DataFrame) -> DataFrame:
+        """Compute the query over the rows that it reads.
+
+        Returns:
+            The query's columns, null where an expression fails, and ``_failed``, true where one
+            does, in the column or in a row that it aggregates.
+        """
+        parts = self.parts
+        tried = {one.name: try_eval(one.computed) for one in parts.columns}
+        struct = F.struct(*[column.alias(name) for name, column in tried.items()])
+        found = self.aggregated(rows)
+        if parts.having is not None:
+            found = found.where(holds(parts.having))
+        found = found.withColumn(_TRIED, struct)
+        each = {name: F.col(_TRIED).getField(name) for name in tried}
+        failed = reduce(or_, [one.isNull() for one in each.values()], F.col(_FAILED))
+        values = [one.getField(VALUE).alias(name) for name, one in each.items()]
+        return found.select(*values, failed.alias(_FAILED))
+
+    def aggregated(self, rows: DataFrame) -> DataFrame:
+        """Group the rows that the query reads by the keys.
+
+        Returns:
+            The keys and the aggregates under their internal names, and ``_failed``, true if an
+            expression fails on one of the rows.
+        """
+        parts = self.parts
+        if parts.where is not None:
+            rows = rows.where(holds(parts.where))
+        window = parts.window
+        keys = {
+            key.internal: try_eval(key.sql) for key in parts.keys if key.internal != window.internal
+        }
+        valued = [call for call in parts.calls if call.argument != "*"]
+        measures = self._measured(rows)
+        tried = keys | {call.internal: tried_of(measures[call.internal]) for call in valued}
+        each = rows.select(
+            self._cut().alias(window.internal),
+            *[column.alias(name) for name, column in tried.items()],
+        )
+        failed = reduce(or_, [F.col(name).isNull() for name in tried], F.lit(False))
+        each = each.select(
+            window.internal,
+            *[F.col(name).getField(VALUE).alias(name) for name in tried],
+            failed.alias(_FAILED),
+        )
+        aggregates = [
+            F.expr(_aggregate(call, measures)).alias(call.internal) for call in parts.calls
+        ]
+        grouped = each.groupBy(window.internal, *keys)
+        return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED))
+
+    def inexact(self, rows: DataFrame) -> list[str]:
+        """List the aggregates whose result depends on the order of rows, by Spark's types."""
+        measures = self._measured(rows)
+        return [
+            f"{call.function}({call.argument})"
+            for call in self.parts.calls
+            if call.function in ("sum", "avg")
+            and (measures[call.internal].value_type or "").upper() in INEXACT_TYPES
+        ]
+
+    @cached_property
+    def _plan(self) -> GoldPlan | None:
+        measures = tuple(
+            measure_of(call, _bare(call)) for call in self.parts.calls if call.argument != "*"
+        )
+        if not measures:
+            return None
+        window = GlobalWindow(kind="global")
+        return GoldPlan(GoldTable(name="query", window=window, measures=measures))
+
+    def _measured(self, rows: DataFrame) -> dict[str, Measure]:
+        """Return the aggregates as measures with the types of their arguments, by internal name."""
+        if self._plan is None:
+            return {}
+        typed = {one.name: one for one in self._plan.typed(rows).table.measures}
+        calls = (call for call in self.parts.calls if call.argument != "*")
+        return {call.internal: typed[_bare(call)] for call in calls}
+
+    def _cut(self) -> Column:
+        """Return the query's window of a row that it reads."""
+        unit, start = self.parts.window.unit, F.col(self.parts.start)
+        return F.date_trunc(unit, start) if unit else start
+
+    def _differing(self, found: DataFrame, stored: DataFrame) -> DataFrame:
+        """Return the rows that are new or differ, and the stored ones that are gone."""
+        names = [column.name for column in self.parts.columns]
+        sides = found.select(F.struct(*names, _FAILED).alias("s")).join(
+            stored.select(F.struct(*names).alias("t")),
+            on=[F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in self.identity],
+            how="full_outer",
+        )
+        # A row has a window's start, so that a missing side differs from any row.
+        same = [F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in names]
+        gone = F.col("s").isNull()
+        values = [
+            F.when(gone, F.col(f"t.{name}")).otherwise(F.col(f"s.{name}")).alias(name)
+            for name in names
+        ]
+        failed = F.coalesce(F.col(f"s.{_FAILED}"), F.lit(False)).alias(_FAILED)
+        return sides.where(~reduce(and_, same)).select(*values, gone.alias(GONE), failed)
+
+
+def _bare(call: Call) -> str:
+    # A measure's name begins with a letter.
+    return call.internal.lstrip("_")
+
+
+def _aggregate(call: Call, measures: dict[str, Measure]) -> str:
+    """Return the aggregate over the values, which fails on no row."""
+    name = call.internal
+    match call.function:
+        case "count":
+            distinct = "DISTINCT " if call.distinct else ""
+            return "count(*)" if call.argument == "*" else f"count({distinct}{name})"
+        case "sum":
+            return f"try_sum({name})"
+        case "avg":
+            kind = measures[name].value_type or ""
+            # A mean of integers is added up in doubles, whose sum depends on the order.
+            exact = f"try_divide(CAST(try_sum({name}) AS DOUBLE), count({name}))"
+            return f"try_avg({name})" if kind.startswith("decimal") else exact
+    return f"{call.function}({name})"
