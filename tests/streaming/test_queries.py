@@ -370,7 +370,7 @@ def test_a_query_comes_by_a_backfill_which_can_be_rolled_back(
         _assert_follows(played)
 
         for start in ("silver", "bronze"):
-            found = differences(played.context, build(played.context, start))  # type: ignore[arg-type]
+            found = differences(played.context, build(played.context, start))
             assert all(one.equal for one in found.gold.values()), start
             promote(played.context)
             _assert_follows(played)

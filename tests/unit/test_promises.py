@@ -126,12 +126,12 @@ def chosen_by(files: Sequence[str], parts: Sequence[str]) -> dict[str, bool]:
 
     An empty part is in each name.
     """
-    found = {name: is_long for file in files for name, is_long in tests_in(PROJECT / file).items()}
+    found = {name: is_long for file in files for name, is_long in functions_of(PROJECT / file).items()}
     return {name: found[name] for name in found if any(part in name for part in parts)}
 
 
-def tests_in(file: Path) -> dict[str, bool]:
-    """Name the tests of a file, and tell of each whether it runs only when it is asked for."""
+def functions_of(file: Path) -> dict[str, bool]:
+    """Name the tests of a file, and tell of each whether it is long."""
     nodes = ast.parse(file.read_text(encoding="utf-8")).body
     marks = [
         ast.unparse(node.value)

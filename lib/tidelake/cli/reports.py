@@ -203,8 +203,8 @@ def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
     for detection in pipeline.detections:
         columns = ["rule", "event_time", *detection.keys, "evidence"]
         tops[f"gold.{detection.name}"] = columns, "event_time DESC"
-    for query in pipeline.queries:
-        tops[f"gold.{query.name}"] = query.columns, f'"{query.parts.window.name}" DESC'
+    for item in pipeline.queries:
+        tops[f"gold.{item.name}"] = item.columns, f'"{item.parts.window.name}" DESC'
     if pipeline.dimension is not None:
         key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
         for name in pipeline.gold_names:

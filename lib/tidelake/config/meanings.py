@@ -263,11 +263,11 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         yield _entry(name, meaning_of(pipeline, name), types, ("event_id", "rule"), example)
     for query in pipeline.queries:
         name, parts = f"gold.{query.name}", query.parts
-        types, keys = query_types(pipeline, query, silver), [key.name for key in parts.keys]
-        begins = parts.window.name
+        types = query_types(pipeline, query, silver)
+        names, begins = [key.name for key in parts.keys], parts.window.name
         example = f"SELECT {', '.join(types)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
         window = f"each {parts.window.unit}" if parts.window.unit else f"as {parts.source}"
-        yield _entry(name, meaning_of(pipeline, name), types, keys, example, window)
+        yield _entry(name, meaning_of(pipeline, name), types, names, example, window)
 
 
 def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, str | None]:

@@ -19,7 +19,7 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.dialects import Spark
 from sqlglot.errors import SqlglotError
-from sqlglot.tokens import Token
+from sqlglot.tokenizer_core import Token
 
 from tidelake.config.expressions import AGGREGATES, NO_PARENTHESES, columns_in, syntax_problem
 from tidelake.config.gold_definitions import HoppingWindow, TumblingWindow
