@@ -45,7 +45,7 @@ _PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir=.", "--tb=
 _FAILED = re.compile(r"^(?:FAILED|ERROR) ([^\s:]+::\w+).*", re.MULTILINE)
 # A mutation may let a test wait for what never comes.
 _SECONDS = 1200
-_WIDTH, _INDENT = 100, " " * 21
+_WIDTH, _INDENT = 100, " " * 10
 
 
 @dataclass(frozen=True)
@@ -219,8 +219,9 @@ def table(results: Sequence[Result]) -> str:
     """Draw results within a hundred columns, below each the test that killed it."""
     lines: list[str] = []
     for one in results:
-        lines += textwrap.wrap(str(one), _WIDTH, subsequent_indent=_INDENT)
-        for more in (one.by, one.why):
+        lines += textwrap.wrap(str(one), _WIDTH, subsequent_indent=_INDENT * 2 + " ")
+        # A long name of a test has a line of its own.
+        for more in (one.by if len(one.by) < 90 else one.by.replace("::", ":: "), one.why):
             lines += textwrap.wrap(more, _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT)
     counts = Counter(one.outcome for one in results)
     told = ", ".join(f"{counts[word]} {word}" for word in ("killed", "survived", "error"))
