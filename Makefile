@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports recovery peers bench bench-page bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports mutations recovery peers bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -40,6 +40,11 @@ types: setup
 imports: setup
 	$(BIN)/lint-imports
 
+# Each guard of the code is taken away in a copy, and the tests that should fail without it are run;
+# about half an hour. ARGS="--only locks" tries some of them, ARGS=--list lists them.
+mutations: setup
+	$(BIN)/python -m tests.mutate $(ARGS)
+
 # Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
 # once, CORRUPTIONS of damaged files of checkpoints, CHAINS of deaths in recoveries, LEVELS of
 # fullness of a disk, EXAMPLES of streams that are drawn for each property, OUTAGES of a broker,
@@ -63,12 +68,12 @@ recovery: setup
 	rm -f $(REPORT)
 	$(BIN)/python -m tests.recovery.break_tables
 	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) TIDELAKE_CORRUPTIONS=$(CORRUPTIONS) \
-		TIDELAKE_OUTAGES=$(OUTAGES) TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
+		TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
 		$(BIN)/python -m pytest -s tests/recovery
 	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
 	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
 	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
-		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) \
+		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) TIDELAKE_OUTAGES=$(OUTAGES) \
 		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
 

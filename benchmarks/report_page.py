@@ -13,8 +13,7 @@ import argparse
 import ast
 import json
 import shutil
-import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,15 +24,14 @@ from benchmarks.svg import short
 
 Json = Mapping[str, Any]
 _DOCS = HERE.parent / "docs"
-# Most entries of a dict that are shown in one line, and in a separate table.
-_FEW, _MANY = 8, 30
 
 _HEAD = (
     "# Benchmarks\n\nTidelake measured against goals, most of them ratios to another program. Both "
     "sides run in alternating rounds on the same rows, and their outputs are compared. Figures are "
     "medians, with the least and the largest round in parentheses.\n\nRun all rows with "
     "`make bench`, one with `make bench B=P1`; `make bench-page` regenerates this page from the "
-    "reports. For clusters see [the capacity model](capacity.md).\n"
+    "reports. What was tried is listed under [experiments](experiments.md); for clusters see "
+    "[the capacity model](capacity.md).\n"
 )
 
 
@@ -162,19 +160,21 @@ def _section(report: Json, script: Path, notes: Path, pictures: Path) -> list[st
         parts.append(
             f"- {finding['goal']['what']}: {_measured(finding)}, goal {limit}: {verdict(finding)}"
         )
-    parts += ["", f"Checked: {report['checked']}", ""]
-    parts += _sides(report, pictures)
-    parts += _note(notes, row)
+    parts += ["", *_sides(report, pictures)]
     for number, plot in enumerate(report["details"].get("plots", ()), start=1):
         file = f"{row}-{number}.svg"
         (pictures / file).write_text(plots.drawn(plot), encoding="utf-8")
         parts += [f"![{plot['title']}](benchmarks/{file})", ""]
+    parts += _note(notes, row)
     setting = ", ".join(
         f"{key.replace('_', ' ')} {_value(v)}" for key, v in _flat(report["setting"])
     )
-    parts += [f"Settings: {setting}.", "", *_details(report)]
     commit = report["machine"]["commit"]
-    parts += [f"[All figures](benchmarks/{row}.json), measured at commit `{commit}`.", ""]
+    parts += [
+        f"Settings: {setting}. Compared: {report['checked']}. "
+        f"[All figures](benchmarks/{row}.json), measured at commit `{commit}`.",
+        "",
+    ]
     return parts
 
 
@@ -194,49 +194,14 @@ def _about(script: Path) -> list[str]:
 
 
 def _sides(report: Json, pictures: Path) -> list[str]:
-    """Return the table of the sides' seconds, and draw the plot."""
+    """Draw the seconds of each side."""
     sides = {name: values for name, values in report["seconds"].items() if values}
     if not sides:
         return []
-    lines = ["| side, s | median | least | largest | rounds |", "|---|---|---|---|---|"]
-    for name, values in sides.items():
-        cells = " | ".join(
-            short(seconds) for seconds in (statistics.median(values), *_ends(values))
-        )
-        lines.append(f"| {name} | {cells} | {len(values)} |")
     title = f"{report['row']}: seconds of each side, medians and single rounds"
     file = f"{report['row']}.svg"
     (pictures / file).write_text(plots.bars(title, sides), encoding="utf-8")
-    return [*lines, "", f"![{title}](benchmarks/{file})", ""]
-
-
-def _ends(values: Sequence[float]) -> tuple[float, float]:
-    return min(values), max(values)
-
-
-def _details(report: Json) -> list[str]:
-    """Return tables of the smaller details; the rest is only in the JSON report."""
-    lines, tables = [], []
-    for key, value in report["details"].items():
-        words = key.replace("_", " ")
-        if isinstance(value, str | int | float):
-            lines.append(f"| {words} | {_value(value)} |")
-        elif isinstance(value, dict) and 0 < len(value) <= _MANY:
-            inner = {k.replace("_", " "): v for k, v in value.items() if not _is_nested(v)}
-            if len(inner) < len(value):
-                continue
-            if len(inner) <= _FEW:
-                inline = ", ".join(f"{k} {_value(v)}" for k, v in inner.items())
-                lines.append(f"| {words} | {inline} |")
-            else:
-                tables += ["", f"| {words} | |", "|---|---|"]
-                tables += [f"| {k} | {_value(v)} |" for k, v in inner.items()]
-    head = ["| more | |", "|---|---|", *lines] if lines else []
-    return [*head, *tables, ""] if head or tables else []
-
-
-def _is_nested(value: Any) -> bool:
-    return not isinstance(value, str | int | float)
+    return [f"![{title}](benchmarks/{file})", ""]
 
 
 def _flat(setting: Json) -> list[tuple[str, Any]]:

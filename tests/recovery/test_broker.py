@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.brokers import Kafka
@@ -88,6 +89,7 @@ def _outages(count: int, seed: int) -> list[_Outage]:
     return drawn
 
 
+@pytest.mark.long
 def test_a_broker_that_goes_away_in_the_middle_of_a_batch_costs_no_record(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, report: Callable[..., Report]
 ) -> None:

@@ -231,6 +231,7 @@ def test_after_another_definition_gold_is_rebuilt(broken: World, change: dict[st
     _assert_counts_follow(other, changed)
 
 
+@pytest.mark.long
 def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(broken: World) -> None:
     """Bronze knows nothing of rules; gold is refused, and mended by the command that is named."""
     broken.land("part 2.jsonl", _lines(2))
@@ -278,6 +279,7 @@ def test_an_open_batch_of_bronze_and_of_gold_is_of_one_definition(broken: World)
         _assert_counts_follow(changed, table)
 
 
+@pytest.mark.long
 def test_another_id_is_refused_until_silver_is_decided_anew(broken: World) -> None:
     other = broken.redefined(event={"id": "concat('x-', event_id)"})
     before = versions(other.lake)
@@ -294,6 +296,7 @@ def test_another_id_is_refused_until_silver_is_decided_anew(broken: World) -> No
     assert all(one.startswith("x-") for one in ids)
 
 
+@pytest.mark.long
 def test_another_rule_holds_from_now_on_and_after_a_reset_for_all(
     broken: World, tmp_path: Path
 ) -> None:

@@ -21,7 +21,7 @@ from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import backfill_promotion
-from tidelake.replay.backfill import build, need_state
+from tidelake.replay.backfill import build, need_state, plan_rollback
 from tidelake.replay.backfill_promotion import differences, promote, rollback
 from tidelake.replay.erase import erase
 from tidelake.replay.repairing import repair
@@ -101,6 +101,7 @@ def test_without_its_lock_a_command_of_one_step_does_nothing(filled: World) -> N
     assert kept == before
 
 
+@pytest.mark.long
 def test_a_repair_stops_between_two_tables_and_is_done_again(played: World) -> None:
     played.run(hops=["gold"])
     first, second = played.pipeline.gold_names
@@ -191,6 +192,28 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     assert verify(loose.context).equal
 
 
+def test_gold_that_a_promotion_from_silver_made_is_emptied_and_filled_by_the_next_run(
+    played: World,
+) -> None:
+    build(played.context, "silver")
+    promote(played.context)
+    names, columns = [f"gold.{one['name']}" for one in _GOLD], "count(*), count(DISTINCT events)"
+    promoted = [read(played.lake, name, columns) for name in names]
+    state = need_state(played.lake, played.pipeline, "promoted")
+    assert plan_rollback(played.lake, played.pipeline, state) == ({}, names)
+    with (
+        lease_lost_once(lambda: read(played.lake, names[0], "count(*)") == [(0,)]),
+        pytest.raises(LeaseLostError, match=f"empty {names[0]}. Not begun: empty {names[1]}"),
+    ):
+        rollback(played.context)
+    rollback(played.context)
+    assert [read(played.lake, name, "count(*)") for name in names] == [[(0,)], [(0,)]]
+
+    played.run(hops=["gold"])
+    assert [read(played.lake, name, columns) for name in names] == promoted
+    assert verify(played.context).equal
+
+
 def _without_a_row(green: Run) -> SilverInputs:
     found = read_inputs(green)
     silver, *_ = found.decided
@@ -198,7 +221,8 @@ def _without_a_row(green: Run) -> SilverInputs:
     return replace(found, decided={**found.decided, silver: kept})
 
 
-@pytest.mark.parametrize("begun", [True, pytest.param(False, marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("begun", [True, False])
 def test_before_silvers_first_batch_a_promotion_that_does_not_balance_is_taken_back(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
 ) -> None:

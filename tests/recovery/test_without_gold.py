@@ -79,6 +79,7 @@ def test_nothing_of_gold_is_recomputed(silver_only: World) -> None:
             attempt()
 
 
+@pytest.mark.long
 def test_silver_is_recomputed_swapped_and_taken_back(silver_only: World, tmp_path: Path) -> None:
     copy = silver_only.copied(tmp_path / "copy")
     rows = read(copy.lake, "silver.clickstream", "event_id")
@@ -96,6 +97,7 @@ def test_silver_is_recomputed_swapped_and_taken_back(silver_only: World, tmp_pat
     assert read(copy.lake, "silver.clickstream", "event_id") == rows
 
 
+@pytest.mark.long
 def test_a_table_that_is_added_later_is_filled_from_the_start(
     silver_only: World, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def assert_sound(clicks: Followed) -> None:
     assert judged.equal, judged.to_json()
 
 
+@pytest.mark.long
 def test_every_writer_is_read_and_what_cannot_be_comes_back_when_it_can(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, standin: Standin
 ) -> None:

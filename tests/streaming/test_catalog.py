@@ -125,6 +125,7 @@ def test_a_run_by_name_gives_what_a_run_under_a_root_gives(pair: Pair) -> None:
     assert_same(pair)
 
 
+@pytest.mark.long
 def test_lists_of_side_tables_are_the_same(pair: Pair) -> None:
     named, rooted = ([*_lists(one)] for one in pair)
     assert named == rooted
@@ -137,6 +138,7 @@ def _lists(one: World) -> Iterator[Any]:
     yield payload_drift(one.lake, one.pipeline)
 
 
+@pytest.mark.long
 def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
     """Each table's files lie in the warehouse: there both ways can be tried."""
     named = pair.named
@@ -213,6 +215,7 @@ def test_of_two_runs_that_close_one_batch_the_second_writes_nothing(pair: Pair) 
     named.spark.sql(f"DROP TABLE {table.sql}")
 
 
+@pytest.mark.long
 def test_no_limit_cuts_a_commit_in_two(pair: Pair, tmp_path: Path) -> None:
     named, table = pair.named, pair.named.lake.table("bronze.several")
     note = {"pipeline": "several", "hop": "bronze", "generation": "g1"}
@@ -234,6 +237,7 @@ def test_no_limit_cuts_a_commit_in_two(pair: Pair, tmp_path: Path) -> None:
     named.spark.sql(f"DROP TABLE {table.sql}")
 
 
+@pytest.mark.long
 def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> None:
     named, table = pair.named, pair.named.lake.table("bronze.cut")
     note = {"pipeline": "cut", "hop": "bronze", "generation": "g1", "batch": CREATION}
@@ -246,6 +250,7 @@ def test_a_table_that_was_made_without_its_first_note_gets_it(pair: Pair) -> Non
     named.spark.sql(f"DROP TABLE {table.sql}")
 
 
+@pytest.mark.long
 def test_the_doctor_tries_each_schema_and_the_volume(pair: Pair) -> None:
     lake, spark = pair.named.lake, pair.named.spark
     assert lake.catalog is not None

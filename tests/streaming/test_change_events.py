@@ -167,6 +167,7 @@ def test_events_keep_every_change_with_op_time_and_position(
     assert_whole(orders)
 
 
+@pytest.mark.long
 def test_tombstones_of_a_topic_are_filtered_and_erased_with_their_key(
     spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:

@@ -47,6 +47,7 @@ def _lines(numbers: Iterable[int]) -> list[str]:
     return sorted(click(number, minute=number).decode() for number in numbers)
 
 
+@pytest.mark.long
 def test_an_archived_folder_is_counted_verified_repaired_and_read_on(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -135,6 +136,7 @@ def test_a_file_that_changes_after_its_batch_is_left_and_stops_the_run(
     assert _files(played.landing)["b.jsonl"].endswith(b"more")
 
 
+@pytest.mark.long
 def test_a_prefix_of_a_store_is_emptied_and_read_on(
     spark: SparkSession, s3: Store, tmp_path: Path
 ) -> None:

@@ -259,6 +259,7 @@ def test_the_analysts_notebook_draws_a_picture_of_each_question() -> None:
     assert (played["revenue"]["revenue"] > 0).any()
 
 
+@pytest.mark.long
 @pytest.mark.usefixtures("at_home")
 def test_the_incidents_notebook_follows_an_event_from_the_source_to_gold() -> None:
     played = _play("incident")

@@ -82,6 +82,7 @@ def test_words_come_with_the_commit_that_makes_the_table(commented: World) -> No
     assert "it's all of it" in first.read_text(encoding="utf-8")
 
 
+@pytest.mark.long
 def test_a_changed_word_is_one_commit_that_no_stream_stumbles_over(
     commented: World, tmp_path: Path
 ) -> None:

@@ -169,6 +169,7 @@ def test_a_warm_up_of_silver_starts_python_and_writes_nothing(
     assert {key: spark.conf.get(key, None) for key in SMALL_BATCH_SETTINGS} == settings
 
 
+@pytest.mark.long
 def test_sessions_of_a_small_batch_cost_little_more(
     spark: SparkSession, played: World, tmp_path: Path
 ) -> None:

@@ -20,6 +20,7 @@ _NOW = START + timedelta(hours=1)
 _NAMES = ["event_id", "user_id", "event_time", "action", "product_id", "value"]
 
 
+@pytest.mark.long
 def test_quarantined_records_are_replayed_in_their_own_dialect(
     spark: SparkSession, tmp_path: Path
 ) -> None:

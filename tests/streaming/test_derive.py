@@ -196,6 +196,7 @@ def test_rows_on_which_a_derived_column_fails_are_counted_in_their_batch(filled:
     assert minutes > 0 and visits > 0
 
 
+@pytest.mark.long
 def test_verify_finds_a_derived_value_that_is_off_by_the_least(
     filled: World, tmp_path: Path
 ) -> None:

@@ -270,9 +270,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bronze_hop, "whole_file_session", lambda session: session)
 
 
-_LONG = pytest.mark.long
-
-
+@pytest.mark.long
 @pytest.mark.usefixtures("packed")
 @pytest.mark.parametrize(
     ("name", "dies_at", "more"),
@@ -280,7 +278,7 @@ _LONG = pytest.mark.long
         ("csv", ("bronze/batch/after", "silver/late/after"), True),
         ("parquet", ("gold/merge/before",), False),
         ("avro", (), False),
-        *[pytest.param(name, (), True, marks=_LONG) for name in FORMATS if name != "csv"],
+        *[(name, (), True) for name in FORMATS if name != "csv"],
     ],
 )
 def test_files_of_each_format_give_the_tables_of_their_events(
@@ -379,6 +377,7 @@ def test_kills_of_the_process_group_change_nothing(
     assert verify(played.context).equal
 
 
+@pytest.mark.long
 def test_the_prefilter_drops_copies_of_csv_records(spark: SparkSession, tmp_path: Path) -> None:
     dedup = {"prefilter": "operator"}
     played = world(

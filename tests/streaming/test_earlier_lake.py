@@ -98,6 +98,7 @@ def test_its_ledger_balances_and_verify_finds_no_difference(unpacked: World) -> 
     assert versions(unpacked.lake) == before
 
 
+@pytest.mark.long
 def test_new_rows_are_decided_against_those_that_earlier_code_stored(gone_on: World) -> None:
     told = _ledger(gone_on)
     assert {name: told[name] for name in _AFTER} == _AFTER
@@ -111,6 +112,7 @@ def test_new_rows_are_decided_against_those_that_earlier_code_stored(gone_on: Wo
     _assert_verified(gone_on)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hop", ["silver", "gold"])
 def test_after_a_repair_it_goes_on_and_counts_each_row_once(
     gone_on: World, tmp_path: Path, hop: Hop
@@ -144,6 +146,7 @@ def test_a_backfill_is_promoted_and_taken_back(gone_on: World, tmp_path: Path) -
     assert read(played.lake, _SILVER, "event_id, record_id") == events
 
 
+@pytest.mark.long
 def test_definitions_that_its_notes_do_not_fit_are_refused(unpacked: World, tmp_path: Path) -> None:
     """With the messages that a lake of today's code gives."""
     played = unpacked.copied(tmp_path / "copy")

@@ -45,6 +45,7 @@ def test_rows_from_the_edges_of_every_type_go_through_every_kind_of_table(
     assert judged.equal, json.dumps(judged.to_json(), indent=1, default=str)
 
 
+@pytest.mark.long
 def test_a_table_whose_sums_an_earlier_version_kept_as_bigint_goes_on(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

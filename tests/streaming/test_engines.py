@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from tests.engines.plays import Played, Shop, a_shop, contents, played_by_one_process
 from tests.engines.servers import a_server
 from tests.running import run
-from tests.worlds import World, world
+from tests.worlds import world
 from tests.written_files import to_parquet, typed_events
 from tidelake.delta.tables import Lake
 
@@ -54,6 +54,7 @@ def _assert_same(found: Contents, expected: Contents) -> None:
         assert found[name] == rows, name
 
 
+@pytest.mark.long
 def test_executors_in_processes_of_their_own_make_the_same_tables(
     shop: Shop, expected: Contents, tmp_path: Path
 ) -> None:
@@ -74,40 +75,34 @@ class Connected:
     Attributes:
         lakes: Where each wrote, by its name.
         played: What came of each.
-        parquet: A run of this process over the files of ``whole files``.
     """
 
     lakes: dict[str, Path]
     played: dict[str, Played]
-    parquet: World
+
+
+def _connected(
+    folder: Path, server: str, plays: Mapping[str, tuple[Shop, Sequence[str]]]
+) -> Connected:
+    """Run several in one client, because each Python that starts takes seconds."""
+    lakes = {name: folder / "lakes" / name for name in plays}
+    words = [played.words(lakes[name], *more) for name, (played, more) in plays.items()]
+    found = played_by_one_process(words, remote=server)
+    return Connected(lakes, dict(zip(plays, found, strict=True)))
 
 
 @pytest.fixture(scope="module")
-def connected(
-    spark: SparkSession, shop: Shop, server: str, tmp_path_factory: pytest.TempPathFactory
-) -> Connected:
-    """Run what the tests below ask about; each Python that starts takes seconds."""
+def connected(shop: Shop, server: str, tmp_path_factory: pytest.TempPathFactory) -> Connected:
+    """Run the pipeline, and one whose file changes while it is read."""
     folder = tmp_path_factory.mktemp("connected")
-    parquet = world(spark, folder / "parquet", small=False, source={"format": "parquet"})
-    for number in range(3):
-        parquet.land(f"{number}.parquet", []).write_bytes(to_parquet(typed_events([number, 9])))
-    parquet.run()
-    broken, overtaken = folder / "broken", folder / "overtaken"
-    shutil.copytree(parquet.landing, broken)
-    (broken / "broken.parquet").write_bytes(b"PAR")
+    overtaken = folder / "overtaken"
     overtaken.mkdir()
     (overtaken / "0.jsonl").write_bytes(b"{}\n" * 5)
     plays = {
         "all": (shop, ()),
-        "whole files": (Shop((parquet,)), ()),
-        "broken": (Shop((replace(parquet, landing=broken),)), ()),
         "overtaken": (Shop((replace(shop.events, landing=overtaken),)), ("--fails", "overtaken")),
-        "goes on": (shop, ("--trigger", "10 seconds")),
     }
-    lakes = {name: folder / "lakes" / name for name in plays}
-    words = [played.words(lakes[name], *more) for name, (played, more) in plays.items()]
-    found = played_by_one_process(words, remote=server)
-    return Connected(lakes, dict(zip(plays, found, strict=True)), parquet)
+    return _connected(folder, server, plays)
 
 
 def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Contents) -> None:
@@ -119,16 +114,29 @@ def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Con
         assert played.words.count(told) == 1, played.words
 
 
-def test_spark_connect_reads_whole_files(connected: Connected) -> None:
-    done = connected.played["whole files"]
+@pytest.mark.long
+def test_spark_connect_reads_whole_files(spark: SparkSession, server: str, tmp_path: Path) -> None:
+    parquet = world(spark, tmp_path / "parquet", small=False, source={"format": "parquet"})
+    for number in range(3):
+        parquet.land(f"{number}.parquet", []).write_bytes(to_parquet(typed_events([number, 9])))
+    parquet.run()
+    broken = tmp_path / "broken"
+    shutil.copytree(parquet.landing, broken)
+    (broken / "broken.parquet").write_bytes(b"PAR")
+    plays = {
+        "whole": (Shop((parquet,)), ()),
+        "broken": (Shop((replace(parquet, landing=broken),)), ()),
+    }
+    connected = _connected(tmp_path, server, plays)
+    done = connected.played["whole"]
     assert done.code == 0, done.words
-    expected = contents(connected.parquet.lake)
+    expected = contents(parquet.lake)
     assert expected["silver.clickstream"]
-    _assert_same(contents(Lake(connected.lakes["whole files"])), expected)
-    broken = connected.played["broken"]
-    assert broken.code == 2, broken.words
-    assert "SourceError: files of the source are broken" in broken.words
-    assert "broken.parquet: it is not a Parquet file, or is truncated" in broken.words
+    _assert_same(contents(Lake(connected.lakes["whole"])), expected)
+    refused = connected.played["broken"]
+    assert refused.code == 2, refused.words
+    assert "SourceError: files of the source are broken" in refused.words
+    assert "broken.parquet: it is not a Parquet file, or is truncated" in refused.words
 
 
 @pytest.mark.long
@@ -155,8 +163,12 @@ def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
     assert "tidelake-error" not in played.words
 
 
-def test_a_run_that_goes_on_is_refused_through_spark_connect(connected: Connected) -> None:
-    played = connected.played["goes on"]
+@pytest.mark.long
+def test_a_run_that_goes_on_is_refused_through_spark_connect(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    lake = tmp_path / "lake"
+    played = shop.play(lake, "--trigger", "10 seconds", remote=server)
     assert played.code == 2, played.words
     assert "--trigger available-now" in played.words
-    assert not Lake(connected.lakes["goes on"]).existing()
+    assert not Lake(lake).existing()

@@ -153,6 +153,7 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     assert not (environment.root or Path()).joinpath("fast", "payment_alerts", "known").exists()
 
 
+@pytest.mark.long
 def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_says_so(
     spark: SparkSession, environment: Environment, tmp_path: Path
 ) -> None:

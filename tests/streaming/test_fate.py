@@ -111,6 +111,7 @@ def test_an_accepted_event_is_found_in_gold(filled: World) -> None:
     assert [row["product_id"] for row in rows["gold.product_totals"]] == ["p2"]
 
 
+@pytest.mark.long
 def test_what_was_sent_again_waits_and_then_counts(filled: World, tmp_path: Path) -> None:
     played = filled.copied(tmp_path / "copy")
     assert apply_late(played.context) == 1

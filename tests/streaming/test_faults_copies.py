@@ -63,7 +63,7 @@ def merged(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     return played
 
 
-@pytest.fixture(scope="module", params=["merge", "ignore"])
+@pytest.fixture(scope="module", params=["merge", pytest.param("ignore", marks=pytest.mark.long)])
 def copied(
     request: pytest.FixtureRequest, merged: World, tmp_path_factory: pytest.TempPathFactory
 ) -> World:
@@ -139,6 +139,7 @@ def test_a_clock_that_steps_back_changes_no_order(
     assert Counter(row[0] for row in parts) == {"p0": _CONFLICTS}
 
 
+@pytest.mark.long
 def test_arrivals_out_of_order_in_bronze_are_decided_by_their_instants(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
@@ -185,6 +186,7 @@ def test_arrivals_out_of_order_in_bronze_are_decided_by_their_instants(
     assert len(names) == len(set(names))
 
 
+@pytest.mark.long
 def test_an_id_past_the_ttl_on_another_date_is_another_event_even_within_one_batch(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -122,6 +122,7 @@ def test_a_crash_beside_a_merge_and_a_compaction_in_its_way_write_each_table_onc
         assert _operations(waiting.spark, waiting, name) == expected
 
 
+@pytest.mark.long
 def test_a_table_that_has_another_commit_than_the_one_that_made_it_is_merged(
     waiting: World,
 ) -> None:

@@ -202,6 +202,7 @@ def test_a_replay_before_the_tables_follow_the_definition_loses_nothing(
     assert (told["silver"], told["quarantined"], told["problems"]) == (2, 1, [])
 
 
+@pytest.mark.long
 def test_a_definition_that_drops_a_field_keeps_its_column(stored: World, tmp_path: Path) -> None:
     played = stored.copied(tmp_path / "copy")
     played = _grown(played, _SCHEMA.replace(", price DECIMAL(6,2)", ""))
@@ -212,6 +213,7 @@ def test_a_definition_that_drops_a_field_keeps_its_column(stored: World, tmp_pat
     assert read_ledger(played.lake, played.pipeline).balanced
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "schema",
     [
@@ -232,6 +234,7 @@ def test_a_definition_that_the_tables_cannot_hold_is_refused_and_changes_nothing
     assert versions(played.lake) == before
 
 
+@pytest.mark.long
 def test_strict_tables_follow_no_new_definition(spark: SparkSession, tmp_path: Path) -> None:
     played = world(spark, tmp_path, base=_BASE, event={"evolution": "strict"})
     played.land("a.jsonl", [_line(1)])

@@ -88,6 +88,7 @@ def test_an_absurd_time_moves_no_watermark_and_harms_nobody(edges: World) -> Non
     assert old["1900"] == future["2099"]
 
 
+@pytest.mark.long
 def test_an_event_older_than_the_calendar_of_most_tools_does_not_stop_the_stream(
     spark: SparkSession, tmp_path: Path
 ) -> None:

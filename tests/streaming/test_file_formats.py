@@ -45,7 +45,13 @@ _BROKEN = {
 }
 
 
-@pytest.mark.parametrize("format_", _WHOLE)
+@pytest.mark.parametrize(
+    "format_",
+    [
+        "parquet",
+        *[pytest.param(name, marks=pytest.mark.long) for name in _WHOLE if name != "parquet"],
+    ],
+)
 def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     spark: SparkSession, tmp_path: Path, format_: str
 ) -> None:
@@ -93,6 +99,7 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
     assert read(played.lake, "bronze.clickstream", "record_id") == []
 
 
+@pytest.mark.long
 def test_what_init_writes_for_parquet_runs_and_passes_its_own_test(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -56,6 +56,7 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     return made
 
 
+@pytest.mark.long
 def test_sketches_are_shown_as_numbers_that_are_near(played: World) -> None:
     exact = {
         (row[0], row[1]): (row[2], row[3], row[4])
@@ -79,6 +80,7 @@ def test_sketches_are_shown_as_numbers_that_are_near(played: World) -> None:
     assert totals == [("bot", 5), ("click", 5), ("purchase", 5), ("view", 5)]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("table", "end"),
     [
@@ -98,11 +100,13 @@ def test_final_rows_end_before_the_watermark_less_the_lateness(
     assert 0 < len(final) < len(ends)
 
 
+@pytest.mark.long
 def test_rows_without_an_end_are_never_final(played: World) -> None:
     with pytest.raises(UsageError, match=r"rows of gold\.totals never become final"):
         ask(played.lake, "SELECT * FROM gold.totals__final")
 
 
+@pytest.mark.long
 def test_only_gold_has_final_rows(played: World) -> None:
     with pytest.raises(UsageError, match="there is no table"):
         ask(played.lake, "SELECT * FROM silver.clickstream__final")

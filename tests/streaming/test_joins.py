@@ -71,6 +71,7 @@ def pairs(clicks: World) -> list[tuple[Any, ...]]:
     return read(clicks.lake, "gold.click_to_order", "click, bought")
 
 
+@pytest.mark.long
 def test_whichever_side_comes_first_the_rows_are_the_same(shop: tuple[World, World]) -> None:
     clicks, orders = shop
     orders.land("0.jsonl", [bought(0, 10), bought(1, 50)])
@@ -122,6 +123,7 @@ def test_final_rows_wait_for_the_slower_side(shop: tuple[World, World]) -> None:
     assert ask(clicks.lake, final).rows == (("c0",),)
 
 
+@pytest.mark.long
 def test_a_side_that_is_not_there_yet_is_named(shop: tuple[World, World]) -> None:
     clicks, _ = shop
     clicks.land("0.jsonl", [clicked(0, 5)])

@@ -107,6 +107,7 @@ def test_a_run_that_waited_long_enough_ends_by_name_and_the_next_repeats_its_bat
     assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
 
 
+@pytest.mark.long
 def test_a_pattern_takes_new_topics_and_new_partitions(
     spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:
@@ -123,7 +124,9 @@ def test_a_pattern_takes_new_topics_and_new_partitions(
     assert [row[0] for row in read(orders.lake, "bronze.clicks", "record_id")] == sorted(held)
 
 
-@pytest.mark.parametrize("starting", ["latest", "2999-01-01T00:00:00Z"])
+@pytest.mark.parametrize(
+    "starting", ["latest", pytest.param("2999-01-01T00:00:00Z", marks=pytest.mark.long)]
+)
 def test_what_came_before_the_start_is_left_and_a_topic_that_was_deleted_is_named(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, starting: str
 ) -> None:
@@ -153,6 +156,7 @@ def test_what_came_before_the_start_is_left_and_a_topic_that_was_deleted_is_name
         running._offsets(0, [])
 
 
+@pytest.mark.long
 def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:

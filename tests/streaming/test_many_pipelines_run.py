@@ -17,6 +17,7 @@ from tidelake.ledger.query import ask_for_user
 from tidelake.ledger.terms import read_ledger
 
 
+@pytest.mark.long
 def test_a_selection_runs_inputs_first_and_a_failure_stops_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -140,6 +141,7 @@ def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: Worl
     _assert_exact(grown)
 
 
+@pytest.mark.long
 def test_a_run_that_dies_while_it_fills_begins_anew(grown: World) -> None:
     grown.land("2.jsonl", _lines(2))
     with _dying_at_append(1, after=False):
@@ -262,6 +264,7 @@ def test_one_table_is_computed_anew_and_rolled_back_alone(filled: World, tmp_pat
     _assert_sound(back, _MINUTES, _EVER)
 
 
+@pytest.mark.long
 def test_a_table_that_is_computed_anew_within_a_batch_joins_its_retry(
     filled: World, tmp_path: Path
 ) -> None:
@@ -286,6 +289,36 @@ def test_a_table_that_is_computed_anew_within_a_batch_joins_its_retry(
     _assert_sound(new, silent, _MINUTES)
 
 
+@pytest.mark.long
+def test_a_table_that_was_removed_and_is_added_again_is_filled_again(
+    filled: World, tmp_path: Path
+) -> None:
+    made = filled.copied(tmp_path / "copy")
+    minutes = made.lake.gold("by_minutes").path
+    assert isinstance(minutes, Path)
+    copied = shutil.copytree(minutes, tmp_path / "by_minutes")
+    less = made.redefined(gold=[_MINUTES])
+    less.land("2.jsonl", _lines(2))
+    less.run()
+    again = less.redefined(gold=[_EVER, _MINUTES])
+    assert tables_to_fill(again.lake, again.pipeline) == ("gold.ever",)
+    assert _standings(again)["gold.ever"] == "new"
+    assert read_status(again.lake, again.pipeline).hops[-1].batch == 2
+    before = versions(again.lake)["gold.by_minutes"]
+    assert [line.split(":")[0] for line in again.run()] == [
+        "gold    gold.ever filled from silver as of batch 2"
+    ]
+    assert versions(again.lake)["gold.by_minutes"] == before
+    _assert_sound(again, _EVER, _MINUTES)
+
+    # A table that the newest batch filled is an older copy, and is not written over.
+    shutil.rmtree(minutes)
+    copied.rename(minutes)
+    with pytest.raises(GenerationError, match=r"gold\.by_minutes is at batch 1.* older copy"):
+        again.run(hops=["gold"])
+
+
+@pytest.mark.long
 def test_a_rollback_of_all_tables_empties_one_that_was_added_since(
     filled: World, tmp_path: Path
 ) -> None:

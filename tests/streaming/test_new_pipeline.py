@@ -57,6 +57,7 @@ def test_a_new_pipeline_passes_its_own_test(
     assert spark.sql("SELECT 1").count() == 1
 
 
+@pytest.mark.long
 def test_a_new_dimension_of_change_events_passes_its_own_test(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -110,6 +110,7 @@ def test_a_run_on_a_store_gives_the_tables_of_a_run_on_a_disk(twins: Twins) -> N
     twins.assert_balanced()
 
 
+@pytest.mark.long
 def test_the_next_run_takes_what_is_new_and_asks_for_no_commit_again(twins: Twins) -> None:
     twins.land("e.jsonl", [click(number, minute=5100 + number) for number in range(100, 110)])
     twins.run()
@@ -137,6 +138,7 @@ def test_sql_reads_the_store_with_the_same_answers(
     assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
 
 
+@pytest.mark.long
 def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins: Twins) -> None:
     checkpoint = twins.stored.lake.checkpoints("clickstream", "bronze") / "g1"
     kept = {key: (checkpoint / key).read_text() for key in ("metadata",)}

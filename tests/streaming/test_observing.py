@@ -155,6 +155,7 @@ def test_lineage_tells_of_every_hop_with_its_columns(two_runs: dict[str, Any]) -
     assert columns["event_time"] == "timestamp" and columns["value"] == "decimal(18,2)"
 
 
+@pytest.mark.long
 def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
     spark: SparkSession, tmp_path: Path
 ) -> None:

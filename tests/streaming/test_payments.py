@@ -134,6 +134,7 @@ def generated(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
     return played
 
 
+@pytest.mark.long
 def test_every_known_fraud_is_found_and_nothing_is_lost(generated: World) -> None:
     cases: dict[str, set[str]] = {}
     for file in sorted(generated.landing.iterdir()):
@@ -150,6 +151,7 @@ def test_every_known_fraud_is_found_and_nothing_is_lost(generated: World) -> Non
     assert books.gold["card_hours"].expected == books.gold["card_hours"].counted
 
 
+@pytest.mark.long
 def test_alerts_verify_and_the_oracle_agrees(generated: World) -> None:
     assert told(generated) == expected(generated)
     for target in targets_of(generated.lake, generated.pipeline):

@@ -145,6 +145,7 @@ def values_by_key(found: Iterable[tuple[str, dict[str, Any], bytes]]) -> dict[st
     return dict(by_key)
 
 
+@pytest.mark.long
 def test_a_consumer_that_applies_the_records_has_the_table(played: World, kafka: Kafka) -> None:
     topic, table = topic_of(played), played.lake.table(_VISITS)
     said = go(played, hops=["gold"])[-1]
@@ -234,6 +235,7 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
     assert_same(played, kafka)
 
 
+@pytest.mark.long
 def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

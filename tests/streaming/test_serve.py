@@ -192,6 +192,7 @@ def test_every_attack_is_refused_also_from_two_sessions_at_once(
     assert sum("this server only reads" in text for text in told) > len(told) / 2
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("settings", "statement"), SETTINGS)
 def test_settings_that_a_connection_brings_along_have_no_effect(
     jdbc: Clients, scene: Scene, settings: dict[str, str], statement: str

@@ -104,6 +104,7 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert versions(played.lake) == before
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("command", "key", "told"),
     [
@@ -145,6 +146,7 @@ def test_a_dry_run_changes_nothing(
     assert written_at() == before
 
 
+@pytest.mark.long
 def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World) -> None:
     played = _without_suite(played)
     before = versions(played.lake)

@@ -80,6 +80,7 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
     assert len({row[0] for row in read(lake, "bronze.other", "record_id")}) == 6
 
 
+@pytest.mark.long
 def test_a_table_of_a_catalog_is_a_source_and_a_missing_one_is_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -105,6 +106,7 @@ def test_a_table_of_a_catalog_is_a_source_and_a_missing_one_is_refused(
             spark.sql("DROP SCHEMA landed CASCADE")
 
 
+@pytest.mark.long
 def test_the_rate_source_counts_on_from_run_to_run(
     spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path
 ) -> None:
@@ -123,6 +125,7 @@ def test_the_rate_source_counts_on_from_run_to_run(
     assert read_ledger(lake, pipeline).balanced
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("kind", "limit", "taken"),
     [
@@ -158,7 +161,8 @@ def test_a_batch_takes_so_many_files_or_bytes_and_its_first_file_whole(
     assert [count for count in rows if count] == taken
 
 
-@pytest.mark.parametrize("on", ["disk", pytest.param("store", marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("on", ["disk", "store"])
 def test_the_folders_of_a_pipeline_come_and_go_and_each_line_is_ingested_once(
     spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path, s3: Store, on: str
 ) -> None:

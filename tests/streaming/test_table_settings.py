@@ -38,6 +38,7 @@ def kept_by(one: World) -> dict[str, str]:
     return {key: found[key] for key in ("team", "tier", _RETENTION) if key in found}
 
 
+@pytest.mark.long
 def test_properties_follow_the_file_through_create_change_promote_and_rollback(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -104,6 +105,7 @@ def views(spark: SparkSession) -> list[str]:
     return sorted(row["viewName"] for row in found)
 
 
+@pytest.mark.long
 def test_views_of_a_catalog_hide_and_show_the_last_epoch(
     spark: SparkSession, tmp_path: Path, environment: Environment
 ) -> None:

@@ -114,6 +114,7 @@ def _go(run: Run) -> None:
     run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
 
 
+@pytest.mark.long
 def test_its_columns_are_judged_stored_summed_and_verified(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -100,6 +100,7 @@ def _wrong(tables: Iterable[Judged]) -> dict[str, list[tuple[str, list[str]]]]:
     }
 
 
+@pytest.mark.long
 def test_tables_that_nobody_touched_are_equal_also_after_a_compaction(played: World) -> None:
     for table in played.lake.existing():
         DeltaTable.forPath(played.spark, str(table.path)).optimize().executeCompaction()

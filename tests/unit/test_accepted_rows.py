@@ -11,10 +11,11 @@ from delta.tables import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.pipelines import shop
 from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
 from tidelake.runtime import accepted_rows
-from tidelake.runtime.accepted_rows import FilesInScope
+from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.silver.driver_dedup import ACCEPTED
 from tidelake.silver.row_sets import Numbers, may_have_hash
 from tidelake.silver.scope import DedupScope, united, with_id_hash
@@ -273,3 +274,21 @@ def test_spark_names_a_file_that_is_gone(spark: SparkSession, table: Table) -> N
     assert afresh.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     with pytest.raises(JavaError, match="FILE_NOT_EXIST"):
         afresh.rows(spark, scope(0)).collect()
+
+
+def test_late_rows_of_the_batch_itself_were_not_accepted_before_it(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """An interrupted attempt wrote them; both the driver and Spark pass over them."""
+    lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
+    silver, late = lake.silver("shop"), lake.late("shop")
+    for table, batch in ((silver, 0), (late, 0), (late, 1)):
+        rows = hashed(events(spark, batch + (table == late)))
+        rows = rows.withColumn("_batch", F.lit(batch).cast("bigint")).coalesce(1)
+        rows.write.format("delta").mode("append").save(str(table.path))
+    wanted = hashes_of(spark, "0-1", "1-1", "2-1")
+    for files in ({table.name: FilesInScope(table) for table in (silver, late)}, {}):
+        search = AcceptedRows(spark, pipeline, lake, 1, files=files)
+        found = search.with_hashes(scope(0), wanted)
+        assert found is not None
+        assert set(found.rows["event_id"].to_pylist()) == {"0-1", "1-1"}

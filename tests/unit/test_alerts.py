@@ -212,6 +212,25 @@ def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> N
     assert shop.judge(220, latency_seconds=60) == {}
 
 
+def test_without_gold_the_agreed_time_is_that_into_silver(shop: Shop) -> None:
+    shop.more = {"gold": []}
+    shop.bronze(0)
+    shop.silver(1)
+    shop.batches += 1
+    shop.bronze(100)
+    assert shop.judge(159, latency_seconds=60) == {}
+    found = shop.judge(161, latency_seconds=60)["latency_over_sla"]
+    assert (found.severity, found.hop, found.since) == ("critical", "silver", at(100))
+    assert "are not in silver yet after 61 seconds; the limit is 60 seconds" in found.message
+    shop.silver(200)
+    shop.batches += 1
+    found = shop.judge(201, latency_seconds=60)["latency_over_sla"]
+    assert "reached silver in 100 seconds" in found.message
+    shop.bronze(210)
+    shop.silver(211)
+    assert shop.judge(220, latency_seconds=60) == {}
+
+
 def test_a_commit_that_leaves_no_row_for_gold_is_not_late(shop: Shop) -> None:
     shop.batch(0)
     shop.bronze(100)

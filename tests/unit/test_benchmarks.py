@@ -86,9 +86,7 @@ def test_one_row_that_fails_does_not_keep_the_others_from_running(
 def test_the_page_tells_goals_sides_and_what_is_missing(tmp_path: Path, scripts: Path) -> None:
     reports, docs = tmp_path / "reports", tmp_path / "docs"
     plots = [lines("over batches", {"seconds": [(0, 1.0), (1, 2.0)]}, x="batch", y="s")]
-    steps = {f"step_{number}": number for number in range(9)}
-    details = {"plots": plots, "jobs": 4, "ms": {"wal": 7, "add": 9}, "steps": steps}
-    hand_in(report(details=details), reports / "P1.json")
+    hand_in(report(details={"plots": plots}), reports / "P1.json")
     (scripts / "notes").mkdir()
     (scripts / "notes" / "P1.md").write_text("By hand.\n")
     page = written(reports, docs, scripts).read_text()
@@ -96,11 +94,8 @@ def test_the_page_tells_goals_sides_and_what_is_missing(tmp_path: Path, scripts:
     assert f"| [P1](#p1) | {told}" in page
     assert "| [P1](#p1) | p95 | ≤ 5 s | **4** s | met, 20% under |" in page
     assert "| P10 | not measured in this run |" in page
-    assert "| silver | 3 | 2 | 4 | 3 |" in page
     assert "One `thing`." in page and "Usage" not in page
-    assert "By hand." in page and "| jobs | 4 |" in page
-    assert "| ms | wal 7, add 9 |" in page
-    assert "| steps | |\n|---|---|\n| step 0 | 0 |" in page
+    assert "By hand." in page
     pictures = {"goals.svg", "P1.svg", "P1-1.svg"}
     assert {path.name for path in (docs / "benchmarks").iterdir()} == pictures | {"P1.json"}
     for name in pictures:

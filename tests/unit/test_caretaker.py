@@ -25,7 +25,9 @@ with a_broker(Path(sys.argv[1])) as kafka:
 """
 
 
-@pytest.mark.parametrize("end", ["a test fails", "paused and killed"])
+@pytest.mark.parametrize(
+    "end", [pytest.param("a test fails", marks=pytest.mark.long), "paused and killed"]
+)
 def test_no_broker_and_no_folder_outlive_a_session(tmp_path: Path, end: str) -> None:
     folder = tmp_path / "kafka"
     ended = subprocess.run(

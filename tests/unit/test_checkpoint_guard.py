@@ -9,6 +9,7 @@ import pytest
 
 from tests.unit.handmade import write_commit, write_offset
 from tidelake.delta.log import last_commit
+from tidelake.delta.positions import Position
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
@@ -51,6 +52,32 @@ def test_in_a_catalog_no_batch_may_end_inside_a_commit(tmp_path: Path) -> None:
 
     with pytest.raises(GenerationError, match="ends batch 4 inside a commit of bronze"):
         standing.planned(4, {})
+
+
+@pytest.mark.parametrize(
+    ("end", "is_refused"),
+    [
+        ((1, -1), True),
+        ((1, 0), False),
+        ((2, -1), False),
+        ((3, -1), False),
+        ((3, 0), True),
+        ((4, -1), True),
+    ],
+)
+def test_a_batch_ends_between_the_last_one_and_the_newest_commit(
+    tmp_path: Path, end: Position, is_refused: bool
+) -> None:
+    bronze = Lake(tmp_path).bronze("c")
+    for version in range(3):
+        write_commit(bronze, version, adds=[(1, True)])
+    write_offset(tmp_path, 4, {"reservoirVersion": end[0], "index": end[1]})
+    guard = CheckpointGuard(Fence("c", "silver", "g1"), tmp_path, (), {"bronze": bronze})
+    if not is_refused:
+        assert guard.planned(4, {"bronze": (1, 0)}) == {"bronze": end}
+        return
+    with pytest.raises(GenerationError, match=f"ends batch 4 at version {end[0]} of bronze.c"):
+        guard.planned(4, {"bronze": (1, 0)})
 
 
 @pytest.fixture

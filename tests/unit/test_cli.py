@@ -411,6 +411,35 @@ def test_what_was_generated_is_told_to_machines(
     assert f"--source '{target}' --root {tmp_path / 'lake'}" in captured.err
 
 
+def test_a_dry_run_lists_what_would_be_generated_and_writes_nothing(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    target = tmp_path / "landing"
+    arguments = ["generate", "products", "--to", str(target), "--root", str(tmp_path / "lake")]
+    assert run_command(app, [*arguments, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dry_run"] and told["paths"]
+    assert list(tmp_path.iterdir()) == []
+
+    assert run_command(app, arguments) == 0
+    assert told["paths"] == sorted(map(str, target.iterdir()))
+    # Another call writes none of them again.
+    Path(told["paths"][0]).unlink()
+    capsys.readouterr()
+    assert run_command(app, [*arguments, "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == told["paths"][:1]
+    assert "Nothing was written." in captured.err
+    # What a call would refuse, its dry run refuses.
+    Path(told["paths"][1]).write_text("other\n")
+    assert run_command(app, [*arguments, "--dry-run"]) == 2
+    capsys.readouterr()
+    to = "kafka://127.0.0.1:1/t"
+    assert run_command(app, ["generate", "products", "--to", to, "--dry-run"]) == 0
+    captured = capsys.readouterr()
+    assert (captured.out, f"would be written to {to}" in captured.err) == ("", True)
+
+
 def test_what_went_into_a_topic_is_told_without_files(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -217,7 +218,8 @@ def test_the_command_refuses_what_stands_in_no_epoch(
     sql = ["sql", "SELECT * FROM gold.news", "--consistent", "--root", str(lake.root)]
     assert run_command(app, sql) == 2
     captured = capsys.readouterr()
+    command = f"tidelake run press --root {shlex.quote(str(lake.root))}"
     assert (captured.out, captured.err) == (
         "",
-        "tidelake: no epoch holds gold.news yet. Close one with: tidelake run press\n",
+        f"tidelake: no epoch holds gold.news yet. Close one with: {command}\n",
     )

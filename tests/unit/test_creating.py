@@ -61,6 +61,28 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     assert wheel in Path("requirements.txt").read_text().splitlines()
 
 
+@pytest.mark.parametrize("options", [[], ["--bundle-template"]], ids=["project", "template"])
+def test_a_dry_run_lists_the_files_of_a_project_and_writes_none(
+    folder: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    arguments = ["new", "shop", *options]
+    before = sorted(folder.rglob("*"))
+    assert run_command(app, [*arguments, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert run_command(app, [*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().err
+    assert sorted(folder.rglob("*")) == before
+
+    assert run_command(app, [*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told | {"dry_run": False}
+    made = sorted(str(one) for one in Path("shop").rglob("*") if one.is_file())
+    assert sorted(told["files"]) == made
+    assert shown.endswith("Nothing was written.\n")
+    assert [line for line in shown.splitlines() if line.startswith("Would write")] == [
+        f"Would write {path}" for path in told["files"]
+    ]
+
+
 def test_a_project_without_a_sample_needs_none_of_the_packages_of_local(folder: Path) -> None:
     program = (
         "import sys\n"

@@ -170,6 +170,30 @@ def test_every_error_of_every_file_is_printed_with_its_place(
     assert "there is no pipeline 'nope'" in nope["errors"][0]["message"]
 
 
+@pytest.mark.parametrize("text", ["root: [\n", "rot: /lake\n", "root: l\nsecrets: {a: env:A}\n"])
+def test_a_broken_environment_is_a_finding_of_its_own_file(
+    folder: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    write(folder / "orders.yml", single("orders"))
+    write(folder / "shop.yml", single("shop", dedup={"ttl": "soon"}))
+    (folder.parent / "environments").mkdir()
+    (folder.parent / "environments" / "local.yml").write_text(text)
+    for names in (["orders", "shop"], ["--all"]):
+        code, out, _ = _run(capsys, "validate", *names)
+        assert code == 2
+        lines = [line for line in out.splitlines() if not line.startswith("  - ")]
+        assert lines[:2] == [f"orders: ok ({folder}/orders.yml)", "shop: 1 error"]
+        assert [line.partition(":")[0] for line in lines[2:]] == ["environment local"]
+    code, out, err = _run(capsys, "validate", "orders", "--resolved")
+    assert (code, out, "environment local: " in err) == (2, "", True)
+    assert _run(capsys, "fmt", "orders")[0] == 0
+    code, out, _ = _run(capsys, "fmt", "--check")
+    assert (code, f"environment {folder.parent}/environments/local.yml: " in out) == (2, True)
+    # Any other command needs it, and a name that is none is a slip.
+    assert _run(capsys, "list")[0] == 2
+    assert _run(capsys, "validate", "orders", "--env", "nope")[0] == 2
+
+
 _FILES = ("orders.yml", "orders.yml", "shop.yml")
 
 

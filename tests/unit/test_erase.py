@@ -117,7 +117,7 @@ def test_a_hash_of_a_subject_tells_it_from_others_and_does_not_hold_it() -> None
 
 
 def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_commands(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = Lake(tmp_path)
     use = {"dimensions": [["dim.users", 3, 0]], "counts": [], "taken": {}, "partitions": {}}
@@ -138,6 +138,8 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
     mine.pipeline.published = {"gold.mine": SimpleNamespace(topic="mine")}
 
+    mine.spark = None
+    monkeypatch.setattr(erase, "asks_brokers", lambda _: True)
     told = {one.where: one.remedy for one in _others(lake, mine)}
 
     assert told == {
@@ -147,3 +149,7 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
         "gold of shop": "tidelake repair shop --hop gold",
         "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }
+    # A topic of the same name would be taken for the old one there.
+    monkeypatch.setattr(erase, "asks_brokers", lambda _: False)
+    told = {one.where: one.remedy for one in _others(lake, mine)}
+    assert told["topic mine"].startswith("write another topic in the pipeline file, then delete")

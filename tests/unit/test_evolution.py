@@ -193,7 +193,7 @@ def test_one_refused_difference_refuses_all_and_changes_nothing(
         "  - gone: stored string, defined nothing",
         "  - s: stored smallint, defined string",
         "Restore the definition, or rebuild the tables from bronze under the new one with: "
-        "tidelake backfill run, then promote",
+        "tidelake backfill run PIPELINE, then promote",
     ]
     assert newest_version(table) == before
     assert dict(stored(spark, table).dtypes)["id"] == "int"

@@ -10,6 +10,7 @@ import pytest
 
 from tests.unit.handmade import write_batches, write_checkpoint, write_commit
 from tidelake.delta.log import last_commit
+from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
 from tidelake.runtime.checkpoints import Fence, open_generation
@@ -208,6 +209,59 @@ def test_a_table_that_a_rollback_emptied_is_filled_unless_rows_were_added_since(
     assert "gold.other is at batch -1" in refused(lake, totals, other)
 
 
+def _write_batch(table: Table, batch: int, *filled: Table) -> None:
+    """Write a batch's commit, which names the tables that the batch fills."""
+    note = {"generation": "g1", "batch": batch, "tables": [one.name for one in filled]}
+    write_commit(table, batch + 1, note=note)
+
+
+def test_a_table_that_is_added_again_is_filled_and_an_older_copy_is_not(
+    lake: Lake, totals: Table
+) -> None:
+    other, third = lake.gold("other"), lake.gold("third")
+    tables = (other, totals, third)
+    for table in tables:
+        write_batches(table, 1)
+    for batch in (2, 3):
+        _write_batch(totals, batch, totals, other)
+    checkpoint(lake, planned=3, committed=3)
+    _write_batch(other, 2, totals, other)
+    # The newest batch filled the other table, and not the third.
+    assert "gold.other is at batch 2, its checkpoint at 3" in refused(lake, *tables)
+
+    _write_batch(other, 3, totals, other)
+    found = opened(lake, *tables)
+    assert (found.unfilled, found.closed) == (("gold.third",), 3)
+    assert slowest_of([third, totals]) == totals
+    # The one that is filled first says nothing of the others.
+    note = {"generation": "g1", "batch": 3, "rebuilt": True}
+    write_commit(other, 5, note=note)
+    assert opened(lake, *tables).unfilled == ("gold.third",)
+
+
+def test_a_table_of_another_pipeline_is_not_filled(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 1)
+    checkpoint(lake, planned=1, committed=1)
+    mine = {"generation": "g1", "batch": 1, "pipeline": "shop", "tables": ["gold.totals"]}
+    write_commit(totals, 3, note=mine)
+    other = lake.gold("other")
+    theirs = {"generation": "g7", "batch": 1, "pipeline": "till", "tables": ["gold.other"]}
+    for second in (2, 4):
+        write_commit(other, 0, note=theirs, second=second)
+        assert "the tables are of generations g1 and g7" in refused(lake, totals, other)
+
+
+def test_a_table_that_is_added_again_after_a_repair_is_filled(lake: Lake, totals: Table) -> None:
+    write_batches(totals, 1)
+    note = {"generation": "g2", "batch": 1, "tables": ["gold.totals"]}
+    write_commit(totals, 3, note=note)
+    write_batches(lake.gold("other"), 1)
+    checkpoint(lake, planned=1, committed=1, generation="g2")
+
+    found = opened(lake, lake.gold("other"), totals)
+    assert (found.generation, found.unfilled) == ("g2", ("gold.other",))
+
+
 @pytest.mark.parametrize(
     "back_to",
     [{"version": "2", "timestamp": None}, {"version": None, "timestamp": "2024-01-01 00:00:02"}],
@@ -274,3 +328,13 @@ def test_a_table_without_any_note_is_refused(totals: Table) -> None:
 
     with pytest.raises(GenerationError, match=f"lost its commit metadata.*{REPAIR}"):
         FENCE.admits(totals, last_commit(totals), 0)
+
+
+def test_a_retried_batch_with_another_end_is_refused(totals: Table) -> None:
+    note = {"generation": "g1", "batch": 3, "until": {"silver": [5, -1]}}
+    write_commit(totals, 0, note=note)
+    last = last_commit(totals)
+
+    assert FENCE.admits(totals, last, 3, {"silver": (5, -1)}) is None
+    with pytest.raises(GenerationError, match=f"holds batch 3 with other rows.*{REPAIR}"):
+        FENCE.admits(totals, last, 3, {"silver": (4, -1)})

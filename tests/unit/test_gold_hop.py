@@ -115,6 +115,28 @@ def test_a_table_that_reads_a_new_input_is_refused(tmp_path: Path) -> None:
         opened(tmp_path, joins=[_JOIN])
 
 
+def test_a_checkpoint_at_another_position_than_the_table_is_refused(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    earlier = {"reservoirVersion": 4, "index": -1, "reservoirId": "silver"}
+    write_offset(lake.checkpoints("shop", "gold") / "g1", 3, earlier)
+    why = "its checkpoint is at version 4 of silver.shop, but batch 3 ended at version 5"
+    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
+        GoldHop(hop.run, creates=False)
+
+
+def test_rows_that_were_taken_out_of_silver_refuse_the_hop(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    silver = lake.silver("shop")
+    write_commit(silver, 6, operation="DELETE")
+    log = silver.path / "_delta_log" / f"{6:020}.json"
+    log.write_text(log.read_text() + '{"remove": {"path": "x", "dataChange": true}}\n')
+    why = "version 6 of silver.shop deleted or replaced rows that hop gold may have read"
+    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
+        GoldHop(hop.run, creates=False)
+
+
 def test_a_join_that_is_written_above_others_continues(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     write_silver(lake, 0)

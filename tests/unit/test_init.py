@@ -251,6 +251,25 @@ def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str
     ]
 
 
+def test_a_dry_run_lists_the_files_and_writes_none(capsys: pytest.CaptureFixture[str]) -> None:
+    events([order(n) for n in range(60)])
+    Path(".gitignore").write_text("*.log\n")
+    arguments = ["init", "shop", "--source", "events", "--yes"]
+    assert run_command(app, [*arguments, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["dry_run"]
+    assert run_command(app, [*arguments, "--dry-run"]) == 0
+    shown = capsys.readouterr().err
+    assert sorted(path.name for path in Path().iterdir()) == [".gitignore", "events"]
+    assert Path(".gitignore").read_text() == "*.log\n"
+
+    assert run_command(app, [*arguments, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == told | {"dry_run": False}
+    named = [line for line in shown.splitlines() if line.startswith("Would write ")]
+    assert named == [f"Would write {path}" for path in told["files"]]
+    assert shown.endswith("Nothing was written.\n")
+
+
 @pytest.mark.parametrize("there", [True, False])
 def test_what_comes_next_can_be_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], there: bool

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
 from tidelake.config.addresses import Address, address_of, is_address
-from tidelake.errors import UsageError
+from tidelake.errors import SourceError, UsageError
 from tidelake.kafka import client
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.topic_offsets import differs, planned_offsets
@@ -30,6 +30,20 @@ def test_records_that_are_gone_always_stop_a_stream_and_aborted_ones_are_not_rea
     assert told["kafka.isolation.level"] == "read_committed"
     assert (told["subscribe"], told["startingOffsets"]) == ("clicks", "earliest")
     assert "maxOffsetsPerTrigger" not in told
+
+
+def test_the_brokers_may_be_a_reference_whose_value_is_not_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    source = _source(bootstrap="env:BROKERS")
+    monkeypatch.setenv("BROKERS", "127.0.0.1:1")
+    assert options_of(source)["kafka.bootstrap.servers"] == "127.0.0.1:1"
+    with pytest.raises(SourceError, match=r"\(env:BROKERS: .*Check source\.bootstrap") as refused:
+        client.refuse_unreachable(source.bootstrap)
+    assert "127.0.0.1" not in str(refused.value)
+    monkeypatch.delenv("BROKERS")
+    with pytest.raises(UsageError, match="the variable BROKERS, which is not set"):
+        options_of(source)
 
 
 def test_a_batch_waits_for_its_broker_for_a_minute() -> None:

@@ -11,9 +11,9 @@ from threading import Timer
 import pytest
 
 from tidelake.config import Environment
-from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.locks import HopLocks, hold, hold_hops
 from tidelake.delta.tables import lake_of
-from tidelake.errors import LockedError, NoLocksError
+from tidelake.errors import LeaseLostError, LockedError, NoLocksError, RefusedError
 
 
 def test_a_second_holder_is_refused_with_the_first_ones_process(tmp_path: Path) -> None:
@@ -130,3 +130,45 @@ def test_a_holder_that_has_not_written_its_name_yet_is_waited_for(
 def test_two_folders_are_held_side_by_side_and_made_where_missing(tmp_path: Path) -> None:
     with hold(tmp_path / "a" / "gold", "shop"), hold(tmp_path / "a" / "silver", "shop"):
         assert (tmp_path / "a" / "silver" / ".lock").exists()
+
+
+def test_no_step_begins_once_a_lock_is_lost() -> None:
+    lost: list[str] = []
+
+    def check() -> None:
+        if lost:
+            raise LeaseLostError("shop, hop gold,", "s3://lake/.lock")
+
+    locks = HopLocks("tidelake repair shop --hop gold", [lambda: None, check])
+    locks.step("empty gold.a")
+    lost.append("the lease")
+    with pytest.raises(LeaseLostError) as told:
+        locks.step("empty gold.b")
+    assert str(locks.lost(told.value)).endswith(
+        "Done: empty gold.a. Not begun: empty gold.b. "
+        "Continue with: tidelake repair shop --hop gold"
+    )
+
+
+def test_what_was_interrupted_keeps_every_other_command_out(tmp_path: Path) -> None:
+    lake = lake_of(Environment(name="local", root=tmp_path))
+    erasure, swap = lake.erasure("shop"), lake.swap("shop")
+    for file in (erasure, swap):
+        file.parent.mkdir(parents=True)
+    erasure.write_text("{}")
+    with (
+        pytest.raises(RefusedError, match=r"an erasure of shop .*: tidelake erase shop"),
+        hold_hops(lake, "shop", ["bronze"]),
+    ):
+        pass
+    with hold_hops(lake, "shop", ["bronze"], resumes="erasure"):
+        erasure.unlink()
+    swap.write_text("promoting")
+    with (
+        pytest.raises(RefusedError, match=r"a swap of shop's tables .* backfill promote shop"),
+        hold_hops(lake, "shop", ["gold"]),
+    ):
+        pass
+    # Bronze is not swapped, and goes on.
+    with hold_hops(lake, "shop", ["bronze"]), hold_hops(lake, "shop", ["gold"], resumes="swap"):
+        pass

@@ -3,11 +3,25 @@
 from __future__ import annotations
 
 import json
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
 
+from tests.unit.handmade import write_commit
+from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import Commit
-from tidelake.delta.notes import FateCount, SilverNote, add_up, position, positions
+from tidelake.delta.notes import (
+    FateCount,
+    Final,
+    SilverNote,
+    add_up,
+    final_note,
+    position,
+    positions,
+    settled_until,
+)
 from tidelake.delta.positions import BEGINNING
+from tidelake.delta.tables import Lake
 from tidelake.fingerprints import EMPTY, Fingerprint
 from tidelake.ledger.commit_checks import Mark
 from tidelake.silver.watermark import PartitionProgress
@@ -71,3 +85,27 @@ def test_a_commit_knows_how_far_it_went_in_each_input() -> None:
     assert positions(noted) == {"bronze": (7, -1), "requeue": (0, -1)}
     assert (position(noted, "bronze"), position(noted, "silver")) == ((7, -1), BEGINNING)
     assert (positions(None), position(None, "bronze")) == ({}, BEGINNING)
+
+
+def test_rows_are_final_once_what_may_follow_their_end_is_late() -> None:
+    ends = FinalAfter("session_end", timedelta(minutes=30))
+    half_an_hour_before = Final("session_end", NOON - timedelta(minutes=30))
+    assert Final.of(commit(final_note(ends, NOON))) == half_an_hour_before
+    assert Final.of(commit(final_note(ends, None))) == Final("session_end", None)
+    assert Final.of(commit(final_note(None, NOON))) is None
+
+
+def test_what_is_settled_is_so_in_every_input_as_far_as_it_was_read(tmp_path: Path) -> None:
+    fast, slow, missing = (Lake(tmp_path).silver(name) for name in ("fast", "slow", "missing"))
+    hours = [NOON + timedelta(hours=hour) for hour in range(3)]
+    for table, batches in ((fast, (hours[0], hours[2])), (slow, (hours[1],))):
+        for batch, settled in enumerate(batches):
+            note = {"generation": "g1", "batch": batch, **replace(NOTE, settled=settled).to_json()}
+            write_commit(table, batch, note=note, adds=[(1, True), (1, True)])
+
+    assert settled_until([(fast, (2, -1))]) == hours[2]
+    assert settled_until([(fast, (2, -1)), (slow, (1, -1))]) == hours[1]
+    # A batch that was read in part may bring earlier events.
+    assert settled_until([(fast, (1, 0)), (slow, (1, -1))]) == hours[0]
+    assert settled_until([(fast, (2, -1)), (missing, BEGINNING)]) is None
+    assert settled_until([]) is None

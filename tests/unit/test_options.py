@@ -70,7 +70,10 @@ def test_each_command_that_changes_tables_has_a_dry_run_and_json() -> None:
     # The questions of init and new are about their guesses.
     assert asking == {*ASKING, "init", "new"}
     dry = {name for name, command in known.items() if "--dry-run" in _options_of(command)}
-    assert dry == {*CHANGING, "run"}
+    assert dry == {*CHANGING, "generate", "init", "new", "run"}
+    # Services print nothing on stdout, and a schema is JSON.
+    without = {name for name, command in known.items() if "--json" not in _options_of(command)}
+    assert without == {"fast run", "schema", "serve", "ui"}
 
 
 @pytest.mark.parametrize("command", CHANGING)
@@ -258,8 +261,17 @@ def test_a_dry_run_of_a_swap_names_the_versions(
 
     promoted = replace(built, stage="promoted", before={"gold.totals": 0})
     write_state(shop.lake, shop.pipeline, promoted)
-    assert dry_run("rollback")["tables"] == {"gold.totals": 0}
-    assert read_state(shop.lake, shop.pipeline) == promoted
+    found = dry_run("rollback")
+    assert found["tables"] == {"gold.totals": 0}
+    # They were added by the promotion, or since.
+    assert found["emptied"] == ["gold.takings_1m", "gold.visits"]
+    # Gold had not consumed all of silver, whose tables the promotion made.
+    whole = replace(promoted, start="bronze", gold_followed=False)
+    write_state(shop.lake, shop.pipeline, whole)
+    found = dry_run("rollback")
+    assert found["tables"] == dict.fromkeys(shop.pipeline.gold_names)
+    assert found["emptied"] == ["silver.shop", "silver.shop__quarantine", "silver.shop__late"]
+    assert read_state(shop.lake, shop.pipeline) == whole
 
 
 def test_a_gold_table_that_waits_to_be_filled_is_named(
@@ -336,4 +348,4 @@ def test_a_backfill_of_one_table_is_judged_before_spark_starts(
     assert json.loads(capsys.readouterr().out)["tables"] == {"gold.visits": 1}
 
     shutil.rmtree(shop.root / "gold" / "visits")
-    assert "gold.visits was never filled. Fill it with: tidelake run" in told("--table", "visits")
+    assert "gold.visits is not filled yet. Fill it with: tidelake run" in told("--table", "visits")

@@ -67,8 +67,8 @@ def test_beside_a_new_input_no_table_is_recomputed_alone(
     assert run_command(app, words) == 3
     told = capsys.readouterr().err
     assert f"gold.{table} cannot be recomputed alone: silver.orders is a new input" in told
-    assert "backfill run shop --from silver, then promote" in told
-    assert "repair shop --hop gold" in told
+    assert f"backfill run {shop.file} --from silver --root {shop.root}, then promote" in told
+    assert f"repair {shop.file} --hop gold --root {shop.root}" in told
 
 
 def test_check_names_a_new_input_before_a_changed_definition(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from pathlib import Path
 from types import SimpleNamespace
@@ -337,7 +337,10 @@ def told(pipeline: Pipeline, lake: Lake, rights: Sequence[tuple[str, str, str]])
     lines: list[str] = []
     answered = SimpleNamespace(sql=lambda _: SimpleNamespace(collect=lambda: list(rights)))
     spark, nowhere = cast(SparkSession, answered), Environment(name="x")
-    report_unmasked(Run(spark, pipeline, lake, nowhere, Progress(lines.append)))
+    run = Run(spark, pipeline, lake, nowhere, Progress(lines.append))
+    report_unmasked(run)
+    # A backfill runs each hop by itself, and a run has an observer of its own.
+    report_unmasked(replace(run, progress=replace(run.progress)))
     return lines
 
 

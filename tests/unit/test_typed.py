@@ -12,10 +12,11 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config.places import only_pipeline
 from tidelake.errors import UsageError
-from tidelake.typed import Typed, first_command
+from tidelake.typed import Typed, completing, first_command, runnable
 
-CLI = Path(__file__).parents[2] / "lib" / "tidelake" / "cli"
-OTHERS = {"broker.py"}  # A broker's commands go by --dir alone.
+LIBRARY = Path(__file__).parents[2] / "lib" / "tidelake"
+# Their commands are completed where they are printed: in the page's templates.
+OTHERS = {"facts.py", "typed.py"}
 
 
 @pytest.fixture
@@ -68,14 +69,46 @@ def test_a_command_names_others_with_its_own_options_and_the_file(
         assert expected.replace(" ", "") in told
 
 
-def test_no_command_names_another_without_the_options() -> None:
-    bare = re.compile(r"tidelake [a-z ]+\{")
+def test_no_message_names_a_command_without_the_options() -> None:
+    bare = re.compile(r"(?<!runnable\(f.)tidelake [a-z]+ ?[a-z]* \{")
     found = [
         file.name
-        for file in CLI.rglob("*.py")
+        for file in LIBRARY.rglob("*.py")
         if file.name not in OTHERS and bare.search(file.read_text(encoding="utf-8"))
     ]
     assert found == []
+
+
+@pytest.mark.parametrize(
+    ("command", "named"),
+    [
+        (["ledger"], "Fill them with: tidelake run {}"),
+        (["backfill", "rollback", "--dry-run"], "Begin one with: tidelake backfill run {}"),
+        (["sql", "SELECT * FROM gold.x"], "fill them with: tidelake "),
+        (["fate", "--event-id", "x"], "Fill them with: tidelake run {}"),
+    ],
+    ids=lambda one: one if isinstance(one, str) else " ".join(one),
+)
+def test_messages_of_all_rooms_carry_the_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str], named: str
+) -> None:
+    file = Shop(tmp_path / "other").file
+    root = tmp_path / "lake"
+    words = command if command[0] == "sql" else [*command, str(file)]
+    assert run_command(app, [*words, "--root", str(root), "--env", "local"]) == 2
+    told = capsys.readouterr().err
+    suggested = next(line for line in told.splitlines() if named.format(file) in line)
+    assert suggested.endswith(f" --root {root} --env local")
+    # The next command of the process has other options.
+    assert runnable("tidelake run", "shop") == "tidelake run shop"
+
+
+def test_a_pipeline_and_its_dimensions_go_by_the_paths_of_their_files(tmp_path: Path) -> None:
+    with completing(Typed(root="/lake", paths={"shop": "my pipes/shop.yml"})):
+        assert runnable("tidelake run", "shop", "--hop gold") == (
+            "tidelake run 'my pipes/shop.yml' --hop gold --root /lake"
+        )
+        assert runnable("tidelake run", "other") == "tidelake run other --root /lake"
 
 
 def test_a_pipeline_is_taken_without_a_name_only_if_it_is_the_only_one(own_conf: Path) -> None:

@@ -8,8 +8,10 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -18,7 +20,9 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.exits import say, say_next
-from tidelake.cli.init import create, inferring, plain_name, show
+from tidelake.cli.init import create, document_of, inferring, plain_name, show, show_files
+from tidelake.cli.options import as_json, unwritten
+from tidelake.cli.render import print_json
 from tidelake.config import Environment
 from tidelake.config.json_schema import FOLDERS, schema_of
 from tidelake.config.places import standard_environments
@@ -47,12 +51,16 @@ _PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
 @click.option("--name", help="Name of that pipeline.")
 @click.option("--bundle-template", is_flag=True, help="Make a template for databricks bundle init.")
 @inferring
+@unwritten
+@as_json
 def new(
     folder: Path,
     sample: str | None,
     name: str | None,
     bundle_template: bool,
     yes: bool,
+    dry_run: bool,
+    json_: bool,
     **choices: Any,
 ) -> None:
     """Create a project: a pipeline, tests, bundle and CI file."""
@@ -65,21 +73,45 @@ def new(
                 "a template has no sample: its projects begin with the example of tidelake new "
                 "DIR. Leave out --from and the options about a sample"
             )
-        _write_template(folder, **choices)
-        return
-    if sample is None and is_any_given:
+    elif sample is None and is_any_given:
         raise UsageError("options about a sample need one: tidelake new DIR --from SAMPLE")
-    is_asked = sample is not None and not yes and sys.stdin.isatty()
-    draft, written = _make(folder, project, sample, name, interactive=is_asked, **choices)
-    show(draft, written)
+    is_asked = sample is not None and not (yes or json_) and sys.stdin.isatty()
+    draft: Draft | None = None
+    written: list[str] = []
+    # A dry run makes the project elsewhere: what is in it does not depend on its place.
+    place: AbstractContextManager[str | None] = TemporaryDirectory() if dry_run else nullcontext()
+    with place as above:
+        made = Path(above) / "project" if above else folder
+        if bundle_template:
+            _write_template(made, **choices)
+        else:
+            draft, written = _make(made, project, sample, name, interactive=is_asked, **choices)
+        every = sorted(file for file in made.rglob("*") if file.is_file())
+    files = [str(folder / file.relative_to(made)) for file in every]
+    if json_:
+        about = document_of(draft, files) if draft else {"files": files}
+        print_json({"folder": str(folder), **about, "dry_run": dry_run})
+    elif draft:
+        show(draft, files if dry_run else written, dry_run=dry_run)
+    else:
+        show_files(files if dry_run else written, dry_run=dry_run)
+    if not (json_ or dry_run):
+        _say_next(folder, draft, is_inferred=sample is not None)
+
+
+def _say_next(folder: Path, draft: Draft | None, *, is_inferred: bool) -> None:
+    if draft is None:
+        say(f"Made a template in {folder}; its projects are those of tidelake new.")
+        say_next([f"databricks bundle init {shlex.quote(str(folder))}"])
+        return
     say(f"Made a project in {folder}; README.md says what each file is.")
-    if sample is not None and isinstance(draft.source, str):
+    if is_inferred and isinstance(draft.source, str):
         say(
             f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
             "such as ${root}/landing/" + draft.name
         )
-    commands = (f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), "pytest -q")
-    say_next(commands)
+    test = ["pytest -q"] if find_spec("pytest") else ["pip install pytest", "pytest -q"]
+    say_next([f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), *test])
 
 
 def _make(
@@ -134,8 +166,6 @@ def _write_template(folder: Path, **choices: Any) -> None:
             _write(place, text)
     schema = "databricks_template_schema.json"
     _write(folder / schema, (_SKELETON / schema).read_text(encoding="utf-8"))
-    say(f"Made a template in {folder}; its projects are those of tidelake new.")
-    say_next([f"databricks bundle init {shlex.quote(str(folder))}"])
 
 
 def _add_schemas(folder: Path) -> None:
@@ -177,7 +207,7 @@ def _is_any_given(context: click.Context) -> bool:
     return any(
         context.get_parameter_source(name) == given
         for name in context.params
-        if name not in ("folder", "sample", "yes", "bundle_template")
+        if name not in ("folder", "sample", "yes", "bundle_template", "dry_run", "json_")
     )
 
 

@@ -15,7 +15,7 @@ import click
 import yaml
 
 from tidelake.cli.exits import say
-from tidelake.cli.options import Place, as_json, located, placed
+from tidelake.cli.options import Place, as_json, located, on_files
 from tidelake.cli.render import print_json, print_line, print_table
 from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
@@ -27,8 +27,8 @@ from tidelake.config.pipeline import written_out
 from tidelake.config.places import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
-from tidelake.delta.log import last_commit, slowest_of
-from tidelake.delta.positions import unfilled_tables
+from tidelake.delta.log import last_commit
+from tidelake.delta.positions import slowest_of, unfilled_tables
 from tidelake.delta.tables import HOPS
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.folders import write_whole
@@ -46,7 +46,7 @@ _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta
 @click.option("--all", "all_", is_flag=True, help="All pipelines and all environments.")
 @click.option("--resolved", is_flag=True, help="Print definitions with all their values.")
 @as_json
-@placed
+@on_files
 def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
     """Check files of pipelines, offline; exit 2 if one is invalid."""
     names = chosen_names(pipelines, None, all_) if pipelines or all_ else [only_pipeline()]
@@ -64,9 +64,13 @@ def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Plac
         return str(find_file(name, "environment"))
 
     judged = [_judged("pipeline", name, load) for name in names]
-    if all_:
-        environments = names_in(conf_dir() / "environments")
-        judged += [_judged("environment", name, load_place) for name in environments]
+    environments = names_in(conf_dir() / "environments") if all_ else []
+    if where.is_broken:
+        environments = [*dict.fromkeys([*environments, where.environment.name])]
+    judged += [_judged("environment", name, load_place) for name in environments]
+    if where.is_broken:
+        # Their paths would be those of the environment that stands in for it.
+        definitions.clear()
     is_valid = not any(one["errors"] for one in judged)
     if where.json:
         for one in judged if resolved else ():
@@ -128,7 +132,7 @@ def schema(kind: FileKind) -> None:
 @click.argument("files", metavar="[PIPELINE|FILE]...", nargs=-1)
 @click.option("--check", is_flag=True, help="Change nothing; exit 3 if a file would change.")
 @as_json
-@placed
+@on_files
 def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
     """Format files of pipelines, suites, environments."""
     changed: list[str] = []
@@ -248,7 +252,8 @@ def list_pipelines(where: Place) -> None:
     columns = ["pipeline", "kind", "source", "tables", *HOPS]
     print_table(columns, rows, title=title)
     if where.lake.catalog is not None:
-        say("Last commits in a catalog are not read here; see tidelake status PIPELINE")
+        command = where.typed("tidelake status PIPELINE")
+        say(f"Last commits in a catalog are not read here; see {command}")
     for one in found:
         for table in one["to_fill"]:
             say(f"{table} is not filled yet: the next run of {one['pipeline']} fills it")

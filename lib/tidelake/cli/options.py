@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -14,11 +14,12 @@ import click
 
 from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
+from tidelake.config.environment import stand_in
 from tidelake.config.places import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
-from tidelake.errors import RefusedError, UsageError
+from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
 from tidelake.folders import refuse_unusable
-from tidelake.typed import Typed
+from tidelake.typed import Typed, completing
 
 Command = Callable[..., Any]
 
@@ -28,13 +29,15 @@ class Place:
     """The lake of a command, and the pipeline that it names.
 
     ``typed`` repeats that name, ``--conf``, ``--root`` and ``--env`` in suggested commands;
-    ``source`` replaces the pipeline file's source; ``json`` is ``--json``.
+    ``source`` replaces the pipeline file's source; ``json`` is ``--json``. ``is_broken``: the file
+    of the environment is invalid, and this one stands in for it; see :func:`placed`.
     """
 
     environment: Environment
     typed: Typed
     source: str | None = None
     json: bool = False
+    is_broken: bool = False
 
     @functools.cached_property
     def lake(self) -> Lake:
@@ -55,7 +58,12 @@ class Place:
 
     def load(self, name: str) -> Pipeline:
         """Load a pipeline by name or path."""
-        return load_pipeline(name, self.environment, source=self.source)
+        found = load_pipeline(name, self.environment, source=self.source)
+        if name != found.name:
+            # Neither it nor its dimensions need be found by name.
+            for one in (*found.dimensions.values(), found):
+                self.typed.paths[one.name] = name if one is found else one.file
+        return found
 
     def command(self, words: str, options: str = "") -> str:
         """Return another command on the same pipeline, as the user can run it."""
@@ -104,6 +112,10 @@ source_option = functools.partial(
 yes_option = click.option("--yes", is_flag=True, help="Do not ask before.")
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
+# For commands that write files or records, but change no table.
+unwritten = click.option(
+    "--dry-run", is_flag=True, help="List what would be written; write nothing."
+)
 
 
 def _name_to_change(_: click.Context, __: click.Parameter, name: str | None) -> str:
@@ -142,10 +154,11 @@ _conf = click.option(
 )
 
 
-def placed(command: Command) -> Command:
+def placed(command: Command, *, tolerates_broken: bool = False) -> Command:
     """Add ``--conf``, ``--root``, ``--env``; pass them as ``where``, with pipeline, source, JSON.
 
-    A root that cannot be used is refused only where the command opens the lake.
+    A root that cannot be used is refused only where the command opens the lake. With
+    ``tolerates_broken`` an invalid environment does not stop the command, which validates files.
     """
 
     @functools.wraps(command)
@@ -158,10 +171,24 @@ def placed(command: Command) -> Command:
         json_: bool = False,
         **options: Any,
     ) -> Any:
-        environment, typed = load_environment(env, root=root), Typed(root, env, pipeline, conf)
-        return command(where=Place(environment, typed, source, json_), **options)
+        is_broken = False
+        try:
+            environment = load_environment(env, root=root)
+        except (ConfigError, NotBuiltError):
+            if not tolerates_broken:
+                raise
+            environment, is_broken = stand_in(env, root), True
+        typed = Typed(root, env, pipeline, conf)
+        where = Place(environment, typed, source, json_, is_broken)
+        # Below the command line, a message may be about any pipeline.
+        with completing(replace(typed, called=None)):
+            return command(where=where, **options)
 
     return _conf(_root(_env(resolved)))
+
+
+# For commands on the files alone: they report a broken environment as they do any other file.
+on_files = functools.partial(placed, tolerates_broken=True)
 
 
 def located(command: Command) -> Command:

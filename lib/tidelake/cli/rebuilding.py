@@ -156,7 +156,7 @@ def _show_plan(start: Start, where: Place, table: str | None) -> None:
     state = read_state(where.lake, where.pipeline)
     if state is not None:
         say(f"The last backfill of {name} is {state.stage}.")
-    command = where.command("backfill run", table_option(table).strip())
+    command = where.command("backfill run", table_option(table))
     say(f"Live tables are not changed. Start with: {command}")
 
 
@@ -278,16 +278,12 @@ def promote(dry_run: bool, where: Place) -> None:
 def rollback(dry_run: bool, where: Place) -> None:
     """Restore the tables from before the promotion."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
-    from tidelake.replay.backfill import need_state  # noqa: PLC0415
+    from tidelake.replay.backfill import need_state, plan_rollback  # noqa: PLC0415
 
     if dry_run:
-        from tidelake.replay.table_backfill import can_restore  # noqa: PLC0415
-
         state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)
-        own, versions = state.table, dict[str, int | None](state.before)
-        if own and not can_restore(where.lake, where.pipeline, own, state.before[own]):
-            versions[own] = None
-        _show_swap(versions, "version restored", "Nothing was restored.", where)
+        versions, emptied = plan_rollback(where.lake, where.pipeline, state)
+        _show_swap(versions, "version restored", "Nothing was restored.", where, emptied=emptied)
         return
     with started(where) as context:
         state = replay.rollback(context)
@@ -298,14 +294,23 @@ def rollback(dry_run: bool, where: Place) -> None:
         )
 
 
-def _show_swap(versions: Mapping[str, int | None], what: str, note: str, where: Place) -> None:
-    """Print the version of each table; None for a table that is recomputed."""
+def _show_swap(
+    versions: Mapping[str, int | None],
+    what: str,
+    note: str,
+    where: Place,
+    *,
+    emptied: Sequence[str] = (),
+) -> None:
+    """Print the version of each table, None for one that is recomputed, and the emptied tables."""
     name = where.pipeline.name
-    if not where.printed({"pipeline": name, "dry_run": True, "tables": dict(versions)}):
+    found = {"pipeline": name, "dry_run": True, "tables": dict(versions), "emptied": emptied}
+    if not where.printed(found):
         rows = [
             [table, "none: recomputed from silver" if version is None else version]
             for table, version in versions.items()
         ]
+        rows += [[table, "none: emptied"] for table in emptied]
         print_table(["table", what], rows, title=f"Tables of {name}")
         say(note)
 

@@ -12,8 +12,8 @@ import click
 
 from tidelake.cli.exits import say, say_next
 from tidelake.cli.flow import run_pipeline
-from tidelake.cli.options import Place, as_json, located, placed, port_option
-from tidelake.cli.render import print_table
+from tidelake.cli.options import Place, as_json, located, placed, port_option, unwritten
+from tidelake.cli.render import print_line, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
 from tidelake.config.addresses import Address, address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
@@ -88,14 +88,18 @@ def demo(events: int | None, seed: int, where: Place) -> None:
 )
 @click.option("--events", type=click.IntRange(min=1), help="Number of records.")
 @_seed
+@unwritten
 @as_json
 @placed
-def generate(target: str, events: int | None, seed: int, where: Place) -> None:
+def generate(target: str, events: int | None, seed: int, dry_run: bool, where: Place) -> None:
     """Write an example pipeline's stream as JSON."""
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
 
     name = where.called
     count = events or _EVENTS.get(name, 0)
+    if dry_run:
+        _show_stream(name, target, count, seed, where)
+        return
     if is_address(target):
         summary = _produce_stream(name, address_of(target), events=count, seed=seed)
         written = f"{summary.records:,} records to {target}"
@@ -109,6 +113,30 @@ def generate(target: str, events: int | None, seed: int, where: Place) -> None:
     say(f"{written}. Run them with: {command}")
     if not where.printed({"pipeline": name, "to": target} | counts):
         print_table(["kind", "records"], sorted(summary.kinds.items()))
+
+
+def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Place) -> None:
+    """List the files that ``generate`` would write, or the records; write only temporary files."""
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
+    from tidelake.examples import missing_in  # noqa: PLC0415
+
+    paths: list[str] = []
+    with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
+        summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
+        if is_address(target):
+            # Refuses an address that is none.
+            address_of(target)
+        else:
+            content = {file.name: file.read_bytes() for file in sorted(Path(landing).iterdir())}
+            folder = named_folder(target)
+            paths = [str(folder / name) for name in missing_in(folder, content)]
+    document = {"pipeline": pipeline, "to": target, "records": summary.records}
+    if where.printed(document | {"kinds": summary.kinds, "paths": paths, "dry_run": True}):
+        return
+    for path in paths:
+        print_line(path)
+    files = "" if is_address(target) else f" in {len(paths)} files"
+    say(f"{summary.records:,} records{files} would be written to {target}. Nothing was written.")
 
 
 def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
@@ -151,10 +179,14 @@ def _broker_folder(folder: Path | None, where: Place) -> Path:
 @kafka.command()
 @port_option(default=9092, type=click.IntRange(0, 65535))
 @_folder
+@as_json
 @placed
 def up(port: int, folder: Path | None, where: Place) -> None:
     """Start a broker in the background; port 0: any free port."""
     broker = start_broker(_broker_folder(folder, where), port)
+    found = {"bootstrap": broker.bootstrap, "process": broker.process, "dir": str(broker.folder)}
+    if where.printed(found):
+        return
     say(
         f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
         f"Stop it with: tidelake kafka down --dir {broker.folder}"
@@ -163,9 +195,12 @@ def up(port: int, folder: Path | None, where: Place) -> None:
 
 @kafka.command()
 @_folder
+@as_json
 @placed
 def down(folder: Path | None, where: Place) -> None:
     """Stop the broker; its topics are kept."""
     kept = _broker_folder(folder, where)
     stopped = stop_broker(kept)
+    if where.printed({"stopped": stopped, "dir": str(kept)}):
+        return
     say(f"Stopped. Topics are kept in {kept}" if stopped else f"No broker runs in {kept}")

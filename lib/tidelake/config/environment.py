@@ -232,7 +232,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         ConfigError: The file is invalid; lists all violations.
         NotBuiltError: It has ``secrets``.
     """
-    name = name or os.environ.get("TIDELAKE_ENV") or "local"
+    name = _name_or_default(name)
     root = root or os.environ.get("TIDELAKE_ROOT")
     document = read_document(find_file(name, "environment"))
     raw: dict[str, Any] = dict(document.content)
@@ -271,6 +271,16 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
             "Write the reference, such as env:NAME, where the secret is used.",
         )
     return environment
+
+
+def stand_in(name: str | None, root: str | None) -> Environment:
+    """Return an environment of that name to validate other files in, if its own is invalid."""
+    place = root or os.environ.get("TIDELAKE_ROOT") or "lakehouse"
+    return Environment(name=_name_or_default(name), root=folder(place))
+
+
+def _name_or_default(name: str | None) -> str:
+    return name or os.environ.get("TIDELAKE_ENV") or "local"
 
 
 def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[Finding]:

@@ -161,7 +161,7 @@ class Alerts(Model):
 
     Attributes:
         lag_seconds: How long input may wait for a hop while the backlog does not shrink.
-        latency_seconds: How long a record may take from bronze into gold.
+        latency_seconds: How long a record may take from bronze into gold; without gold into silver.
         watermark_stuck: How long batches may have rows without the watermark advancing.
         batch_over_interval: How long the batches of a hop may keep exceeding their interval.
         quarantine_rate: The share of rows that may be quarantined.

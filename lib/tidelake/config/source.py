@@ -274,7 +274,7 @@ class KafkaSource(Model):
 
     Attributes:
         kind: ``kafka``.
-        bootstrap: ``host:port``, several separated by commas.
+        bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``.
         topic: The name of a topic, or a list of names; alternative to ``pattern``.
         pattern: A regular expression for the names of topics.
         starting: Where the first run begins: ``earliest``, ``latest`` or an instant.

@@ -31,6 +31,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import SchemaChangedError
 from tidelake.names import ID_HASH, quoted
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
+from tidelake.typed import runnable
 
 _SEARCHED_BY: dict[str, tuple[str, ...]] = {
     "bronze": ("source_timestamp", "ingested_at", "ingest_date"),
@@ -116,7 +117,8 @@ def ensure_table(
         None and there is no description to compare.
     """
     comments = meaning or standard_meaning(table.name)
-    stored = evolve(spark, table, schema, freedom) if table.exists else None
+    pipeline = str(note.get("pipeline", "PIPELINE"))
+    stored = evolve(spark, table, schema, freedom, pipeline) if table.exists else None
     if stored is None:
         created = commented(schema, comments)
         first = {**_properties(table, schema, searched_by), **(settings or {})}
@@ -207,10 +209,13 @@ def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> lis
     return result
 
 
-def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom) -> StructType:
+def evolve(
+    spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom, pipeline: str
+) -> StructType:
     """Evolve a stored table to the definition, or raise a SchemaChangedError and change nothing.
 
-    Returns the schema before the change.
+    Returns the schema before the change. The error names the command that rebuilds the tables of
+    ``pipeline``.
     """
     stored = load(spark, table).schema
     changes = differences(stored, wanted, freedom)
@@ -219,7 +224,7 @@ def evolve(spark: SparkSession, table: Table, wanted: StructType, freedom: Freed
         raise SchemaChangedError(
             f"{table.name} was written under another definition:\n" + "\n".join(refused) + "\n"
             "Restore the definition, or rebuild the tables from bronze under the new one with: "
-            "tidelake backfill run, then promote"
+            f"{runnable('tidelake backfill run', pipeline)}, then promote"
         )
     name = table.sql
     widened = [change for change in changes if change.verdict == "widened"]

@@ -31,6 +31,7 @@ from tidelake.delta.tables import Hop, Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError, NoLocksError, RefusedError
 from tidelake.folders import SCHEME, Folder
 from tidelake.object_store import client, named
+from tidelake.typed import runnable
 
 LEASE_SECONDS = 60.0
 _RENEWED_EVERY = 10.0
@@ -300,15 +301,17 @@ def _refuse_unfinished(
         raise RefusedError(
             f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
             "Resume it with the same subject: "
-            f"tidelake erase {pipeline} --subject COLUMN=VALUE"
+            + runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")
         )
     swapped = {"silver", "gold"} & set(hops)
     if resumes != "swap" and swapped and lake.swap(pipeline).exists():
-        rollback = f"tidelake backfill rollback {pipeline}"
-        promote = f"tidelake backfill promote {pipeline}, or roll it back: {rollback}"
-        remedy = f"Resume it: {rollback if rolls_back(lake, pipeline) else promote}"
+        remedy = rollback = runnable("tidelake backfill rollback", pipeline)
+        if not rolls_back(lake, pipeline):
+            promote = runnable("tidelake backfill promote", pipeline)
+            remedy = f"{promote}, or roll it back: {rollback}"
         raise RefusedError(
-            f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. {remedy}"
+            f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. "
+            f"Resume it: {remedy}"
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cached_property
@@ -31,6 +31,8 @@ _NOTE = "tidelake"
 CREATION, FIRST_GENERATION = -1, "g1"
 # Metadata key of a commit that replaced all rows of a table.
 REBUILT = "rebuilt"
+# Metadata key of a gold commit: the names of all tables that its batch fills.
+TABLES = "tables"
 # Metadata key of a commit that deletes rows for an erasure, or follows one: the erased rows.
 ERASED = "erased"
 
@@ -301,16 +303,6 @@ def batch_reached(table: Table) -> int:
     """Read the number of a table's last committed batch; -1 for none."""
     last = last_commit(table)
     return -1 if last is None else last.batch
-
-
-def slowest_of(tables: Sequence[Table]) -> Table | None:
-    """Return the table whose last batch is the oldest: it determines the progress of its hop.
-
-    Tables without a batch count only if none has one: otherwise they were added to the definition,
-    and the next run fills them.
-    """
-    filled = [table for table in tables if batch_reached(table) > CREATION]
-    return min(filled or tables, key=batch_reached, default=None)
 
 
 def oldest_version(table: Table) -> int:

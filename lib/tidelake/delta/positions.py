@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from urllib.parse import unquote
 
-from tidelake.delta.log import CREATION, REBUILT, Added, Commit, batch_reached, last_commit
+from tidelake.delta.log import CREATION, REBUILT, TABLES, Added, Commit, batch_reached, last_commit
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder
 
@@ -23,16 +23,51 @@ def rewritten_after(table: Table, position: Position) -> int | None:
 
 
 def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
-    """List the tables of a hop that hold no row and no batch, while others hold batches.
+    """List the tables of a hop that the next run fills from its inputs, while others hold batches.
 
-    They were added to the definition, deleted, or emptied by a rollback. A table without metadata
-    that holds rows is not among them, nor one that was RESTOREd to its creation: they would be
-    overwritten.
+    They hold no row and no batch: they were added to the definition, deleted, or emptied by a
+    rollback. Or they are behind, and the newest batch of the others did not fill them: they were
+    removed from the definition, and added again. A table without metadata that holds rows is not
+    among them, nor one that was RESTOREd: they would be overwritten.
     """
-    empty = {table: last_commit(table) for table in tables if batch_reached(table) == CREATION}
-    if len(empty) == len(tables):
+    last = {table: last_commit(table) for table in tables}
+    filled = {table: one for table, one in last.items() if one and one.batch > CREATION}
+    if not filled:
         return []
-    return [table for table, last in empty.items() if not bytes_between(table, _since(last))]
+    behind = _left_behind(filled)
+    return [
+        table
+        for table, one in last.items()
+        if table in behind or (table not in filled and not bytes_between(table, _since(one)))
+    ]
+
+
+def _left_behind(filled: Mapping[Table, Commit]) -> set[Table]:
+    """Find the tables that are not at the newest batch, because it did not fill them."""
+    if len({one.note.get("pipeline") for one in filled.values()}) > 1:
+        # Another pipeline fills one of them, and its batches are not of this one.
+        return set()
+    newest = max(filled.values(), key=lambda one: one.written_at)
+    batch = max(one.batch for one in filled.values() if one.generation == newest.generation)
+    reached = newest.generation, batch
+    closing = [one for one in filled.values() if (one.generation, one.batch) == reached]
+    # Commits of earlier versions do not say which tables their batch fills.
+    known = [set(one.note[TABLES]) for one in closing if TABLES in one.note]
+    return {
+        table
+        for table, one in filled.items()
+        if (one.generation, one.batch) != reached and any(table.name not in own for own in known)
+    }
+
+
+def slowest_of(tables: Sequence[Table]) -> Table | None:
+    """Return the table whose last batch is the oldest: it determines the progress of its hop.
+
+    Tables that the next run fills, or without a batch, count only if there are no others.
+    """
+    unfilled = unfilled_tables(tables)
+    filled = [one for one in tables if one not in unfilled and batch_reached(one) > CREATION]
+    return min(filled or tables, key=batch_reached, default=None)
 
 
 def _since(last: Commit | None) -> Position:

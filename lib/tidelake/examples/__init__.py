@@ -11,11 +11,19 @@ from collections import Counter
 from tidelake.errors import UsageError
 from tidelake.examples.clickstream import generate_clickstream, products
 from tidelake.examples.flights import airlines, generate_flights, planes
-from tidelake.examples.output import Generated, Say, in_pieces, json_line, land, silently
+from tidelake.examples.output import (
+    Generated,
+    Say,
+    in_pieces,
+    json_line,
+    land,
+    missing_in,
+    silently,
+)
 from tidelake.examples.payments import generate_payments
 from tidelake.folders import Folder
 
-__all__ = ["GENERATED", "Generated", "generate", "generate_flights"]
+__all__ = ["GENERATED", "Generated", "generate", "generate_flights", "missing_in"]
 
 _SEEDED = {"clickstream": generate_clickstream, "payments": generate_payments}
 _DIMENSIONS = {"products": products, "airlines": airlines, "planes": planes}

@@ -106,9 +106,23 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
     Raises:
         UsageError: A file exists with other content, or ``to`` is not a folder.
     """
+    missing = missing_in(to, files)
+    to.mkdir(parents=True, exist_ok=True)
+    newest = 0
+    for name in missing:
+        newest = _write(to / name, files[name], after=newest)
+        progress(f"wrote {name} ({len(files[name]):,} bytes)")
+    return Generated(len(files), len(missing), sum(kinds.values()), kinds)
+
+
+def missing_in(to: Folder, files: Mapping[str, bytes]) -> list[str]:
+    """List the files that a folder does not have yet, in order.
+
+    Raises:
+        UsageError: A file exists with other content, or ``to`` is not a folder.
+    """
     if to.exists() and not to.is_dir():
         raise UsageError(f"{to} is a file; give a folder to generate into")
-    to.mkdir(parents=True, exist_ok=True)
     present = {name: to / name for name in files if (to / name).exists()}
     changed = []
     for name, path in present.items():
@@ -122,12 +136,7 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
             f"{to} already holds {', '.join(changed[:_SHOWN])}{more} with other content, "
             "and a landed file is never changed; generate into another folder"
         )
-    newest = 0
-    for name, content in files.items():
-        if name not in present:
-            newest = _write(to / name, content, after=newest)
-            progress(f"wrote {name} ({len(content):,} bytes)")
-    return Generated(len(files), len(files) - len(present), sum(kinds.values()), kinds)
+    return [name for name in files if name not in present]
 
 
 def _write(path: Folder, content: bytes, *, after: int) -> int:

@@ -25,6 +25,7 @@ from tidelake.errors import MachineError, UsageError
 from tidelake.kafka import imported
 from tidelake.spark.jars import ensure_jars, read_lock
 from tidelake.spark.java import java_path
+from tidelake.typed import runnable
 
 _HOST = "127.0.0.1"
 _STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
@@ -206,7 +207,7 @@ def _java_command() -> list[str]:
     scala = (Path(pyspark.__file__).parent / "jars").glob("scala-library-*.jar")
     jars = [*ensure_jars(read_lock(conf_file(_JARS))), *scala]
     if java is None or not Path(java).exists():
-        raise MachineError("Java was not found. Check with: tidelake doctor")
+        raise MachineError(f"Java was not found. Check with: {runnable('tidelake doctor')}")
     return [java, *_HEAP, _QUIET, "-cp", os.pathsep.join(map(str, jars))]
 
 

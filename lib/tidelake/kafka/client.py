@@ -18,6 +18,7 @@ from tidelake.config.secrets import resolved
 from tidelake.errors import SourceError, TidelakeError
 from tidelake.kafka import imported
 from tidelake.kafka.topic_offsets import Offsets
+from tidelake.typed import runnable
 
 _SECONDS = 10.0
 _CONNECT_SECONDS = 3.0
@@ -38,7 +39,7 @@ def refuse_unreachable(bootstrap: str, *, key: str = "source.bootstrap") -> None
     if reasons:
         raise SourceError(
             f"no Kafka broker can be reached ({reasons}). Check {key}, "
-            "or start one on this machine: tidelake kafka up"
+            f"or start one on this machine: {runnable('tidelake kafka up')}"
         )
 
 

@@ -18,6 +18,7 @@ from tidelake.errors import SourceError, UsageError
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
+from tidelake.typed import runnable
 
 _RECENT = timedelta(hours=1)
 # Commits further apart are not consecutive batches of one run.
@@ -28,14 +29,17 @@ def require_tables(lake: Lake, pipeline: str) -> None:
     """Raise a UsageError if a pipeline has no tables under this root, as it has not run."""
     if not lake.bronze(pipeline).exists:
         raise UsageError(
-            f"{pipeline} has no tables {lake.place}. Fill them with: tidelake run {pipeline}"
+            f"{pipeline} has no tables {lake.place}. "
+            f"Fill them with: {runnable('tidelake run', pipeline)}"
         )
 
 
 def require_table(table: Table, pipeline: str) -> None:
     """Raise a UsageError if no run of the pipeline has created the table yet."""
     if not table.exists:
-        raise UsageError(f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}")
+        raise UsageError(
+            f"{table.name} does not exist yet. Fill it with: {runnable('tidelake run', pipeline)}"
+        )
 
 
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:

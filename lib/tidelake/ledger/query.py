@@ -31,6 +31,7 @@ from tidelake.folders import Folder
 from tidelake.instants import from_micros
 from tidelake.ledger.statements import DUCKDB, SPARK, known, tables_in
 from tidelake.object_store import duckdb_secret
+from tidelake.typed import runnable
 from tidelake.visible import kind_of
 
 _T = TypeVar("_T")
@@ -199,7 +200,7 @@ def at_epoch(
         pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
         raise UsageError(
             f"{epoch} can no longer be read ({pinned}): a file is gone, by VACUUM for example. "
-            f"Close a new epoch with: tidelake run {epoch.pipeline}\n"
+            f"Close a new epoch with: {runnable('tidelake run', epoch.pipeline)}\n"
             f"DuckDB says: {str(error).splitlines()[0]}"
         ) from error
 
@@ -217,7 +218,7 @@ def _epoch_of(lake: Lake, names: Collection[str]) -> Epoch:
     alone = [name for name in sorted(names) if _newest_epoch(lake, [name]) is None]
     commits = [last_commit(lake.table(name)) for name in alone or names]
     pipelines = {str(one.note.get("pipeline", "NAME")) if one else "NAME" for one in commits}
-    runs = " and ".join(f"tidelake run {pipeline}" for pipeline in sorted(pipelines))
+    runs = " and ".join(runnable("tidelake run", pipeline) for pipeline in sorted(pipelines))
     if alone:
         raise UsageError(f"no epoch holds {', '.join(alone)} yet. Close one with: {runs}")
     raise UsageError(

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain
+from typing import NamedTuple
 
 from tidelake.delta.log import last_commit, newest_version, written_at
 from tidelake.delta.notes import positions
@@ -17,6 +18,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.folders import matching
 from tidelake.ledger.query import ask
+from tidelake.typed import runnable
 
 
 @dataclass(frozen=True)
@@ -24,12 +26,24 @@ class Need:
     """An old version of a table that the reader ``by`` needs until ``remedy`` has been run.
 
     It was written at ``since`` (UTC): files removed from the table after that must be kept.
+    ``runs``: the pipeline whose next run is the remedy; None if another command is.
     """
 
     table: Table
     since: datetime
     by: str
     remedy: str
+    runs: str | None = None
+
+
+class _VersionReader(NamedTuple):
+    """A reader of a table's version; the other fields are those of :class:`Need`."""
+
+    table: Table
+    version: int
+    by: str
+    remedy: str
+    runs: str | None = None
 
 
 def needs_of(
@@ -52,15 +66,15 @@ def needs_of(
         _topics(table for table in tables if table.name in published),
     )
     return [
-        Need(table, at, by, remedy)
-        for table, version, by, remedy in needed
+        Need(one.table, at, one.by, one.remedy, one.runs)
+        for one in needed
         # Files of the newest version are never deleted.
-        if table.name in wanted and table.exists and version < newest_version(table)
-        if (at := written_at(table, max(version, 0))) is not None
+        if one.table.name in wanted and one.table.exists and one.version < newest_version(one.table)
+        if (at := written_at(one.table, max(one.version, 0))) is not None
     ]
 
 
-def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
+def _readers(lake: Lake) -> Iterator[_VersionReader]:
     """Yield the position of each hop in its inputs, from the commits of its tables."""
     for filled in lake.existing():
         last = last_commit(filled)
@@ -78,10 +92,11 @@ def _readers(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
             version = version_at(table, position) if table.exists else None
             version = position[0] - 1 if version is None else version
             by = f"{filled.name} has not read further"
-            yield table, version, by, f"tidelake run {pipeline} --hop {hop}"
+            remedy = runnable("tidelake run", pipeline, f"--hop {hop}")
+            yield _VersionReader(table, version, by, remedy, pipeline)
 
 
-def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
+def _epochs(lake: Lake) -> Iterator[_VersionReader]:
     """Yield the versions of the newest epoch of each pipeline."""
     if not lake.epochs().exists:
         return
@@ -90,10 +105,11 @@ def _epochs(lake: Lake) -> Iterator[tuple[Table, int, str, str]]:
     for pipeline, number, versions in newest.rows:
         for name, version in versions.items():
             by = f"epoch {number} of {pipeline}"
-            yield lake.table(name), version, by, f"tidelake run {pipeline}"
+            remedy = runnable("tidelake run", pipeline)
+            yield _VersionReader(lake.table(name), version, by, remedy, pipeline)
 
 
-def _topics(tables: Iterable[Table]) -> Iterator[tuple[Table, int, str, str]]:
+def _topics(tables: Iterable[Table]) -> Iterator[_VersionReader]:
     """Yield the version before the first change that a table's topic lacks."""
     for table in tables:
         reached, last = published_to(table), last_commit(table)
@@ -105,10 +121,12 @@ def _topics(tables: Iterable[Table]) -> Iterator[tuple[Table, int, str, str]]:
             if reached.begun or waiting:
                 version = reached.version if reached.begun else waiting[0].version - 1
                 by = f"topic {reached.topic} has not got further"
-                yield table, version, by, f"tidelake run {last.note['pipeline']} --hop gold"
+                pipeline = str(last.note["pipeline"])
+                remedy = runnable("tidelake run", pipeline, "--hop gold")
+                yield _VersionReader(table, version, by, remedy, pipeline)
 
 
-def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, str]]:
+def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
     """Yield the versions that a rollback would restore."""
     for file in matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
@@ -122,4 +140,5 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[tuple[Table, int, str, s
             versions[lake.requeue(pipeline).name] = state["requeue"]
         for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"
-            yield lake.table(name), version, by, "wait until the recovery horizon has passed"
+            remedy = "wait until the recovery horizon has passed"
+            yield _VersionReader(lake.table(name), version, by, remedy)

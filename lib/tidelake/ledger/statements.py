@@ -14,7 +14,7 @@ from sqlglot.errors import SqlglotError
 
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.typed import first_command
+from tidelake.typed import first_command, runnable
 
 DUCKDB, SPARK = "duckdb", "databricks"
 _FINAL, _INFORMATION = "__final", "information_schema"
@@ -159,4 +159,5 @@ def _unknown(names: Collection[str], lake: Lake) -> UsageError:
 def known(lake: Lake) -> str:
     """Return a message line that lists the existing tables."""
     names = ", ".join(table.name for table in lake.existing())
-    return f"Tables {lake.place}: {names or f'none yet; fill them with: {first_command()}'}"
+    first = "" if names else runnable(first_command())
+    return f"Tables {lake.place}: {names or f'none yet; fill them with: {first}'}"

@@ -22,6 +22,7 @@ from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, quarantined_by, side_rows
 from tidelake.runtime.landed_files import taken_files
+from tidelake.typed import runnable
 
 _TRIES = 3
 
@@ -218,7 +219,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         if counts.expected != counts.counted
     ]
     if lake.erasure(name).exists():
-        resume = f"tidelake erase {name} --subject COLUMN=VALUE"
+        resume = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
         problems.insert(0, f"an erasure was interrupted; finish it with: {resume}")
     return Ledger(
         pipeline=name,

@@ -16,8 +16,9 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.locks import rolls_back
-from tidelake.delta.log import Commit, commits, last_commit, slowest_of
-from tidelake.delta.notes import FRESH, FateCount, SilverNote
+from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.notes import FRESH, FateCount, SilverNote, position
+from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError
 from tidelake.instants import to_json
@@ -312,32 +313,36 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
 
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
-    """Check whether records take longer from bronze to gold than the agreed latency."""
-    gold = context.slowest.get("gold")
-    if gold is None:
+    """Check whether records take longer from bronze to the last hop than the agreed latency."""
+    hop = hops_in(context.pipeline)[-1]
+    table = context.slowest[hop]
+    if table is None:
         return
-    last, earlier = [*(one for one in commits(gold) if one.batch >= 0), None, None][:2]
+    last, earlier = [*(one for one in commits(table) if one.batch >= 0), None, None][:2]
     bronze = list(commits(context.lake.bronze(context.pipeline.name)))
     silver = list(commits(context.lake.silver(context.pipeline.name)))
-    # The bronze version that the last batch of gold includes.
-    included = bronze_version_in(last, silver)
+    # The versions of bronze that the last batch includes, and that the one before it did.
+    included, before = (
+        bronze_version_in(one, silver) if hop == "gold" else position(one, "bronze")[0]
+        for one in (last, earlier)
+    )
     oldest_missing = first_arrival(bronze, included, None)
-    oldest_included = first_arrival(bronze, bronze_version_in(earlier, silver), included)
+    oldest_included = first_arrival(bronze, before, included)
     agreed = timedelta(seconds=limit)
-    # A commit without a row for gold may never reach gold.
+    # A commit without a row for the next hop may never reach it.
     is_open = any(one.waiting for one in context.waiting if one.hop != "bronze")
     if is_open and oldest_missing is not None and context.now - oldest_missing > agreed:
         arrived, until, since = oldest_missing, context.now, oldest_missing
-        what = "are not in gold yet after"
+        what = f"are not in {hop} yet after"
     elif last and oldest_included is not None and last.written_at - oldest_included > agreed:
         arrived, until, since = oldest_included, last.written_at, last.written_at
-        what = "reached gold in"
+        what = f"reached {hop} in"
     else:
         return
     yield Found(
         f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(until - arrived)}; "
         f"the limit is {lasting(agreed)}",
-        hop="gold",
+        hop=hop,
         since=since,
     )
 

@@ -26,6 +26,7 @@ from tidelake.folders import Folder
 from tidelake.names import LAYERS
 from tidelake.spark.jars import cache_dir, jars_for, sha256_of
 from tidelake.spark.java import java_path
+from tidelake.typed import runnable
 
 _LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2
 _GIB = 1 << 30
@@ -115,17 +116,15 @@ def check_jars(root: Folder | None = None) -> DoctorFinding:
         jars = jars_for(root)
     except JarError as error:
         return DoctorFinding("Jars", "no lock", str(error))
-    folder = cache_dir()
+    folder, fetch = cache_dir(), runnable("tidelake doctor --fetch")
     missing = [jar for jar in jars if not (folder / jar.file_name).is_file()]
     if missing:
         found = f"{len(jars) - len(missing)} of {len(jars)} fetched"
-        return DoctorFinding("Jars", found, "run `tidelake doctor --fetch`")
+        return DoctorFinding("Jars", found, f"run `{fetch}`")
     wrong = [jar for jar in jars if sha256_of(folder / jar.file_name) != jar.sha256]
     if wrong:
         found = f"wrong hash: {', '.join(jar.file_name for jar in wrong)}"
-        return DoctorFinding(
-            "Jars", found, f"delete them from {folder}, run `tidelake doctor --fetch`"
-        )
+        return DoctorFinding("Jars", found, f"delete them from {folder}, run `{fetch}`")
     return DoctorFinding("Jars", f"{len(jars)} verified in {folder}")
 
 

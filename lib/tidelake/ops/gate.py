@@ -20,6 +20,7 @@ from tidelake.config.pipeline import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
+from tidelake.typed import runnable
 from tidelake.visible import kind_of_text
 
 if TYPE_CHECKING:
@@ -89,7 +90,8 @@ def judge_tables(
     missing = [table.name for table, _ in wanted if not table.exists]
     if missing:
         raise UsageError(
-            f"{', '.join(missing)} does not exist yet; fill it with: tidelake run {pipeline.name}"
+            f"{', '.join(missing)} does not exist yet; "
+            f"fill it with: {runnable('tidelake run', pipeline.name)}"
         )
     # The results already contain what Great Expectations would log.
     log = logging.getLogger("great_expectations")

@@ -14,9 +14,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
-from tidelake.delta.log import Commit, batch_reached, last_commit, slowest_of
+from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
-from tidelake.delta.positions import bytes_between, rows_between, unfilled_tables
+from tidelake.delta.positions import bytes_between, rows_between, slowest_of, unfilled_tables
 from tidelake.delta.publications import published_to, unpublished
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, TidelakeError

@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table, hops_in
@@ -32,7 +32,7 @@ from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import need_gold
-from tidelake.replay.table_backfill import fill_table
+from tidelake.replay.table_backfill import can_restore, fill_table
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -41,6 +41,7 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.typed import runnable
 
 Start = Literal["bronze", "silver"]
 # A range of event time: inclusive start, exclusive end (UTC).
@@ -49,13 +50,14 @@ Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "r
 _SWAPS = ("promoting", "rolling back")
 _STATE = "backfill.json"
 
-_NEXT: dict[Stage, str] = {
-    "building": "Continue with: tidelake backfill run {0}{1}",
-    "built": "Compare and swap it with: tidelake backfill compare {0}, then promote",
-    "promoting": "It was interrupted. Continue with: tidelake backfill promote {0}, or rollback",
-    "promoted": "Roll it back with: tidelake backfill rollback {0}; begin another with: run",
-    "rolling back": "It was interrupted. Continue with: tidelake backfill rollback {0}",
-    "rolled back": "Begin another with: tidelake backfill run {0}",
+# What to do at each stage: text, the command of a backfill, text.
+_NEXT: dict[Stage, tuple[str, str, str]] = {
+    "building": ("Continue with: ", "run", ""),
+    "built": ("Compare and swap it with: ", "compare", ", then promote"),
+    "promoting": ("It was interrupted. Continue with: ", "promote", ", or rollback"),
+    "promoted": ("Roll it back with: ", "rollback", "; begin another with: run"),
+    "rolling back": ("It was interrupted. Continue with: ", "rollback", ""),
+    "rolled back": ("Begin another with: ", "run", ""),
 }
 
 
@@ -184,8 +186,7 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     state = read_state(lake, pipeline)
     if state is None:
         raise UsageError(
-            f"{pipeline.name} has no backfill. Begin one with: "
-            f"tidelake backfill run {pipeline.name}"
+            f"{pipeline.name} has no backfill. Begin one with: {backfill_again(pipeline)}"
         )
     if state.stage not in stages:
         raise UsageError(what_next(pipeline, state))
@@ -194,13 +195,20 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
-    following = _NEXT[state.stage].format(pipeline.name, table_option(state.table))
-    return f"the backfill of {pipeline.name} is {state.stage}. {following}"
+    before, command, after = _NEXT[state.stage]
+    options = table_option(state.table) if state.stage == "building" else ""
+    following = runnable(f"tidelake backfill {command}", pipeline.name, options)
+    return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
+
+
+def backfill_again(pipeline: Pipeline, table: str | None = None) -> str:
+    """Return the command that fills the tables of a backfill, or one table."""
+    return runnable("tidelake backfill run", pipeline.name, table_option(table))
 
 
 def table_option(table: str | None) -> str:
-    """Return the option that limits a backfill to a table, after a space; empty for none."""
-    return f" --table {table}" if table else ""
+    """Return the option that limits a backfill to a table; empty for none."""
+    return f"--table {table}" if table else ""
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
@@ -214,6 +222,53 @@ def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     write_whole(folder_of(lake, pipeline) / _STATE, json.dumps(asdict(state), indent=1))
     if state.stage not in _SWAPS:
         swap.unlink(missing_ok=True)
+
+
+def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
+    """Return the gold tables whose earlier rows a rollback of all keeps, with their commits then.
+
+    It empties the others: those that were added by the promotion or since, or held no batch.
+    """
+    last = {
+        one: last_commit(one, up_to=state.before[one.name])
+        for one in lake.closing_tables(pipeline, "gold")
+        if one.name in state.before
+    }
+    return {one: held for one, held in last.items() if held and held.batch > CREATION} or last
+
+
+def recomputes_gold(lake: Lake, pipeline: Pipeline, state: State) -> bool:
+    """Return whether a rollback of all tables rebuilds gold: it had not consumed all of silver."""
+    reached = positions(next(iter(kept_gold(lake, pipeline, state).values()), None))
+    return state.start == "bronze" and not (reached and state.gold_followed)
+
+
+def plan_rollback(
+    lake: Lake, pipeline: Pipeline, state: State
+) -> tuple[dict[str, int | None], list[str]]:
+    """Return the version that a rollback restores of each table, and the tables that it empties.
+
+    The version is None for a table that it recomputes. Needs no Spark.
+
+    Raises:
+        UsageError: A single table is no longer in the pipeline file.
+        RefusedError: A single table cannot be recomputed.
+    """
+    versions: dict[str, int | None] = dict(state.before)
+    if state.table:
+        if not can_restore(lake, pipeline, state.table, state.before[state.table]):
+            versions[state.table] = None
+        return versions, []
+    name, emptied = pipeline.name, list[Table]()
+    if state.start == "bronze" and lake.silver(name).name not in state.before:
+        emptied += [lake.silver(name), lake.quarantine(name), lake.late(name)]
+    golds, kept = lake.closing_tables(pipeline, "gold"), kept_gold(lake, pipeline, state)
+    if recomputes_gold(lake, pipeline, state):
+        versions |= {one.name: None for one in golds}
+    else:
+        emptied += [one for one in golds if one not in kept]
+    names = [one.name for one in emptied if one.exists]
+    return {one: version for one, version in versions.items() if one not in names}, names
 
 
 def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> list[Step]:
@@ -359,7 +414,7 @@ def decided_before(live: Run, since: datetime) -> Stored:
         raise UsageError(
             f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
             "since then, and their fates depend on all of bronze. Recompute all of it "
-            f"with: tidelake backfill run {pipeline.name}"
+            f"with: {backfill_again(pipeline)}"
         )
     silver, quarantine, late = (
         rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
@@ -401,14 +456,14 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
             raise UsageError(
                 f"{target.table.name} was not filled under the current definition, and a backfill "
                 "of a range would not change that. Fill all of it with: "
-                f"tidelake backfill run {name} --from silver"
+                + runnable("tidelake backfill run", name, "--from silver")
             )
         versions[target.table.name] = version
         reached.append(positions(last))
     if any(one != reached[0] for one in reached):
         raise UsageError(
             f"the gold tables of {name} are at different batches. Bring them to the same one with: "
-            f"tidelake run {name} --hop gold, then run the backfill again"
+            f"{runnable('tidelake run', name, '--hop gold')}, then run the backfill again"
         )
     return versions, reached[0]
 

@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
 from tidelake.delta.locks import HopLocks, hold_hops
-from tidelake.delta.log import CREATION, batch_reached, last_commit, newest_version
+from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.notes import (
     SilverNote,
     changed_definition,
@@ -39,11 +39,13 @@ from tidelake.names import ID_HASH
 from tidelake.replay.backfill import (
     Stage,
     State,
+    backfill_again,
     fill,
     green_lake,
     green_run,
+    kept_gold,
     need_state,
-    table_option,
+    recomputes_gold,
     write_state,
 )
 from tidelake.replay.compare import TableComparison, compare
@@ -69,6 +71,7 @@ from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
+from tidelake.typed import runnable
 
 Cause = Literal["late rows", "dimension", "definition", "arrived since"]
 
@@ -118,7 +121,7 @@ def differences(run: Run, state: State) -> Differences:
     if state.start == "bronze" and not run.lake.silver(name).exists:
         raise UsageError(
             f"silver.{name} does not exist yet: there is nothing to compare. "
-            f"Swap with: tidelake backfill promote {name}"
+            f"Swap with: {runnable('tidelake backfill promote', name)}"
         )
     green = green_run(run, state.start, state.table)
     silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
@@ -207,7 +210,7 @@ def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
     if state.definition != hash_of(pipeline):
         raise UsageError(
             f"the definition of {pipeline.name} changed after its backfill was filled. "
-            f"Fill it again with: tidelake backfill run {pipeline.name}{table_option(state.table)}"
+            f"Fill it again with: {backfill_again(pipeline, state.table)}"
         )
     return state
 
@@ -261,14 +264,14 @@ def promote(run: Run) -> State:
                 _install_gold(run, green, follows_new_silver=from_bronze)
         state = _advance(run, "record that all tables are swapped", state, stage="promoted")
         if from_bronze:
-            remedy = f"Roll it back with: tidelake backfill rollback {pipeline.name}"
+            remedy = f"Roll it back with: {runnable('tidelake backfill rollback', pipeline.name)}"
             _check_ledger(run, f"{pipeline.name} is promoted", remedy)
     return state
 
 
 def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
     name = run.pipeline.name
-    retry = f"tidelake backfill {command} {name}"
+    retry = runnable(f"tidelake backfill {command}", name)
     return hold_hops(run.lake, name, ["silver", "gold"], resumes="swap", command=retry)
 
 
@@ -284,7 +287,7 @@ def _check_ledger(run: Run, done: str, remedy: str) -> None:
     if problems:
         raise UnbalancedError(
             f"{done}, but its ledger does not balance: {problems[0]}. List all problems with: "
-            f"tidelake ledger {run.pipeline.name}. {remedy}"
+            f"{runnable('tidelake ledger', run.pipeline.name)}. {remedy}"
         )
 
 
@@ -406,16 +409,13 @@ def rollback(run: Run) -> State:
                 _continue_restored_gold(run, state)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
         if from_bronze:
-            remedy = (
-                f"Recompute its tables with: tidelake backfill run {name}, "
-                f"then: tidelake backfill promote {name}"
-            )
+            remedy = f"Recompute its tables with: {_recomputing(pipeline)}"
             _check_ledger(run, f"{name} is rolled back", remedy)
     return state
 
 
 def _restore(run: Run, state: State, own: str) -> None:
-    table, version, name = run.lake.table(own), state.before[own], run.pipeline.name
+    table, version = run.lake.table(own), state.before[own]
     run.locks.step(f"restore {own}")
     try:
         run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
@@ -425,9 +425,13 @@ def _restore(run: Run, state: State, own: str) -> None:
         raise RefusedError(
             f"{own} cannot be restored to version {version}, its state before the promotion: "
             f"{str(error).splitlines()[0]}\n"
-            f"Recompute the tables with: tidelake backfill run {name}, "
-            f"then: tidelake backfill promote {name}"
+            f"Recompute the tables with: {_recomputing(run.pipeline)}"
         ) from error
+
+
+def _recomputing(pipeline: Pipeline) -> str:
+    promote = runnable("tidelake backfill promote", pipeline.name)
+    return f"{backfill_again(pipeline)}, then: {promote}"
 
 
 def _continue_restored_silver(run: Run, state: State) -> None:
@@ -470,16 +474,14 @@ def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
 
 def _continue_restored_gold(run: Run, state: State) -> None:
     """Begin a generation of gold; rebuild gold if it had not consumed all of silver."""
-    from_bronze = state.start == "bronze"
-    golds = run.lake.closing_tables(run.pipeline, "gold")
-    restored = [table for table in golds if table.name in state.before]
-    tables = [table for table in restored if batch_reached(table) > CREATION] or restored
-    until = positions(last_commit(tables[0])) if tables else {}
-    if not golds or (not tables and not from_bronze):
+    lake, pipeline = run.lake, run.pipeline
+    if not lake.closing_tables(pipeline, "gold"):
         return
-    if from_bronze and not (until and state.gold_followed):
+    if recomputes_gold(lake, pipeline, state):
         rebuild_gold(run)
         return
-    if from_bronze:
-        until |= heads({OWN: run.lake.silver(run.pipeline.name)})
-    continue_gold(run, tables, until)
+    kept = kept_gold(lake, pipeline, state)
+    until = positions(next(iter(kept.values()), None))
+    if state.start == "bronze":
+        until |= heads({OWN: lake.silver(pipeline.name)})
+    continue_gold(run, [*kept], until)

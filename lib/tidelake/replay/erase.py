@@ -34,6 +34,7 @@ from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.gold.kinds import span
 from tidelake.instants import to_json
+from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.readers import needs_of
 from tidelake.replay import erase_records, generations
@@ -47,6 +48,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.typed import runnable
 
 _VECTORS = "deletionVectors"
 _MOST_FILES = 20
@@ -130,7 +132,8 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "this compute does not support session settings, which the delete needs for its commit "
             "metadata. Run the erasure on compute that supports them."
         )
-    retry = f"tidelake erase {pipeline.name} --subject {subject.column}=VALUE, with the same value"
+    again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
+    retry = f"{again}, with the same value"
     with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
@@ -276,7 +279,7 @@ def purge(run: Run) -> list[Remains]:
         Remains(f"can no longer read the old version of {one.table.name}", one.by, None, one.remedy)
         for one in needs
         # Not this pipeline: its hops are drained, and its epoch was just closed.
-        if run.pipeline.name not in one.remedy.split()
+        if one.runs != run.pipeline.name
     ]
 
 
@@ -298,7 +301,8 @@ def _filled_tables(run: Run) -> list[Table]:
 
 def _old_files(run: Run) -> Iterator[Remains]:
     now = datetime.now(UTC)
-    remedy = f"tidelake maintain {run.pipeline.name} deletes them then; immediately: --now"
+    maintain = runnable("tidelake maintain", run.pipeline.name)
+    remedy = f"{maintain} deletes them then; immediately: --now"
     retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
     horizon = run.environment.recovery_horizon
     for table in _filled_tables(run):
@@ -364,16 +368,23 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "gold" and silver in positions(last):
             followers.add(owner)
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
-            remedy = f"tidelake erase {owner} --subject COLUMN=VALUE"
+            remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+    if run.pipeline.published and not asks_brokers(run.spark):
+        remedy = (
+            "write another topic in the pipeline file, then delete this one: the next run sends "
+            "all rows of the table to the other; a new topic of this name is not noticed here"
+        )
     for table_name, to in run.pipeline.published.items():
         what = f"rows of {table_name} that were published, before and after the erasure"
-        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
         yield Remains(what, f"topic {to.topic}", None, remedy)
     what = f"rows computed from {silver}"
     for owner in sorted(followers):
         refused = f"{what}; the next run of hop gold is refused"
-        yield Remains(refused, f"gold of {owner}", None, f"tidelake repair {owner} --hop gold")
+        repair = runnable("tidelake repair", owner, "--hop gold")
+        yield Remains(refused, f"gold of {owner}", None, repair)
         if (lake.root / "backfill" / owner).exists():
-            remedy = f"tidelake backfill run {owner} from the start, or remove the folder"
+            again = runnable("tidelake backfill run", owner)
+            remedy = f"{again} from the start, or remove the folder"
             yield Remains(what, f"backfill/{owner}", None, remedy)

@@ -25,6 +25,7 @@ from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, in_closed_batch
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.silver.envelope import unwrap
+from tidelake.typed import runnable
 
 FateState = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"
@@ -93,9 +94,8 @@ def fates_of(
         what, columns = f"bronze.{name} holds no record {record_id!r}", "record_id"
         table = f"bronze.{name}"
     if not found:
-        raise UsageError(
-            f'{what}. List existing ones: tidelake sql "SELECT {columns} FROM {table} LIMIT 10"'
-        )
+        listing = runnable(f'tidelake sql "SELECT {columns} FROM {table} LIMIT 10"')
+        raise UsageError(f"{what}. List existing ones: {listing}")
     return found
 
 

@@ -49,6 +49,7 @@ from tidelake.silver.fates import FATE, QUARANTINED, SILVER
 from tidelake.silver.stages import ORIGIN, STAGE
 from tidelake.silver.watermark import partition_of
 from tidelake.spark.engine import fitted
+from tidelake.typed import runnable
 
 # The batch number of replaced tables. Not 0: a prepared checkpoint also needs the batch before it.
 FIRST = 1
@@ -174,10 +175,16 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name.
 
-    Gold tables that are not among ``tables`` are emptied: the next run fills them.
+    Gold tables that are not among ``tables`` are emptied: the next run fills them. Without
+    ``tables`` it reads silver from its beginning.
     """
-    reached = {"until": dict(until)} if until else {}
-    made = continue_hop(run, "gold", tables, until, {"rows": 0, "eligible": 0, **reached})
+    if tables:
+        reached = {"until": dict(until)} if until else {}
+        metadata = {"rows": 0, "eligible": 0, **_tables_note(run), **reached}
+        made = continue_hop(run, "gold", tables, until, metadata)
+    else:
+        made = next_generation(run, "gold")
+        prepare_checkpoint(run, "gold", made, log.CREATION, {})
     created = {"pipeline": run.pipeline.name, "hop": "gold", "batch": log.CREATION}
     for table in run.lake.closing_tables(run.pipeline, "gold"):
         if table not in tables and (last := log.last_commit(table)) is not None:
@@ -186,6 +193,10 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     # A restored version has the settings of its time.
     apply_gold_settings(run)
     return made
+
+
+def _tables_note(run: Run) -> dict[str, Any]:
+    return {log.TABLES: run.pipeline.gold_names}
 
 
 def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
@@ -199,7 +210,8 @@ def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
         # Gold may also read the silver tables of other pipelines.
         name = run.pipeline.name if hop == "gold" else table.bare
         raise UsageError(
-            f"{name} has no tables of hop {hop} to repair. Fill them with: tidelake run {name}"
+            f"{name} has no tables of hop {hop} to repair. "
+            f"Fill them with: {runnable('tidelake run', name)}"
         )
     return last
 
@@ -240,6 +252,8 @@ def replace_tables(
     """
     generation = next_generation(run, hop)
     note = prepare_checkpoint(run, hop, generation, FIRST, until)
+    if hop == "gold":
+        note |= _tables_note(run)
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
         replace_rows(run, table, made, {**note, **metadata})

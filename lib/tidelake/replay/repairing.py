@@ -31,6 +31,7 @@ from tidelake.replay.generations import (
 from tidelake.runtime.checkpoints import file_entry
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
+from tidelake.typed import runnable
 
 
 def need_gold(pipeline: Pipeline) -> None:
@@ -58,7 +59,7 @@ def repair(run: Run, hop: Hop) -> Repaired:
         LockedError: Another process writes the hop.
         LeaseLostError: The lock was lost; the message says which steps were done.
     """
-    command = f"tidelake repair {run.pipeline.name} --hop {hop}"
+    command = runnable("tidelake repair", run.pipeline.name, f"--hop {hop}")
     with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
         why, locked = why_rebuilt(run, hop), replace(run, locks=locks)
         if hop == "bronze":
@@ -144,7 +145,7 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
     lake, name = run.lake, run.pipeline.name
     refuse_unresettable(lake, run.pipeline, hop)
     hops = hops_in(run.pipeline)[1 if hop == "silver" else 2 :]
-    command, made = f"tidelake reset {name} --hop {hop}", dict[Hop, str]()
+    command, made = runnable("tidelake reset", name, f"--hop {hop}"), dict[Hop, str]()
     with hold_hops(lake, name, hops, command=command) as locks:
         locked = replace(run, locks=locks)
         if hop == "silver":

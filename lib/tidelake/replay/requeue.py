@@ -38,6 +38,7 @@ from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.fates import FATE, QUARANTINED
 from tidelake.silver.stages import STAGE
+from tidelake.typed import runnable
 
 Reason = Literal["late", "quarantine"]
 _DISCARDED_DDL = (
@@ -86,7 +87,7 @@ def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedF
     """Hold silver's lock; yield the run with the lock and a scope for checkpointed frames."""
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
-    retry = f"tidelake {command} {name}"
+    retry = runnable(f"tidelake {command}", name)
     with (
         hold_hops(run.lake, name, ["silver"], command=retry) as locks,
         CheckpointedFrames() as frames,
@@ -275,7 +276,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
         raise TidelakeError(
             f"{expected:,} rows were to be requeued, bronze.{run.pipeline.name} holds "
             f"{count:,} of them. Nothing was requeued. "
-            f"See the ledger with: tidelake ledger {run.pipeline.name}"
+            f"See the ledger with: {runnable('tidelake ledger', run.pipeline.name)}"
         )
     note = {
         "pipeline": run.pipeline.name,

@@ -25,6 +25,7 @@ from tidelake.errors import RefusedError, UsageError
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
+from tidelake.typed import runnable
 
 
 class TableBatch(NamedTuple):
@@ -48,21 +49,26 @@ def gold_table(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
             raise RefusedError(
                 f"{found.target.table.name} cannot be recomputed alone: {table.name} is a new "
                 f"input of gold, of which batch {found.closed.batch} has no position. Recompute "
-                f"all gold tables with: tidelake backfill run {pipeline.name} --from silver, then "
-                f"promote; or at once with: tidelake repair {pipeline.name} --hop gold"
+                "all gold tables with: "
+                f"{runnable('tidelake backfill run', pipeline.name, '--from silver')}, then "
+                "promote; or at once with: "
+                f"{runnable('tidelake repair', pipeline.name, '--hop gold')}"
             )
     return found
 
 
 def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
     tables = lake.closing_tables(pipeline, "gold")
+    unfilled = unfilled_tables(tables)
     for target in targets_of(lake, pipeline):
         if name not in (target.table.name, target.table.bare):
             continue
-        closed = last_closed(tables, but=[target.table])
-        if closed is None or target.table in unfilled_tables(tables):
+        filled = [table for table in tables if table not in unfilled]
+        closed = last_closed(filled, but=[target.table])
+        if closed is None or target.table in unfilled:
             raise UsageError(
-                f"{target.table.name} was never filled. Fill it with: tidelake run {pipeline.name}"
+                f"{target.table.name} is not filled yet. "
+                f"Fill it with: {runnable('tidelake run', pipeline.name)}"
             )
         return TableBatch(target, closed)
     known = ", ".join(pipeline.gold_names)

@@ -47,6 +47,7 @@ from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.scope import with_id_hash
 from tidelake.spark.tuning import BROADCAST
+from tidelake.typed import runnable
 
 # The columns that identify the batch that wrote a row.
 BATCH_COLUMNS = ("_generation", "_batch")
@@ -276,10 +277,11 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
             names = ", ".join(f"{table} as of version {version}" for table, version in versions)
+            start = f"--start {last:%Y-%m-%dT%H:%M:%SZ}"
             raise UsageError(
                 f"{pipeline.name} looked up {names}, which can no longer be read: it "
                 "is older than what maintenance keeps. Verify only later arrivals with: "
-                f"tidelake verify {pipeline.name} --start {last:%Y-%m-%dT%H:%M:%SZ}"
+                + runnable("tidelake verify", pipeline.name, start)
             ) from error
     if len(pins) > 1:
         parts.append(enriched(rows.where(F.col(_PINS).isNull()), run.plan, today))

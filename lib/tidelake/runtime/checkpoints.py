@@ -37,6 +37,7 @@ from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
 from tidelake.folders import Folder, remove_tree
 from tidelake.runtime.landed_files import LandedFile
+from tidelake.typed import runnable
 
 _VERSION, _NO_DATA = "v1", "-"
 # Lines of the offset log before the first source: version and metadata.
@@ -93,8 +94,8 @@ class Fence:
 
     def refusal(self, what: str, more: str = "") -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it and ``more``."""
-        remedy = f"Repair it with: tidelake repair {self.pipeline} --hop {self.hop}{more}"
-        return GenerationError(what, remedy)
+        command = runnable("tidelake repair", self.pipeline, f"--hop {self.hop}")
+        return GenerationError(what, f"Repair it with: {command}{more}")
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:

@@ -40,6 +40,7 @@ from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.spark.engine import runs_in_process
+from tidelake.typed import runnable
 from tidelake.visible import kind_of
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
@@ -130,7 +131,7 @@ class Lane:
         if not self.run.lake.gold(features).exists:
             raise UsageError(
                 f"gold.{features} does not exist yet, and the rules need it. "
-                f"Fill it with: tidelake run {pipeline.name}"
+                f"Fill it with: {runnable('tidelake run', pipeline.name)}"
             )
 
     def _start_stream(self, number: int) -> StreamingQuery:
@@ -255,7 +256,8 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     for table, pipeline in ((exact_table, run.pipeline.name), (sent_table, fast.pipeline)):
         if not table.exists:
             raise UsageError(
-                f"{table.name} does not exist yet. Fill it with: tidelake run {pipeline}"
+                f"{table.name} does not exist yet. "
+                f"Fill it with: {runnable('tidelake run', pipeline)}"
             )
     sent = _first_alerts(load(run.spark, sent_table), detection, fast)
     exact = load(run.spark, exact_table)

@@ -16,6 +16,8 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import (
     CREATION,
+    REBUILT,
+    TABLES,
     Commit,
     batch_reached,
     last_commit,
@@ -58,6 +60,7 @@ from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
+from tidelake.typed import runnable
 
 # How often a merge is attempted when concurrent compactions conflict with it.
 _TRIES = 5
@@ -90,7 +93,7 @@ class GoldHop(HopQuery):
                 name = table.name.removeprefix("silver.")
                 raise UsageError(
                     f"{table.name} does not exist yet. "
-                    f"Fill it with: tidelake run {name} --hop silver"
+                    f"Fill it with: {runnable('tidelake run', name, '--hop silver')}"
                 )
         unfilled = self._unfilled()
         redefined = [
@@ -101,7 +104,8 @@ class GoldHop(HopQuery):
         for target in redefined:
             if target not in unfilled:
                 what = f"{target.table.name} was filled under another definition"
-                run = f"tidelake backfill run {self.run.pipeline.name} --table {target.table.bare}"
+                option = f"--table {target.table.bare}"
+                run = runnable("tidelake backfill run", self.run.pipeline.name, option)
                 raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
         for target in unfilled:
             self._refuse_missing_columns(target)
@@ -136,7 +140,7 @@ class GoldHop(HopQuery):
         if missing := [name for name in wanted if name not in stored]:
             raise UsageError(
                 f"{silver.name} has no column {missing[0]} yet, which {target.table.name} reads. "
-                f"Add it with: tidelake run {self.run.pipeline.name} --hop silver"
+                f"Add it with: {runnable('tidelake run', self.run.pipeline.name, '--hop silver')}"
             )
 
     def offset_mismatch(self, closed: Commit) -> str:
@@ -178,8 +182,14 @@ class GoldHop(HopQuery):
 
     def _fill(self, target: Target, rows: DataFrame, note: dict[str, Any]) -> None:
         table, began = target.table, time.monotonic()
-        if changed_definition(last_commit(table), target.kind.definition):
-            append(rows, table, note, surely_filled=False, replaces=True)
+        last = last_commit(table)
+        # Removed from the definition, and added again: its rows lack the batches since.
+        is_behind = last is not None and last.batch > CREATION
+        if is_behind:
+            note = {**note, REBUILT: True}
+        if is_behind or changed_definition(last, target.kind.definition):
+            # It may be filled as of the same batch again, under another definition.
+            append(rows, table, note, surely_filled=False, replaces=True, may_repeat=is_behind)
             # Only now it has the columns of its definition, which the settings are for.
             apply_gold_settings(self.run)
         else:
@@ -226,8 +236,13 @@ class GoldHop(HopQuery):
             for session in (rows.sparkSession, *self._sessions.sessions):
                 fitting.enter_context(fitted(session, count))
             taken, counted = self._taken(rows, targets, frames)
+            own = {TABLES: self.run.pipeline.gold_names}
             pieces = [
-                (target, last, self.note(batch, **counts, **gold_note(target, until, settled)))
+                (
+                    target,
+                    last,
+                    self.note(batch, **counts, **own, **gold_note(target, until, settled)),
+                )
                 for (target, last), counts in zip(admitted, counted, strict=True)
             ]
 

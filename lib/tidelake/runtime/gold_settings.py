@@ -41,11 +41,11 @@ def settings_for(run: Run, target: Target) -> TableSettings:
 
 
 def report_unmasked(run: Run) -> None:
-    """Report where the tables of masks and row filters can be read without them."""
+    """Report where the tables of masks and row filters can be read without them; once a command."""
     hiding = sorted({name for name, _, one in settings_of(run.pipeline) if one.hides})
     catalog = run.lake.catalog
     if hiding and catalog is None:
-        run.progress.say(
+        run.progress.say_once(
             f"masks and row_filter of {', '.join(hiding)} have no effect under a root: only a "
             "catalog has the views that apply them."
         )
@@ -60,7 +60,7 @@ def report_unmasked(run: Run) -> None:
             ).collect()
         except AnalysisException:
             # A catalog of another kind may have functions and views, and no such list.
-            run.progress.say(
+            run.progress.say_once(
                 f"masks and row_filter of {', '.join(hiding)} apply in their views; who can read "
                 f"the tables themselves is unknown: {rights} cannot be read."
             )
@@ -70,7 +70,7 @@ def report_unmasked(run: Run) -> None:
             readers.get(f"{schema}.{name}", set()).add(str(grantee))
         for name, grantees in readers.items():
             if grantees:
-                run.progress.say(
+                run.progress.say_once(
                     f"masks and row_filter of {name} apply in its views; the table itself can be "
                     f"read by {', '.join(sorted(grantees))}."
                 )

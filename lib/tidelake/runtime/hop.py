@@ -42,6 +42,7 @@ from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progres
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
 from tidelake.spark.engine import failure_text, runs_in_process
+from tidelake.typed import Typed, complete_with, current, runnable
 
 _POLL_SECONDS = 1
 _STOP_POLL_SECONDS = 0.01
@@ -200,7 +201,7 @@ class HopQuery(ABC):
             self.pace.begin()
         on_batch: Callable[[DataFrame, int], None] = self._run_here
         if not runs_in_process():
-            build = partial(_rebuild_hop, type(self), self.fence, description(self.run))
+            build = partial(_rebuild_hop, type(self), self.fence, description(self.run), current())
             on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing[-1], self.run.progress)
         # Query names are unique in a session, and a backfill may run along with the live hop.
@@ -293,11 +294,11 @@ class HopQuery(ABC):
         place, text = f"{self.run.pipeline.name}, hop {self.hop}", error_text(error)
         if "ChecksumException" in text and str(self.checkpoint) in text:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
-        start = " --from silver" if self.hop == "gold" else ""
+        name, start = self.run.pipeline.name, "--from silver" if self.hop == "gold" else ""
         gone = (
             "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
-            f"Rebuild the tables with: tidelake backfill run {self.run.pipeline.name}{start}, "
-            f"then: tidelake backfill promote {self.run.pipeline.name}"
+            f"Rebuild the tables with: {runnable('tidelake backfill run', name, start)}, "
+            f"then: {runnable('tidelake backfill promote', name)}"
         )
         return named(error, place, gone=gone if self.inputs else "")
 
@@ -360,8 +361,13 @@ def _rebuild_run(
 
 
 def _rebuild_hop(
-    hop: type[HopQuery], fence: Fence, describe: Callable[[SparkSession], Run], spark: SparkSession
+    hop: type[HopQuery],
+    fence: Fence,
+    describe: Callable[[SparkSession], Run],
+    typed: Typed,
+    spark: SparkSession,
 ) -> HopQuery:
+    complete_with(typed)
     return hop(describe(spark), fence=fence)
 
 

@@ -55,6 +55,13 @@ class Progress:
 
     say: Say
     observer: Observer = field(default_factory=_NullObserver)
+    _said: set[str] = field(default_factory=set, compare=False, repr=False)
+
+    def say_once(self, text: str) -> None:
+        """Print a text unless it was printed before: a command may run hops several times."""
+        if text not in self._said:
+            self._said.add(text)
+            self.say(text)
 
     def closed(
         self,

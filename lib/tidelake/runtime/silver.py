@@ -38,6 +38,7 @@ from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unk
 from tidelake.silver.watermark import advance
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
+from tidelake.typed import runnable
 
 
 class SilverHop(HopQuery):
@@ -74,7 +75,8 @@ class SilverHop(HopQuery):
         name = self.run.pipeline.name
         if not self.run.lake.bronze(name).exists:
             raise UsageError(
-                f"bronze.{name} does not exist yet. Fill it with: tidelake run {name} --hop bronze"
+                f"bronze.{name} does not exist yet. "
+                f"Fill it with: {runnable('tidelake run', name, '--hop bronze')}"
             )
         prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
         if self.run.pipeline.reads_avro:
@@ -88,7 +90,7 @@ class SilverHop(HopQuery):
             if lookup.version < 0:
                 self.run.progress.say(
                     f"{lookup.table.name} does not exist yet: its columns stay null. "
-                    f"Fill it with: tidelake run {lookup.enrich.dimension}"
+                    f"Fill it with: {runnable('tidelake run', lookup.enrich.dimension)}"
                 )
         schemas.create_silver(self.run, self.creation_note())
 

@@ -17,6 +17,7 @@ from pathlib import Path
 from tidelake.config import conf_file
 from tidelake.errors import JarError
 from tidelake.folders import Folder, is_stored
+from tidelake.typed import runnable
 
 CACHE_VARIABLE = "TIDELAKE_JARS"
 
@@ -103,7 +104,8 @@ def _verify(jar: Jar, path: Path) -> None:
     if found != jar.sha256:
         raise JarError(
             f"{jar.coordinates}: the jar's SHA-256 is {found}, the lock says {jar.sha256}.\n"
-            f"Delete {path} and run: tidelake doctor --fetch; if it differs again, do not use it."
+            f"Delete {path} and run: {runnable('tidelake doctor --fetch')}; "
+            "if it differs again, do not use it."
         )
 
 
@@ -120,7 +122,7 @@ def _fetch(wanted: Sequence[Jar], folder: Path) -> None:
             if not file.is_file():
                 raise JarError(
                     f"{jar.coordinates} could not be fetched. Check the network, "
-                    "then run: tidelake doctor --fetch"
+                    f"then run: {runnable('tidelake doctor --fetch')}"
                 )
             _verify(jar, file)
             shutil.move(file, folder / jar.file_name)

@@ -30,6 +30,7 @@ from tidelake.spark.jars import ensure_jars, jars_for
 from tidelake.spark.java import EXECUTOR_OPTIONS, SessionUse, class_settings, driver_options
 from tidelake.spark.quiet import output_to
 from tidelake.spark.tuning import SESSION_SETTINGS
+from tidelake.typed import runnable
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +122,7 @@ def build_session(
         why = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
         raise MachineError(
             f"Spark did not start: {why.splitlines()[0][:400]}\n"
-            f"Spark's log is {kept_log(error)}. Check with: tidelake doctor"
+            f"Spark's log is {kept_log(error)}. Check with: {runnable('tidelake doctor')}"
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tidelake.cli.exits import say, say_next
-from tidelake.cli.options import Command, Place, as_json, duration_option, path_option, placed
+from tidelake.cli.options import (
+    Command,
+    Place,
+    as_json,
+    duration_option,
+    path_option,
+    placed,
+    unwritten,
+)
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
 from tidelake.config.addresses import Address, address_of, is_address
@@ -79,10 +87,17 @@ def inferring(command: Command) -> Command:
     help="Write to this project, not to the current one.",
 )
 @inferring
+@unwritten
 @as_json
 @placed
 def init(
-    name: str | None, sample: str | None, target: Path, yes: bool, where: Place, **choices: Any
+    name: str | None,
+    sample: str | None,
+    target: Path,
+    yes: bool,
+    dry_run: bool,
+    where: Place,
+    **choices: Any,
 ) -> None:
     """Create a pipeline, expectations and a test from a sample."""
     source = where.source
@@ -91,7 +106,7 @@ def init(
         source = click.prompt("Source (folder, file, table, s3://… or kafka://…)", err=True)
     if source is None and sample is None:
         raise UsageError(
-            "No source was given: tidelake init NAME --source PATH, or "
+            f"No source was given: {where.typed('tidelake init NAME --source PATH')}, or "
             "--source kafka://HOST:PORT/TOPIC."
         )
     if interactive and name is None:
@@ -105,12 +120,14 @@ def init(
         layout=(root, conf),
         environment=where.environment,
         interactive=interactive,
+        dry_run=dry_run,
         **choices,
     )
-    if where.printed(_as_json(draft, written)):
+    if where.printed(document_of(draft, written) | {"dry_run": dry_run}):
         return
-    show(draft, written)
-    _say_next(draft, root, where.typed)
+    show(draft, written, dry_run=dry_run)
+    if not dry_run:
+        _say_next(draft, root, where.typed)
 
 
 def create(
@@ -125,6 +142,7 @@ def create(
     registry: str | None,
     subject: str | None,
     path: str | None = None,
+    dry_run: bool = False,
     **choices: Any,
 ) -> tuple[Draft, list[str]]:
     """Infer a pipeline and write its files.
@@ -140,6 +158,7 @@ def create(
         registry: URL of the schemas of a topic.
         subject: Subject of the schemas.
         path: The path to write for files, instead of theirs.
+        dry_run: Whether to write nothing.
         choices: As of :func:`draft_of`.
 
     Returns:
@@ -160,10 +179,10 @@ def create(
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
-    return draft, [str(file) for file in write(files, draft, environment)]
+    return draft, [str(file) for file in write(files, draft, environment, dry_run=dry_run)]
 
 
-def show(draft: Draft, written: Sequence[str]) -> None:
+def show(draft: Draft, written: Sequence[str], *, dry_run: bool = False) -> None:
     """Print the choices of a draft with their reasons, and the files."""
     table = draft.table
     rows = [
@@ -180,8 +199,15 @@ def show(draft: Draft, written: Sequence[str]) -> None:
     print_table(["what", "chosen", "why"], rows)
     for note in draft.notes:
         say(f"Note: {note}")
+    show_files(written, dry_run=dry_run)
+
+
+def show_files(written: Sequence[str], *, dry_run: bool) -> None:
+    """Print the files that were written, or would be."""
     for path in written:
-        say(f"Wrote {path}")
+        say(f"{'Would write' if dry_run else 'Wrote'} {path}")
+    if dry_run:
+        say("Nothing was written.")
 
 
 def _prompt_for_choices(
@@ -282,7 +308,8 @@ def name_from(source: str) -> str:
     return plain if plain[:1].isalpha() else f"p_{plain}".rstrip("_")
 
 
-def _as_json(draft: Draft, written: list[str]) -> dict[str, object]:
+def document_of(draft: Draft, written: list[str]) -> dict[str, object]:
+    """Return the choices of a draft, and the files, as JSON."""
     return {
         "pipeline": draft.name,
         "files": written,

@@ -353,18 +353,21 @@ def source_in(folder: Path, source: str) -> str:
     return str(Path(path).relative_to(base)) if inside else path
 
 
-def write(files: dict[str, Path], draft: Draft, environment: Environment) -> list[Path]:
+def write(
+    files: dict[str, Path], draft: Draft, environment: Environment, *, dry_run: bool = False
+) -> list[Path]:
     """Write the files, after validating the definition as every command does.
 
     Returns:
-        The written files, including ``.gitignore`` if lines were added to it.
+        The written files, including ``.gitignore`` if lines were added to it; with ``dry_run``
+        those that would be written.
 
     Raises:
         UsageError: The definition is invalid because of an option; nothing was written.
     """
     content = _content(draft, os.path.relpath(files["pipeline"], files["test"].parents[1]))
     _refuse_invalid(draft.name, content, environment)
-    for what, data in content.items():
+    for what, data in content.items() if not dry_run else ():
         files[what].parent.mkdir(parents=True, exist_ok=True)
         with files[what].open("xb") as stream:
             stream.write(data)
@@ -375,7 +378,8 @@ def write(files: dict[str, Path], draft: Draft, environment: Environment) -> lis
     missing = [line for line in _IGNORED if line not in existing.splitlines()]
     if missing:
         gap = "" if not existing or existing.endswith("\n") else "\n"
-        ignore.write_text(existing + gap + "\n".join(missing) + "\n", encoding="utf-8")
+        if not dry_run:
+            ignore.write_text(existing + gap + "\n".join(missing) + "\n", encoding="utf-8")
         changed.append(ignore)
     return changed
 
