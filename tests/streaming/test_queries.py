@@ -19,11 +19,13 @@ from pyspark.sql import SparkSession
 from tests.crashes import after_merges
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.cli.reports import tops_of
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.notes import Final
 from tidelake.errors import ConfigError, GenerationError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.ops.page.facts import read_plots
 from tidelake.ops.status import read_status
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import differences, promote, rollback
@@ -259,6 +261,18 @@ def test_the_fate_of_an_event_names_the_row_of_a_query(filled: World) -> None:
     assert is_bot or row["hour"] == event["at"].replace(minute=0, second=0)
     assert counted["gold.by_week"].verdict == "counts"
     assert counted["gold.of_events"].verdict in ("counts", "no row")
+
+
+@pytest.mark.long
+def test_reports_and_the_live_page_show_the_newest_windows(filled: World) -> None:
+    top = tops_of(filled.lake, filled.pipeline)["gold.by_hour"]
+    assert top.columns == ("hour", "who", "money", "each", "usual", "minutes")
+    assert top.rows[0][0] == START + timedelta(hours=2)
+    plots = {plot.table: plot for plot in read_plots(filled.lake, filled.pipeline)}
+    shown = plots["gold.by_hour"]
+    rows = read(filled.lake, "gold.by_hour", "count(*)")[0][0]
+    assert (shown.kind, shown.title, shown.rows, shown.missing) == ("query", "rows", rows, "")
+    assert sum(bar.value or 0 for bar in shown.bars) == rows
 
 
 @pytest.mark.long
