@@ -192,6 +192,7 @@ def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     assert verify(loose.context).equal
 
 
+@pytest.mark.long
 def test_gold_that_a_promotion_from_silver_made_is_emptied_and_filled_by_the_next_run(
     played: World,
 ) -> None:

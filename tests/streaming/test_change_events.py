@@ -89,6 +89,7 @@ def assert_whole(changes: World | Followed) -> None:
     assert found.equal, found
 
 
+@pytest.mark.long
 def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

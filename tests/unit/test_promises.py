@@ -126,7 +126,9 @@ def chosen_by(files: Sequence[str], parts: Sequence[str]) -> dict[str, bool]:
 
     An empty part is in each name.
     """
-    found = {name: is_long for file in files for name, is_long in functions_of(PROJECT / file).items()}
+    found = {
+        name: is_long for file in files for name, is_long in functions_of(PROJECT / file).items()
+    }
     return {name: found[name] for name in found if any(part in name for part in parts)}
 
 
