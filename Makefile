@@ -41,7 +41,7 @@ imports: setup
 	$(BIN)/lint-imports
 
 # Each guard of the code is taken away in a copy, and the tests that should fail without it are run;
-# about half an hour. ARGS="--only locks" tries some of them, ARGS=--list lists them.
+# those with Spark take long. ARGS="--only locks" tries some of them, ARGS=--list lists them.
 mutations: setup
 	$(BIN)/python -m tests.mutate $(ARGS)
 
