@@ -35,7 +35,7 @@ from tidelake.replay.generations import rebuild_gold
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import judge_target, verify
 from tidelake.runtime import gold
-from tidelake.runtime.gold_tables import targets_of
+from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.schemas import check_definition
 
 _PARTS = 2
@@ -121,6 +121,10 @@ _BASE: dict[str, Any] = {
 }
 
 
+# What the first batch's merges did, in their order.
+_ORDER: list[str] = []
+
+
 def _events(part: int) -> list[dict[str, Any]]:
     """Make events of two hours and a half that lie among those of the parts before."""
     chance = Random(part)
@@ -146,8 +150,16 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     """Run two files: as a large batch, and as one that dies before the queries that read gold."""
     made = world(spark, tmp_path_factory.mktemp("queries"), base=_BASE, small=False)
     made.land("0.jsonl", _lines(0))
+    real = gold.GoldHop._merge
+
+    def merge(hop: gold.GoldHop, target: Target, *rest: Any) -> None:
+        _ORDER.append(f"begin {target.table.name}")
+        real(hop, target, *rest)
+        _ORDER.append(f"end {target.table.name}")
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(gold, "is_small", lambda *_: False)
+        patch.setattr(gold.GoldHop, "_merge", merge)
         made.run()
     made.land("1.jsonl", _lines(1))
     made.run(hops=TO_SILVER)
@@ -194,6 +206,13 @@ def test_each_table_is_what_its_sql_says_of_the_other_one(filled: World) -> None
     assert read(filled.lake, "gold.by_hour", "hour, who, money, minutes") == sorted(
         expected, key=repr
     )
+
+
+def test_queries_wait_for_the_tables_that_they_read(filled: World) -> None:
+    read_first = {f"end gold.{name}" for name in ("by_minute", "sliding")}
+    queries = [_BY_HOUR, _QUIET, _BY_WEEK, _BEST]
+    begun = min(_ORDER.index(f"begin gold.{query['name']}") for query in queries)
+    assert read_first <= set(_ORDER[:begun])
 
 
 def test_rows_that_a_condition_no_longer_keeps_are_deleted(filled: World) -> None:
