@@ -18,6 +18,19 @@ _COUNTED = {
     "keys": ["user_id"],
     "measures": {"events": {"count": "*"}},
 }
+# The sections of a pipeline of visitors, without its gold tables.
+VISITORS: dict[str, Any] = {
+    "name": "shop",
+    "source": {"kind": "files", "path": "${root}/landing"},
+    "event": {
+        "schema": (
+            "id STRING, at TIMESTAMP, who STRING, action STRING, n INT, money DECIMAL(18,2)"
+        ),
+        "select": {name: name for name in ("who", "action", "n", "money")},
+        "id": "id",
+        "time": "at",
+    },
+}
 _SHOP: dict[str, Any] = {
     "name": "shop",
     "source": {"kind": "files", "path": "${root}/landing"},

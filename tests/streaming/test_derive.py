@@ -16,6 +16,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.crashes import after_merges
+from tests.pipelines import VISITORS
 from tests.running import START, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
@@ -65,16 +66,7 @@ _EVER: dict[str, Any] = {
     "derive": {"each": "events / people", "number": "CAST(action AS INT)"},
 }
 _BASE: dict[str, Any] = {
-    "name": "shop",
-    "source": {"kind": "files", "path": "${root}/landing"},
-    "event": {
-        "schema": (
-            "id STRING, at TIMESTAMP, who STRING, action STRING, n INT, money DECIMAL(18,2)"
-        ),
-        "select": {name: name for name in ("who", "action", "n", "money")},
-        "id": "id",
-        "time": "at",
-    },
+    **VISITORS,
     "gold": [_MINUTES, _VISITS, _EVER],
 }
 

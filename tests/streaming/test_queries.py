@@ -17,6 +17,7 @@ from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.crashes import after_merges
+from tests.pipelines import VISITORS
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli.reports import tops_of
@@ -106,16 +107,7 @@ _BEST = {
 _SAME_IN_DUCKDB = (_BY_HOUR, _QUIET, _BY_WEEK, _EVENTS)
 _QUERIES = [*_SAME_IN_DUCKDB, _BEST]
 _BASE: dict[str, Any] = {
-    "name": "shop",
-    "source": {"kind": "files", "path": "${root}/landing"},
-    "event": {
-        "schema": (
-            "id STRING, at TIMESTAMP, who STRING, action STRING, n INT, money DECIMAL(18,2)"
-        ),
-        "select": {name: name for name in ("who", "action", "n", "money")},
-        "id": "id",
-        "time": "at",
-    },
+    **VISITORS,
     "gold": [_MINUTES, _SLIDING],
     "queries": _QUERIES,
 }
@@ -288,10 +280,10 @@ def test_reports_and_the_live_page_show_the_newest_windows(filled: World) -> Non
     assert top.columns == ("hour", "who", "money", "each", "usual", "minutes")
     assert top.rows[0][0] == START + timedelta(hours=2)
     plots = {plot.table: plot for plot in read_plots(filled.lake, filled.pipeline)}
-    shown = plots["gold.by_hour"]
-    rows = read(filled.lake, "gold.by_hour", "count(*)")[0][0]
-    assert (shown.kind, shown.title, shown.rows, shown.missing) == ("query", "rows", rows, "")
-    assert sum(bar.value or 0 for bar in shown.bars) == rows
+    for name in ("gold.by_hour", "gold.of_events"):
+        shown, rows = plots[name], read(filled.lake, name, "count(*)")[0][0]
+        assert (shown.kind, shown.title, shown.rows, shown.missing) == ("query", "rows", rows, "")
+        assert sum(bar.value or 0 for bar in shown.bars) == rows
 
 
 @pytest.mark.long

@@ -169,7 +169,7 @@ def parse_query(sql: str) -> QueryParts:
     tree = _select(sql)
     if problems := list(dict.fromkeys([*_clause_problems(tree), *_node_problems(tree)])):
         raise Problems(problems)
-    found = _Reader(sql, tree)
+    found = _StatementReader(sql, tree)
     if found.problems:
         raise Problems(dict.fromkeys(found.problems))
     return found.parts()
@@ -248,7 +248,7 @@ def _node_problems(tree: exp.Select) -> Iterator[str]:
             yield "contains an aggregate with an order or a treatment of nulls; remove that"
 
 
-class _Reader:
+class _StatementReader:
     """Reads the parts of a parsed statement from its text, and collects problems."""
 
     def __init__(self, sql: str, tree: exp.Select) -> None:

@@ -40,7 +40,7 @@ from tidelake.ledger.history import history
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.gold_settings import apply_gold_settings
-from tidelake.runtime.gold_tables import Target, recomputed, targets_of, whole
+from tidelake.runtime.gold_tables import Target, recomputed, tables_note, targets_of, whole
 from tidelake.runtime.hop import Run
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
@@ -180,7 +180,7 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     """
     if tables:
         reached = {"until": dict(until)} if until else {}
-        metadata = {"rows": 0, "eligible": 0, **_tables_note(run), **reached}
+        metadata = {"rows": 0, "eligible": 0, **tables_note(run.pipeline), **reached}
         made = continue_hop(run, "gold", tables, until, metadata)
     else:
         made = next_generation(run, "gold")
@@ -193,10 +193,6 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     # A restored version has the settings of its time.
     apply_gold_settings(run)
     return made
-
-
-def _tables_note(run: Run) -> dict[str, Any]:
-    return {log.TABLES: run.pipeline.gold_names}
 
 
 def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
@@ -253,7 +249,7 @@ def replace_tables(
     generation = next_generation(run, hop)
     note = prepare_checkpoint(run, hop, generation, FIRST, until)
     if hop == "gold":
-        note |= _tables_note(run)
+        note |= tables_note(run.pipeline)
     for table, rows, metadata in contents:
         made = stamped(rows, generation=generation, batch=FIRST)
         replace_rows(run, table, made, {**note, **metadata})

@@ -17,7 +17,6 @@ from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import (
     CREATION,
     REBUILT,
-    TABLES,
     Commit,
     batch_reached,
     last_commit,
@@ -51,6 +50,7 @@ from tidelake.runtime.gold_tables import (
     in_types_of,
     last_closed,
     open_stream,
+    tables_note,
     targets_of,
     up_to,
 )
@@ -236,7 +236,7 @@ class GoldHop(HopQuery):
             for session in (rows.sparkSession, *self._sessions.sessions):
                 fitting.enter_context(fitted(session, count))
             taken, counted = self._taken(rows, targets, frames)
-            own = {TABLES: self.run.pipeline.gold_names}
+            own = tables_note(self.run.pipeline)
             pieces = [
                 (
                     target,

@@ -17,7 +17,7 @@ from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.access import follow, load, read_between
 from tidelake.delta.append import types_of
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
 from tidelake.delta.notes import definition_note, final_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Lake, Table
@@ -259,6 +259,11 @@ def counted_for(
         }
         for number in range(len(targets))
     ]
+
+
+def tables_note(pipeline: Pipeline) -> dict[str, Any]:
+    """Return the metadata of a gold commit that names all tables which its batch fills."""
+    return {TABLES: pipeline.gold_names}
 
 
 def gold_note(

@@ -16,6 +16,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from tidelake.config import GoldTable, Pipeline
+from tidelake.config.queries import ResolvedQuery
 from tidelake.config.source import described
 from tidelake.delta.locks import writer
 from tidelake.delta.log import batch_reached, commits, last_commit
@@ -233,9 +234,10 @@ def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
         kind = _KINDS[gold.window.kind]
     elif name.startswith("dim."):
         kind = "versions" if name.endswith("__history") else "dimension"
+    elif isinstance(target.kind.definition, ResolvedQuery):
+        kind = "query"
     else:
         kind = "alerts" if "rule" in target.kind.identity else "join"
-        kind = "query" if target.kind.reads else kind
     blank = Plot(name, kind)
     if not target.table.exists:
         return replace(blank, missing="does not exist yet")
