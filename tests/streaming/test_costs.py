@@ -145,6 +145,13 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
     assert [one["numTargetFilesAdded"] for one in found] == [1] * (BATCHES - 1)
 
 
+def test_the_first_batch_of_gold_keeps_its_events_and_no_partial_sums(
+    spark: SparkSession, played: World
+) -> None:
+    # Events are kept and counted, then aggregated and appended: nothing is stored to add them to.
+    assert spent(spark, _checkpoints(played, "gold"), 0) <= Spent(jobs=2, shuffles=0)
+
+
 def test_only_times_and_keys_of_gold_have_file_statistics(played: World) -> None:
     minutes = played.lake.gold("minutes")
     log = Path(str(minutes.path)) / "_delta_log"

@@ -74,6 +74,8 @@ class Joined(GoldKind):
         join, inputs = self.join, batch.inputs
         new_left = left_side(batch.events, join)
         new_right = right_side(inputs.taken[self._right], join)
+        if batch.is_first:
+            return MergePlan(batch.stamped(matched(new_left, new_right, join)), on="")
         # Time bounds of the left events that the batch may affect.
         spans = [span(new_left, LEFT_TIME, LEFT_TIME)]
         of_right = span(new_right, RIGHT_TIME, RIGHT_TIME)

@@ -65,6 +65,8 @@ class GoldBatch:
         stored: Reads the stored rows of one of the pipeline's gold tables, by name.
         generation: The batch's generation.
         number: The batch's number.
+        is_first: Whether the table is empty and the batch has all rows of the inputs, so that no
+            stored row is combined with the batch's.
         slots: Number of tasks that run concurrently.
         frames: Checkpoints frames.
     """
@@ -74,6 +76,7 @@ class GoldBatch:
     stored: Callable[[str], DataFrame]
     generation: str
     number: int
+    is_first: bool
     slots: int
     frames: FrameCheckpoints
 
@@ -92,10 +95,10 @@ class MergePlan:
     """A MERGE; in its SQL, ``t`` is the stored table and ``s`` the source rows.
 
     Attributes:
-        rows: Checkpointed rows with ``_generation``, ``_batch`` and, if rows may be deleted,
-            ``_gone``.
+        rows: Rows with ``_generation``, ``_batch`` and, if rows may be deleted, ``_gone``.
+            Checkpointed, except those of a first batch: an append reads them once.
         on: The match condition, with literal bounds on ``t`` if rows have a time: in a MERGE, Delta
-            skips files only by conditions on the target alone.
+            skips files only by conditions on the target alone. Empty for a first batch.
         changed: Matched rows for which this is false are not updated.
         update: New values of a matched row, by column; None to take the row of ``s``.
         failed: Number of rows on which the expression of a derived column fails.

@@ -54,6 +54,8 @@ class Sessions(Aggregated):
         typed = self.columns.typed(events)
         salt = self.salt(to_values(events, typed), batch.eligible, batch.slots)
         sessions = to_sessions(events, self.columns, salt=salt)
+        if batch.is_first:
+            return self.first(batch, sessions.withColumn("session_id", session_id(self.gold)))
         partials, (first, last) = checkpoint_with_span(sessions, *_BOUNDS, batch.frames)
         # Bounds of the stored sessions that may be within the gap of a new one.
         within = (

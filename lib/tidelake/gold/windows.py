@@ -119,6 +119,13 @@ class Aggregated(GoldKind):
             .select(*columns)
         )
 
+    def first(self, batch: GoldBatch, aggregated: DataFrame) -> MergePlan:
+        """Return the plan of a first batch, whose aggregates are the table's rows."""
+        if not self.derived:
+            return MergePlan(batch.stamped(self.ordered(aggregated)), on="")
+        rows, failed = self.materialized(batch, aggregated, batch.stored(self.name).schema)
+        return MergePlan(rows, on="", failed=failed)
+
     def materialized(
         self, batch: GoldBatch, merged: DataFrame, stored: StructType, *more: str
     ) -> tuple[DataFrame, int]:
@@ -158,6 +165,8 @@ class Windowed(Aggregated):
         if not batch.eligible:
             return None
         partials, within = to_partials(batch.events, self.columns), []
+        if batch.is_first:
+            return self.first(batch, partials)
         gold = self.columns.typed(batch.events).table
         if self.moment is None:
             partials = batch.frames.checkpoint(partials)

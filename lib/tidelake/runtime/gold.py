@@ -318,12 +318,15 @@ class GoldHop(HopQuery):
     ) -> dict[str, Any]:
         """Merge, and return the note with the rows on which a derived column failed."""
         table, spark = target.table, inputs.taken[OWN].sparkSession
+        # No commit since its creation, not even one without metadata.
+        is_empty = last.batch == CREATION and newest_version(table) == last.version
         batch = GoldBatch(
             inputs,
             eligible=note["eligible"],
             stored=lambda name: load(spark, self.run.lake.table(name)),
             generation=note["generation"],
             number=note["batch"],
+            is_first=is_empty and note["batch"] == CREATION + 1,
             slots=slots_of(spark),
             frames=frames,
         )
@@ -331,8 +334,7 @@ class GoldHop(HopQuery):
         if plan is None:
             return note
         note = {**note, "failed": note["failed"] + plan.failed}
-        # The table is still empty: no commit since its creation, not even one without metadata.
-        if last.batch == CREATION and newest_version(table) == last.version:
+        if is_empty:
             append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
         else:
             merge(plan, table, note)
