@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
-from datetime import UTC, datetime
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -32,7 +33,14 @@ from tidelake.fingerprints import (
     combined,
     fingerprint,
 )
-from tidelake.ledger.commit_checks import Batch, Mark, Tally, problems_of, tally
+from tidelake.ledger.commit_checks import (
+    Batch,
+    Mark,
+    Tally,
+    altered_batches,
+    problems_of,
+    tally,
+)
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.ledger.terms import ledger_by
 
@@ -154,6 +162,73 @@ def test_two_equal_rows_in_place_of_two_other_equal_ones_are_told_by_their_sum()
     assert problems(taken=twice, bronze=held(b0=[A, B, C, D, E, B, B]))[0] == (
         "bronze: it holds as many rows as its commits wrote, but not the same ones"
     )
+
+
+# Batches arrived at noon, a minute later, and again a minute later as the clock was set back.
+_MINUTE = NOON + timedelta(minutes=1)
+_ARRIVED = ((NOON, [A, B]), (_MINUTE, [C]), (_MINUTE, [D, E]))
+
+
+def arrived(at: datetime, ids: Iterable[str]) -> str:
+    rows = ", ".join(f"('{one}', TIMESTAMPTZ '{at}')" for one in ids)
+    return f"SELECT * FROM (VALUES {rows}) AS t(record_id, ingested_at)"
+
+
+def altered(lake: Lake, *, erased: Sequence[Arrival] = ()) -> list[str]:
+    taken = [
+        commit(number, *ids, ingested_at=at.isoformat())
+        for number, (at, ids) in enumerate(_ARRIVED)
+    ]
+    if erased:
+        taken.append(commit(2, **{**taken[-1].note, ERASED: arrivals_note("now", erased)}))
+    bronze = lake.bronze("shop")
+    return list(altered_batches(lake, bronze, tally(lake, bronze, None), taken[::-1]))
+
+
+@pytest.fixture
+def bronze(tmp_path: Path) -> Lake:
+    lake = Lake(tmp_path)
+    for number, (at, ids) in enumerate(_ARRIVED):
+        write_rows(lake.bronze("shop"), arrived(at, ids), note={"batch": number})
+    return lake
+
+
+def test_a_batch_of_bronze_that_was_altered_is_told(bronze: Lake) -> None:
+    assert altered(bronze) == []
+    stored = DeltaTable(str(bronze.bronze("shop").path))
+    stored.delete(f"record_id = '{B}'")
+    assert altered(bronze) == [
+        "bronze, batch 0: its commit wrote 2 rows that were not erased, the table has 1"
+    ]
+    write_rows(bronze.bronze("shop"), arrived(NOON, [A]), note={})
+    assert altered(bronze) == ["bronze, batch 0: its commit and the table have different rows"]
+    stored.update_incremental()
+    stored.delete(f"record_id = '{E}'")
+    assert altered(bronze)[1:] == [
+        "bronze, batch 1 and 2: its commit wrote 3 rows that were not erased, the table has 2"
+    ]
+
+
+def test_rows_of_bronze_that_no_batch_wrote_are_told(bronze: Lake) -> None:
+    later = NOON + timedelta(hours=1)
+    write_rows(bronze.bronze("shop"), arrived(later, ["f:x"]), note={})
+    assert altered(bronze) == [
+        "bronze holds 1 rows that arrived at 2024-01-01 13:00:00+00:00, which no batch wrote"
+    ]
+
+
+def test_what_was_erased_from_a_batch_of_bronze_does_not_alter_it(bronze: Lake) -> None:
+    stored = DeltaTable(str(bronze.bronze("shop").path))
+    stored.delete(f"record_id IN ('{A}', '{C}')")
+    erased = [
+        Arrival(at, 1, fingerprint_of([one]), 0, sum_of([one]))
+        for at, one in ((NOON, A), (_MINUTE, C))
+    ]
+    assert altered(bronze, erased=erased) == []
+    stored.delete(f"record_id = '{B}'")
+    assert altered(bronze, erased=erased) == [
+        "bronze, batch 0: its commit wrote 1 rows that were not erased, the table has 0"
+    ]
 
 
 def test_commits_of_earlier_versions_are_compared_by_what_they_have() -> None:

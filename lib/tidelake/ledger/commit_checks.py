@@ -27,6 +27,7 @@ from tidelake.fingerprints import (
     combined,
     ids_in,
 )
+from tidelake.instants import from_micros
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 
@@ -156,6 +157,56 @@ def repetitions(
         yield f"bronze holds {count:,} records more than once, {first} for example"
 
 
+def altered_batches(
+    lake: Lake, bronze: Table, tallied: Tally, taken: Sequence[Commit]
+) -> Iterator[str]:
+    """Describe the batches of which bronze does not hold the rows that their commits wrote.
+
+    Its rows have no batch number, but each batch has an instant of arrival. If the clock was set
+    back, several have the same one and are compared together. Nothing is read if the totals agree.
+    """
+    filled = [commit for commit in reversed(taken) if commit.batch >= 0]
+    arrivals = notes.arrivals_in(filled)
+    if _kept(filled, arrivals).agrees(tallied.total):
+        return
+    # Commits of the earliest versions lack it.
+    if any("ingested_at" not in commit.note for commit in filled):
+        return
+    written: dict[datetime, list[Commit]] = defaultdict(list)
+    for commit in filled:
+        if ERASED not in commit.note:
+            written[datetime.fromisoformat(commit.note["ingested_at"])].append(commit)
+    erased: dict[datetime, list[notes.Arrival]] = defaultdict(list)
+    for one in arrivals:
+        erased[one.ingested_at].append(one)
+    asked = f"SELECT epoch_us(ingested_at) AS at, {_COUNTED} FROM {bronze.name} GROUP BY 1"
+    held: dict[datetime | None, Mark] = {
+        from_micros(at): Mark(int(rows), Fingerprint.of(*marks))
+        for at, rows, *marks in ask(lake, f"{asked} ORDER BY 1").rows
+    }
+    for arrived, commits in written.items():
+        kept, found = _kept(commits, erased[arrived]), held.pop(arrived, Mark())
+        place = f"bronze, batch {' and '.join(str(commit.batch) for commit in commits)}"
+        yield from _different(place, kept, found, f"wrote {kept.rows:,} rows that were not erased")
+    for at, found in held.items():
+        when = "without an instant of arrival" if at is None else f"that arrived at {at}"
+        yield f"bronze holds {found.rows:,} rows {when}, which no batch wrote"
+
+
+def _kept(filled: Iterable[Commit], erased: Iterable[notes.Arrival]) -> Mark:
+    """Return the rows that bronze's commits wrote, less those that were erased."""
+    added = Mark.of((commit.added_rows, ids_in(commit.note)) for commit in filled)
+    return added.minus(Mark.of((one.rows, one.ids) for one in erased))
+
+
+def _different(place: str, kept: Mark, held: Mark, booked: str, suffix: str = "") -> Iterator[str]:
+    """Describe a batch of which a table holds other rows than its commit counts."""
+    if kept.rows != held.rows:
+        yield f"{place}: its commit {booked}, the table has {held.rows:,}"
+    elif not kept.fingerprint.agrees(held.fingerprint):
+        yield f"{place}: its commit and the table have different rows{suffix}"
+
+
 def problems_of(
     batches: Sequence[Batch],
     taken: Sequence[Commit],
@@ -197,12 +248,11 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Mark) -> Iterator[str]:
                 f"bronze, batch {commit.batch}: the source held {offered:,} records, "
                 f"{written:,} rows were written"
             )
-    added = Mark.of((commit.added_rows, ids_in(commit.note)) for commit in filled)
-    gone = Mark.of((one.rows, one.ids) for one in notes.arrivals_in(filled))
-    kept = added.minus(gone)
+    arrivals = notes.arrivals_in(filled)
+    kept, gone = _kept(filled, arrivals), sum(one.rows for one in arrivals)
     if kept.rows != bronze.rows:
-        less = f" and {gone.rows:,} were erased" if gone.rows else ""
-        yield f"bronze: its commits wrote {added.rows:,} rows{less}, it holds {bronze.rows:,}"
+        less = f" and {gone:,} were erased" if gone else ""
+        yield f"bronze: its commits wrote {kept.rows + gone:,} rows{less}, it holds {bronze.rows:,}"
     elif not kept.fingerprint.agrees(bronze.fingerprint):
         yield "bronze: it holds as many rows as its commits wrote, but not the same ones"
 
@@ -222,11 +272,8 @@ def _batch_problems(
         counted = Mark.of((count.rows, count.mark) for count in batch.counts if count.fate == fate)
         kept = counted.minus(Mark.of(removed.get((key, fate), ())))
         held = tables[fate].batches.get(key, Mark())
-        if kept.rows != held.rows:
-            booked = f"its commit counts {kept.rows:,} rows as {fate}"
-            yield f"{place}: {booked}, the table has {held.rows:,}"
-        elif not kept.fingerprint.agrees(held.fingerprint):
-            yield f"{place}: its commit and the table have different rows as {fate}"
+        booked = f"counts {kept.rows:,} rows as {fate}"
+        yield from _different(place, kept, held, booked, f" as {fate}")
 
 
 @dataclass

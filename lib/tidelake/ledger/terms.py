@@ -17,7 +17,14 @@ from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
-from tidelake.ledger.commit_checks import Batch, problems_of, repetitions, tally, topic_offsets
+from tidelake.ledger.commit_checks import (
+    Batch,
+    altered_batches,
+    problems_of,
+    repetitions,
+    tally,
+    topic_offsets,
+)
 from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, quarantined_by, side_rows
@@ -211,6 +218,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     topics, topic_problems = topic_offsets(lake, bronze, taken)
     closings = {"bronze": taken, "silver": closing}
     problems = list(repetitions(lake, bronze, tables["bronze"], closings))
+    problems += altered_batches(lake, bronze, tables["bronze"], taken)
     problems += topic_problems
     problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
     problems += [
