@@ -16,7 +16,7 @@ from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UnequalError
-from tidelake.kafka.registry import versions_of
+from tidelake.kafka.client import versions_of
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport

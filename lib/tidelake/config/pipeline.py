@@ -24,7 +24,6 @@ from tidelake.config.model import (
     matching,
     written,
 )
-from tidelake.config.publishing import Publish
 from tidelake.config.queries import Query
 from tidelake.config.source import (
     CHANGE_COLUMNS,
@@ -36,7 +35,7 @@ from tidelake.config.source import (
     Source,
 )
 from tidelake.config.standard import STANDARD
-from tidelake.config.table_settings import TableSettings
+from tidelake.config.table_settings import Publish, TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,

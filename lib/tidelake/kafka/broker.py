@@ -23,8 +23,7 @@ import psutil
 from tidelake.config import conf_file
 from tidelake.errors import MachineError, UsageError
 from tidelake.kafka import imported
-from tidelake.spark.jars import ensure_jars, read_lock
-from tidelake.spark.java import java_path
+from tidelake.spark.java import ensure_jars, java_path, read_lock
 from tidelake.typed import runnable
 
 _HOST = "127.0.0.1"

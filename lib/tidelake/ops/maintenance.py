@@ -24,7 +24,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
-from tidelake.ledger.readers import Need, needs_of
+from tidelake.ledger.history import Need, needs_of
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 

@@ -28,7 +28,7 @@ from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
-from tidelake.kafka.topic_offsets import total
+from tidelake.kafka.client import total_offsets
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
@@ -256,7 +256,7 @@ class BatchJoiner:
         commit = _of_batch(lake.bronze(pipeline.name), batch)
         behind = commit.note.get("behind") if commit else None
         # The broker reports how many records wait, not since when.
-        return (None, None) if behind is None else (total(behind), None)
+        return (None, None) if behind is None else (total_offsets(behind), None)
 
 
 def _of_batch(table: Table, batch: int) -> Commit | None:

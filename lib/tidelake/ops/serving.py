@@ -34,7 +34,7 @@ from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
 from tidelake.names import LAYERS
 from tidelake.spark import internals
-from tidelake.spark.jars import ensure_jars, jars_for
+from tidelake.spark.java import ensure_jars, jars_for
 from tidelake.spark.session import build_session, kept_log, spark_log
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any

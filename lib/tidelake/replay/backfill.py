@@ -31,8 +31,7 @@ from tidelake.ledger.history import history, rate_of, require_table
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
-from tidelake.replay.repairing import need_gold
-from tidelake.replay.table_backfill import can_restore, fill_table
+from tidelake.replay.repairing import can_restore, fill_table, need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of

@@ -61,8 +61,8 @@ from tidelake.replay.generations import (
     replace_tables,
     without_batch,
 )
+from tidelake.replay.repairing import can_restore, install_table, recompute_table
 from tidelake.replay.requeue import requeue_again, waiting
-from tidelake.replay.table_backfill import can_restore, install_table, recompute_table
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames

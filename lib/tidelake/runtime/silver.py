@@ -32,7 +32,7 @@ from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver import fates
 from tidelake.silver.dedup import find_repeats
-from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import advance
