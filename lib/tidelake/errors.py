@@ -1,4 +1,4 @@
-"""The tree of Tidelake's errors, with their exit codes.
+"""The tree of Tidelake's errors, with their exit codes, and imports of optional packages.
 
 TidelakeError                    1  any other failure with a message for the user
 ├── UnpublishedError             1  tables are committed, but changes did not reach their topic
@@ -26,6 +26,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
 
 
 class TidelakeError(Exception):
@@ -204,3 +206,13 @@ class NoLocksError(MachineError):
 
 class JarError(MachineError):
     """A jar is missing, or its hash differs from the lock."""
+
+
+def imported(what: str, *modules: str, extra: str) -> list[Any]:
+    """Import modules of an extra; raise a MachineError if ``what`` is not installed."""
+    try:
+        return [import_module(module) for module in modules]
+    except ImportError as error:
+        raise MachineError(
+            f"{what} is not installed. Install it with: pip install 'tidelake[{extra}]'"
+        ) from error

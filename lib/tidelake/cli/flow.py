@@ -198,7 +198,12 @@ def run(
             _show_waiting(where, [pipeline], hop)
         return 0
     where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
-    _run_one(where, hop, trigger)
+    if hop == "dimensions":
+        _refuse_source(where)
+        run_dimensions(where, trigger or AVAILABLE_NOW)
+    else:
+        run_pipeline(where, hops_of(hop), trigger or getattr(where.environment.triggers, hop))
+        say(f"Done. See the ledger with: {where.command('ledger')}")
     seconds = round(time.monotonic() - began, 1)
     where.printed({"pipelines": [asdict(Result(where.pipeline.name, "done", seconds))]})
     return 0
@@ -229,17 +234,6 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."
         )
-
-
-def _run_one(where: Place, hop: str, trigger: str | None) -> None:
-    if hop == "dimensions":
-        _refuse_source(where)
-        run_dimensions(where, trigger or AVAILABLE_NOW)
-        return
-    hops = hops_of(hop)
-    default: str = getattr(where.environment.triggers, hop)
-    run_pipeline(where, hops, trigger or default)
-    say(f"Done. See the ledger with: {where.command('ledger')}")
 
 
 def _refuse_source(where: Place) -> None:

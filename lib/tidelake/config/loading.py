@@ -126,13 +126,11 @@ def load_pipeline(
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
-    read = read_definition(file, None if is_path else name_or_path)
-    document, findings = read.document, read.document.findings
+    document, parameters = read_definition(file, None if is_path else name_or_path)
+    findings = document.findings
     if source is not None:
         override_source(document, source)
-    raw: dict[str, Any] = _interpolated(
-        document.content, (), environment, read.parameters, findings
-    )
+    raw: dict[str, Any] = _interpolated(document.content, (), environment, parameters, findings)
     base_paths(raw.get("source"), base_of(file) if source is None else None)
     if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")

@@ -21,8 +21,7 @@ from pathlib import Path
 import psutil
 
 from tidelake.config import conf_file
-from tidelake.errors import MachineError, UsageError
-from tidelake.kafka import imported
+from tidelake.errors import MachineError, UsageError, imported
 from tidelake.spark.java import ensure_jars, java_path, read_lock
 from tidelake.typed import runnable
 

@@ -18,9 +18,8 @@ from tidelake.config import KafkaSource, Registry
 from tidelake.config.loading import Address
 from tidelake.config.secrets import resolved
 from tidelake.config.source import Compatibility
-from tidelake.errors import SourceError, TidelakeError
+from tidelake.errors import SourceError, TidelakeError, imported
 from tidelake.folders import Folder
-from tidelake.kafka import imported
 from tidelake.typed import runnable
 
 # By topic and partition: an offset, or a number of offsets.
@@ -318,7 +317,7 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
 
 
 def _library() -> list[Any]:
-    return imported("the Kafka client", "confluent_kafka", "confluent_kafka.admin")
+    return imported("the Kafka client", "confluent_kafka", "confluent_kafka.admin", extra="kafka")
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:
@@ -363,7 +362,8 @@ def versions_of(registry: Registry) -> list[Version]:
         UsageError: The credentials refer to a variable that is not set.
         MachineError: The client is not installed.
     """
-    (library,) = imported("the client of schema registries", "confluent_kafka.schema_registry")
+    module = "confluent_kafka.schema_registry"
+    (library,) = imported("the client of schema registries", module, extra="kafka")
     settings: dict[str, Any] = {"url": registry.url, "timeout": _REGISTRY_SECONDS, "max.retries": 1}
     if registry.credentials is not None:
         name = "source.registry.credentials"
@@ -414,7 +414,7 @@ def incompatibility(new: str, old: str, rule: Compatibility) -> str:
     if rule == "none":
         return ""
     modules = "avro.schema", "avro.compatibility", "avro.errors"
-    schemas, checks, errors = imported("the library for Avro's rules", *modules)
+    schemas, checks, errors = imported("the library for Avro's rules", *modules, extra="kafka")
     try:
         newer, older = schemas.parse(new), schemas.parse(old)
     except errors.AvroException as error:

@@ -19,7 +19,7 @@ from tidelake.config.expectations import SIGNATURES, SQL_RULE, Expectation
 from tidelake.config.pipeline import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError, imported
 from tidelake.typed import runnable
 from tidelake.visible import kind_of_text
 
@@ -112,15 +112,9 @@ def judge_tables(
 
 def import_gx() -> Any:
     """Import Great Expectations; if it is missing, a MachineError says how to install it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
-            import great_expectations  # noqa: PLC0415
-    except ImportError as error:
-        raise MachineError(
-            "Great Expectations is not installed. Install it with: pip install 'tidelake[quality]'"
-        ) from error
-    return great_expectations
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
+        return imported("Great Expectations", "great_expectations", extra="quality")[0]
 
 
 def _context(docs: Path) -> Any:

@@ -299,7 +299,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
     decided = decision.rows
     assert decision.summary is not None
-    summary = decision.summary.with_groups(recovered.copies)
+    summary = Summary([*decision.summary.groups, *recovered.copies])
     new, filled = _unknown_columns(summary, decided, context)
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()

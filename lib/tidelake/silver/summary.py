@@ -73,10 +73,6 @@ class Summary:
         """Return whether an accepted row has a payload field that is not in the schema."""
         return any(group.get("unknown") for group in self.groups if group[FATE] in _ACCEPTED)
 
-    def with_groups(self, others: Sequence[Group]) -> Summary:
-        """Add groups of rows that were not part of the batch's frame."""
-        return Summary([*self.groups, *others])
-
     def partitions(self, before: Mapping[str, PartitionProgress]) -> dict[str, PartitionProgress]:
         """Return the source partitions' progress after the batch's rows from bronze."""
         now = dict(before)

@@ -254,9 +254,8 @@ def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
     for file in files:
         head = _head(file.path, size)
         heads.append(CsvFile(file.path, head, is_cut=len(head) == size))
-    found = sample_csv(heads, each=each)
-    parsed = ((Record(one.place, "files", one.payload), one.values) for one in found.records)
-    return _sorted_out(parsed, Sample((), (), (), "csv", csv=found.layout, header=found.header))
+    layout, header, parsed = sample_csv(heads, each=each)
+    return _sorted_out(parsed, Sample((), (), (), "csv", csv=layout, header=header))
 
 
 def _head(path: str, size: int) -> bytes:
