@@ -1,7 +1,8 @@
 """Run a local Apache Kafka broker and controller as one process, without a container.
 
 It listens on the loopback interface. Its settings, log and topics are kept in its folder when it is
-stopped or killed. The process outlives the one that started it.
+stopped or killed. The process outlives the one that started it. Beside the commands, tests and
+benchmarks start brokers.
 """
 
 from __future__ import annotations

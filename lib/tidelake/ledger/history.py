@@ -52,14 +52,6 @@ def require_tables(lake: Lake, pipeline: str) -> None:
         )
 
 
-def require_table(table: Table, pipeline: str) -> None:
-    """Raise a UsageError if no run of the pipeline has created the table yet."""
-    if not table.exists:
-        raise UsageError(
-            f"{table.name} does not exist yet. Fill it with: {runnable('tidelake run', pipeline)}"
-        )
-
-
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
     """Return whether no hop has a table yet: the pipeline has not run, or nothing has arrived.
 

@@ -35,7 +35,7 @@ from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Say
+from tidelake.runtime.progress import Observer, Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import first_line, kind_of
@@ -263,7 +263,7 @@ def _of_batch(table: Table, batch: int) -> Commit | None:
     return next((one for one in islice(commits(table), _NEWEST) if one.batch == batch), None)
 
 
-class RunObserver:
+class RunObserver(Observer):
     """Measures the batches of a run for the sinks, and forwards its hops to lineage.
 
     Its methods may be called from any thread and only queue messages, which a thread of its own

@@ -23,11 +23,11 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
-from tidelake.delta.tables import Hop, Lake, Table, hops_in
+from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history, rate_of, require_table
+from tidelake.ledger.history import history, rate_of
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver

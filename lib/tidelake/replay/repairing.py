@@ -23,11 +23,11 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.notes import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.positions import BEGINNING, rewritten_after, unfilled_tables
-from tidelake.delta.tables import Hop, Lake, Table, hops_in
+from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history
 from tidelake.replay.generations import (
     continue_gold,
     continue_hop,

@@ -1,4 +1,7 @@
-"""Recognise CSV in a sample: its dialect, its header, and the types of its texts."""
+"""Recognise CSV in a sample: its dialect, its header, and the types of its texts.
+
+A module of its own because it imports numpy, which a sample of JSON does not need.
+"""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from tidelake.ops.alerts import Alert, lasting
 from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.facts import Facts
 from tidelake.typed import Typed, first_command
-from tidelake.visible import visible
+from tidelake.visible import shortened, visible
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -207,8 +207,7 @@ def plain(payload: bytes | str) -> str:
 
 def excerpt(payload: bytes | str) -> str:
     """Return the beginning of a payload, about two lines."""
-    text = " ".join(plain(payload).split())
-    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}…"
+    return shortened(" ".join(plain(payload).split()), _EXCERPT)
 
 
 def some(count: int, thing: str) -> str:
