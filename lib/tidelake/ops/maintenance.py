@@ -159,10 +159,8 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     # Twice the age, so that the property does not change every day.
     for_last_commit = 2 * age if age > LEAST[LOG_RETENTION] / 2 else timedelta(0)
     days, wanted = timedelta(days=1), dict[str, str]()
-    for key, needed in (
-        (LOG_RETENTION, max(plan.keep, for_last_commit)),
-        (FILE_RETENTION, plan.keep),
-    ):
+    lengths = {LOG_RETENTION: max(plan.keep, for_last_commit), FILE_RETENTION: plan.keep}
+    for key, needed in lengths.items():
         length = max(needed, LEAST[key], plan.retentions.get(key, needed))
         wanted[key] = f"interval {-(-length // days)} days"
     stored = detail(spark, plan.table)["properties"]

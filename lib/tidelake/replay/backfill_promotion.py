@@ -241,7 +241,7 @@ def promote(run: Run) -> State:
         run = replace(run, locks=locks)
         locks.step("fill the green tables")
         # Green tables have locks of their own.
-        fill(replace(run, locks=HopLocks()), state.start, table=state.table)
+        fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]

@@ -30,8 +30,7 @@ from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
-from tidelake.silver.driver_dedup import ACCEPTED, spread
-from tidelake.silver.row_sets import Numbers, may_have_hash
+from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash, spread
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
 from tidelake.spark.engine import runs_in_process

@@ -25,10 +25,9 @@ from tidelake.config import Pipeline
 from tidelake.instants import to_micros
 from tidelake.names import ID_HASH, SILVER_RESERVED, is_column_name
 from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
-from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER
+from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER, has_number
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.row_sets import has_number
 from tidelake.silver.stages import (
     CONFLICTING,
     FILTERED,
