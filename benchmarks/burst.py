@@ -39,7 +39,7 @@ from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up
-from tidelake.kafka.topic_offsets import total
+from tidelake.kafka.client import total_offsets
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
@@ -139,7 +139,7 @@ def sample(began: float, phase: str, lake: Lake, sent: int, process: int) -> Sam
     """Read lag from the tables' logs, and the memory of a process with its children."""
     bronze, silver = lake.bronze("clickstream"), lake.silver("clickstream")
     last = last_commit(bronze)
-    taken = total(last.note.get("offsets", {})) if last else 0
+    taken = total_offsets(last.note.get("offsets", {})) if last else 0
     golds = [table for table in lake.existing() if table.name.startswith("gold.")]
     reached = [position(last_commit(table), "silver") for table in golds]
     for_silver = rows_between(bronze, position(last_commit(silver), "bronze"))

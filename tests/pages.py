@@ -13,8 +13,7 @@ from typing import NamedTuple
 from tests.shops import Shop
 from tidelake.config import load_environment, load_pipeline
 from tidelake.ops.page.desk import Desk
-from tidelake.ops.page.rendering import Renderer
-from tidelake.ops.page.server import PageServer
+from tidelake.ops.page.server import PageServer, Renderer
 from tidelake.typed import Typed
 
 

@@ -6,7 +6,7 @@ import shutil
 import sys
 from pathlib import Path
 
-from tidelake.spark.jars import ensure_jars, read_lock
+from tidelake.spark.java import ensure_jars, read_lock
 
 LOCK = Path(__file__).with_name("flink-jars.lock")
 

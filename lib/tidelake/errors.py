@@ -1,4 +1,4 @@
-"""The tree of Tidelake's errors, with their exit codes.
+"""The tree of Tidelake's errors, with their exit codes, and imports of optional packages.
 
 TidelakeError                    1  any other failure with a message for the user
 ├── UnpublishedError             1  tables are committed, but changes did not reach their topic
@@ -26,6 +26,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+# The problems that a message lists.
+_SHOWN = 10
 
 
 class TidelakeError(Exception):
@@ -106,14 +111,12 @@ class SourceChangedError(RefusedError):
     def __init__(self, changes: Sequence[str], *, taken: bool = True) -> None:
         """Store the changes, one text per file; ``taken``: whether bronze has the old content."""
         self.changes = tuple(changes)
-        shown = "\n".join(f"  - {change}" for change in self.changes[:10])
-        more = f"\n  … and {len(self.changes) - 10} more" if len(self.changes) > 10 else ""
         what = "after they were read, so their new content was not ingested"
         remedy = "Move them out of the folder, put their new lines into new files, then run again."
         if not taken:
             what = "while they were read, and none of them was ingested"
             remedy = "Wait until their writer is done, or restore them, then run again."
-        super().__init__(f"files changed {what}:\n{shown}{more}\n{remedy}")
+        super().__init__(f"{listed(f'files changed {what}', self.changes)}\n{remedy}")
 
 
 class LostError(RefusedError):
@@ -204,3 +207,20 @@ class NoLocksError(MachineError):
 
 class JarError(MachineError):
     """A jar is missing, or its hash differs from the lock."""
+
+
+def listed(what: str, problems: Sequence[str]) -> str:
+    """Return a message with a line for each problem, of many for the first ones."""
+    shown = "\n".join(f"  - {problem}" for problem in problems[:_SHOWN])
+    more = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
+    return f"{what}:\n{shown}{more}"
+
+
+def imported(what: str, *modules: str, extra: str) -> list[Any]:
+    """Import modules of an extra; raise a MachineError if ``what`` is not installed."""
+    try:
+        return [import_module(module) for module in modules]
+    except ImportError as error:
+        raise MachineError(
+            f"{what} is not installed. Install it with: pip install 'tidelake[{extra}]'"
+        ) from error

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError, imported
 from tidelake.object_store import client, filesystem_options, refuse_unreachable
 
 if TYPE_CHECKING:
@@ -78,14 +78,8 @@ def stored(place: str) -> UPath:
     Raises:
         MachineError: The extra for stores is not installed.
     """
-    try:
-        from upath import UPath  # noqa: PLC0415  an extra
-    except ImportError as error:
-        raise MachineError(
-            f"{place} is on an object store, and the packages for object stores are not installed. "
-            "Install it with: pip install 'tidelake[s3]'"
-        ) from error
-    found: UPath = UPath(place, **filesystem_options())
+    (upath,) = imported(f"universal-pathlib, which {place} needs,", "upath", extra="s3")
+    found: UPath = upath.UPath(place, **filesystem_options())
     return found
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tidelake.errors import MachineError, TidelakeError, UsageError
+from tidelake.errors import MachineError, TidelakeError, UsageError, imported
 
 _REGION = "us-east-1"
 # Timeouts of the first request: short, so that a mistyped address is reported at once.
@@ -198,11 +198,5 @@ def _client(**options: Any) -> Any:
 
 @functools.cache
 def _session() -> Any:
-    try:
-        from botocore.session import get_session  # noqa: PLC0415  an extra
-    except ImportError as error:
-        raise MachineError(
-            "the packages for object stores are not installed. "
-            "Install it with: pip install 'tidelake[s3]'"
-        ) from error
-    return get_session()
+    (session,) = imported("botocore, which object stores need,", "botocore.session", extra="s3")
+    return session.get_session()

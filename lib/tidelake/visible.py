@@ -49,6 +49,11 @@ def visible(text: str, *, lines: bool = False) -> str:
     return unseen.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
 
 
+def shortened(text: str, limit: int) -> str:
+    """Cut a text off after so many characters, and mark that."""
+    return text if len(text) <= limit else f"{text[:limit]}…"
+
+
 def visible_json(document: str) -> str:
     """Escape control characters that are raw in the strings of a JSON document."""
     return _UNSEEN_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", document)

@@ -1,4 +1,7 @@
-"""Run, verify and rebuild a pipeline's tables in a notebook, with Spark."""
+"""Run, verify and rebuild a pipeline's tables in a notebook, with Spark.
+
+A module of its own because it imports Spark, which reading the tables does not need.
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.bundle.project import PROJECT, read_package
 from tests.bundle.wheels import build_wheel, outside
 from tests.typed import PROMPT, blocks_of
 from tidelake import __version__
-from tidelake.spark.jars import read_lock
+from tidelake.spark.java import read_lock
 
 PAGE = "docs/install.md"
 SKELETON = PROJECT / "lib/tidelake/cli/skeleton/files"

@@ -15,7 +15,7 @@ from scripts.audit import LOCKS as AUDITED
 from scripts.sbom import with_jars
 
 from tests.bundle.project import PROJECT
-from tidelake.spark.jars import read_lock
+from tidelake.spark.java import read_lock
 
 LOCKS = [
     *sorted(PROJECT.glob("requirements*.lock")),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyspark
 
-from tidelake.spark.jars import ensure_jars
+from tidelake.spark.java import ensure_jars
 
 SERVERLESS = Path(__file__).parent / "serverless"
 _SECONDS = 180.0

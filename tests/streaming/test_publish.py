@@ -26,7 +26,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.config import KafkaSource
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.merge import compact, vacuum
-from tidelake.delta.publications import published_to
+from tidelake.delta.positions import published_to
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, UnpublishedError
 from tidelake.kafka.topic_source import has_records

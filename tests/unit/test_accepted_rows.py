@@ -16,8 +16,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
-from tidelake.silver.driver_dedup import ACCEPTED
-from tidelake.silver.row_sets import Numbers, may_have_hash
+from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash
 from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.silver.stages import hash_of_id
 from tidelake.spark import tuning

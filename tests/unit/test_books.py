@@ -20,8 +20,8 @@ from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import UsageError
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.query import ask
-from tidelake.runtime import books
-from tidelake.runtime.books import copy_books
+from tidelake.runtime import epochs
+from tidelake.runtime.epochs import copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -186,7 +186,7 @@ def test_a_table_that_was_deleted_and_filled_again_comes_in_from_its_beginning(
         copy_books(run, ["gold"])
         return list(taken)
 
-    monkeypatch.setattr(books, "append_records", append_records)
+    monkeypatch.setattr(epochs, "append_records", append_records)
     _fill(table, 0, before - 1, new_id and "old")
     assert copy() == list(range(before - 1))
     _fill(table, before - 1, before, None)

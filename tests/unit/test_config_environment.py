@@ -10,7 +10,7 @@ import pytest
 from tidelake.config import Limits, conf_file, load_environment
 from tidelake.config.places import conf_dir, find_file, pipeline_names
 from tidelake.errors import ConfigError, NotBuiltError, UsageError
-from tidelake.spark.jars import read_lock
+from tidelake.spark.java import read_lock
 
 
 @pytest.fixture(autouse=True)

@@ -16,8 +16,8 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import JarError
 from tidelake.ops import doctor
 from tidelake.ops.doctor import DoctorFinding
-from tidelake.spark import jars
-from tidelake.spark.jars import CACHE_VARIABLE, Jar
+from tidelake.spark import java
+from tidelake.spark.java import CACHE_VARIABLE, Jar
 
 JAR = Jar("a:b:1", hashlib.sha256(b"good").hexdigest())
 Usage = namedtuple("Usage", "total used free")
@@ -34,7 +34,7 @@ def use_java(monkeypatch: pytest.MonkeyPatch, home: Path, script: str) -> None:
 
 def use_jars(monkeypatch: pytest.MonkeyPatch, cache: Path, content: bytes | None) -> None:
     monkeypatch.setenv(CACHE_VARIABLE, str(cache))
-    monkeypatch.setattr(jars, "read_lock", lambda: (JAR,))
+    monkeypatch.setattr(java, "read_lock", lambda: (JAR,))
     if content is not None:
         (cache / JAR.file_name).write_bytes(content)
 
@@ -181,7 +181,7 @@ def test_a_broken_lock_says_what_is_wrong_with_it(monkeypatch: pytest.MonkeyPatc
     def read_lock() -> tuple[Jar, ...]:
         raise JarError("conf/jars.lock, line 2: write `group:artifact:version sha256:HEX`")
 
-    monkeypatch.setattr(jars, "read_lock", read_lock)
+    monkeypatch.setattr(java, "read_lock", read_lock)
 
     assert "line 2: write" in doctor.check_jars().remedy
 

@@ -15,8 +15,18 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze, shop
 from tidelake.config import Pipeline
 from tidelake.silver.dedup import Repeats
-from tidelake.silver.fates import Fates, Routing, decide, marked, to_late, to_silver
-from tidelake.silver.fields import MOST_COLUMNS, RESCUED, extra_columns, new_columns
+from tidelake.silver.fates import (
+    MOST_COLUMNS,
+    RESCUED,
+    Fates,
+    Routing,
+    decide,
+    extra_columns,
+    marked,
+    new_columns,
+    to_late,
+    to_silver,
+)
 from tidelake.silver.payloads import UNKNOWN
 from tidelake.silver.stages import STAGE, Judging, classify, reasons_by_stage
 from tidelake.silver.summary import Counting, summarize, unknown_fields

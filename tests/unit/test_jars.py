@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tidelake.errors import JarError
-from tidelake.spark import jars
-from tidelake.spark.jars import Jar, ensure_jars, read_lock
+from tidelake.spark import java
+from tidelake.spark.java import Jar, ensure_jars, read_lock
 
 GOOD = b"the jar's bytes"
 JAR = Jar("io.delta:delta-storage:4.4.0", hashlib.sha256(GOOD).hexdigest())
@@ -145,9 +145,9 @@ def test_a_cache_that_cannot_be_written_is_an_error_of_the_machine(
 
 
 def test_the_cache_folder_can_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(jars.CACHE_VARIABLE, "/somewhere")
-    assert jars.cache_dir() == Path("/somewhere")
+    monkeypatch.setenv(java.CACHE_VARIABLE, "/somewhere")
+    assert java.cache_dir() == Path("/somewhere")
 
-    monkeypatch.delenv(jars.CACHE_VARIABLE)
+    monkeypatch.delenv(java.CACHE_VARIABLE)
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
-    assert jars.cache_dir() == Path("/cache/tidelake/jars")
+    assert java.cache_dir() == Path("/cache/tidelake/jars")

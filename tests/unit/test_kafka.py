@@ -10,11 +10,11 @@ import pytest
 from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
-from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.loading import Address, address_of, is_address
 from tidelake.errors import SourceError, UsageError
 from tidelake.kafka import client
 from tidelake.kafka.broker import down, find, log_tail
-from tidelake.kafka.topic_offsets import differs, planned_offsets
+from tidelake.kafka.client import offset_difference, planned_offsets
 from tidelake.kafka.topic_source import Topic, lost, options_of
 
 
@@ -116,8 +116,8 @@ def test_a_checkpoint_that_is_not_where_bronze_ends_is_told(tmp_path: Path) -> N
     (tmp_path / "offsets" / "3").write_text("v1\n{}\n" + json.dumps(planned))
     assert planned_offsets(tmp_path, 3) == planned
     assert planned_offsets(tmp_path, 4) == {}
-    assert differs(planned, planned) == ""
-    told = differs(planned, {"clicks": {"0": 5, "10": 9}})
+    assert offset_difference(planned, planned) == ""
+    told = offset_difference(planned, {"clicks": {"0": 5, "10": 9}})
     assert told == "clicks partition 10 at offset 7, bronze at 9"
 
 

@@ -17,8 +17,7 @@ from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.kafka.client import client_options
-from tidelake.kafka.topic_offsets import behind, between
+from tidelake.kafka.client import client_options, offsets_behind, offsets_between
 from tidelake.ops.status import Check, lag_of, waiting_input
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
@@ -72,8 +71,8 @@ def _at(seconds: float) -> datetime:
 
 def test_the_offsets_beyond_those_that_were_taken_are_behind() -> None:
     reached = {"t": {"0": 5, "1": 7}, "gone": {"0": 1}}
-    assert behind(reached, {"t": {"0": 9, "1": 3}}) == {"t": {"0": 4, "1": 0}}
-    assert between({"t": {"0": 2}}, reached) == 3
+    assert offsets_behind(reached, {"t": {"0": 9, "1": 3}}) == {"t": {"0": 4, "1": 0}}
+    assert offsets_between({"t": {"0": 2}}, reached) == 3
 
 
 def test_records_that_arrive_where_nothing_waited_count_as_arriving() -> None:

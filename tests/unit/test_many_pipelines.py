@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tidelake.cli.selecting import chosen_names, in_order, run_each
+from tidelake.cli.flow import chosen_names, in_order, run_each
 from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline
 from tidelake.config.document import Document
 from tidelake.config.places import find_file, pipeline_names

@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from tidelake.ops.page.rendering import HEIGHT, WIDTH, columns, lengths, line, shares
+from tidelake.ops.page.server import HEIGHT, WIDTH, columns, lengths, line, shares
 
 
 def test_the_largest_column_fills_the_height_and_the_newest_ends_at_the_right_edge() -> None:

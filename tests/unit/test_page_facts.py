@@ -13,7 +13,7 @@ from tests.shops import BATCH_ROWS, Shop
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import Alert
 from tidelake.ops.page.facts import Facts, read_flow, read_sides
-from tidelake.ops.page.rendering import verdict_of
+from tidelake.ops.page.server import verdict_of
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
 WARNING = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")

@@ -11,7 +11,7 @@ import pytest
 from tests.shops import Shop
 from tidelake.delta.notes import DimensionUse
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
-from tidelake.ops.page.rendering import Renderer
+from tidelake.ops.page.server import Renderer
 from tidelake.ops.sinks import Measured
 from tidelake.ops.status import Advice, PartitionLag, SourceLag
 from tidelake.typed import Typed

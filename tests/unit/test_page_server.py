@@ -14,8 +14,7 @@ from tests.pages import ask, ask_raw, served, wait_until_read
 from tests.shops import DEFINITION, Shop
 from tidelake.errors import UsageError
 from tidelake.ops.page.desk import Desk
-from tidelake.ops.page.rendering import Renderer
-from tidelake.ops.page.server import PageServer
+from tidelake.ops.page.server import PageServer, Renderer
 from tidelake.typed import Typed
 
 HOSTILE = "<script>alert('reason')</script>\"'><img src=x onerror=alert(1)>"

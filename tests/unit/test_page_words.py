@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from tidelake.ops.page import rendering as words
+from tidelake.ops.page import server as words
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from tests.unit.handmade import write_commit
 from tidelake.delta.log import commits, last_commit, newest_version
-from tidelake.delta.publications import TopicPosition, published_to, unpublished
+from tidelake.delta.positions import TopicPosition, published_to, unpublished
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
-from tidelake.ledger.readers import needs_of
+from tidelake.ledger.history import needs_of
 
 _REACHED = TopicPosition("clicks", "id-1", ("user_id",), 3)
 _APPEND = {"operation": "WRITE", "parameters": {"mode": "Append"}}

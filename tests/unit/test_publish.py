@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.handmade import write_commit
 from tidelake.config import KafkaSource
-from tidelake.config.publishing import Publish
-from tidelake.delta.publications import TableChange, TopicPosition
+from tidelake.config.table_settings import Publish
+from tidelake.delta.positions import TableChange, TopicPosition
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
 from tidelake.kafka import topic_source

@@ -36,9 +36,8 @@ from tidelake.silver.dedup import (
     Comparison,
     find_repeats,
 )
-from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE
+from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE, Numbers
 from tidelake.silver.fates import FATE, Fates, decide, with_verdicts
-from tidelake.silver.row_sets import Numbers
 from tidelake.silver.scope import DedupScope
 from tidelake.silver.stages import PAYLOAD_HASH, ROW, hash_of_id
 

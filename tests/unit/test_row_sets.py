@@ -7,7 +7,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.silver.row_sets import Numbers, has_number, may_have_hash, members
+from tidelake.silver.driver_dedup import Numbers, has_number, may_have_hash, members
 
 
 @pytest.mark.parametrize("share", [0.0, 0.001, 0.3, 1.0])

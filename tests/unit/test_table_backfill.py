@@ -20,7 +20,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill_promotion, compatibility
 from tidelake.replay.backfill import State, write_state
-from tidelake.replay.table_backfill import can_restore, gold_table
+from tidelake.replay.repairing import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 

@@ -18,7 +18,7 @@ from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError
-from tidelake.kafka.registry import incompatibility, versions_of
+from tidelake.kafka.client import incompatibility, versions_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import check_definition, schemas_for, stored_schemas

@@ -32,6 +32,7 @@ _ODD = re.compile(rb'["\\\x00-\x1f]')
 _COMMON = bytes(letter for letter in range(256) if not _ODD.match(bytes([letter])))
 # The backslash first: the others are replaced by texts with one.
 _SHORT = {b"\\": b"\\\\", b'"': b'\\"', b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
+_NOT_FINITE = {b"inf": b'"Infinity"', b"-inf": b'"-Infinity"'}
 _BLANK_TO_T = bytes.maketrans(b" ", b"T")
 # What is concatenated: arrays with a text of each row, and bytes, which are the same for all rows.
 _Parts = list[Any]
@@ -66,13 +67,8 @@ def _object(
         zip(names, columns, finer or repeat(None), strict=False)
     ):
         opening = b"," if number else b"{"
-        parts += [opening + text_to_json(name.encode()) + b":", *_json(column, fine)]
+        parts += [opening + b'"%b":' % _ODD.sub(_escape, name.encode()), *_json(column, fine)]
     return [*parts, b"}"]
-
-
-def text_to_json(text: bytes) -> bytes:
-    """Return UTF-8 text as a JSON string; invalid bytes are kept."""
-    return b'"' + _ODD.sub(_escape, text) + b'"'
 
 
 def _escape(found: re.Match[bytes]) -> bytes:
@@ -88,7 +84,11 @@ def _json(column: pa.Array, finer: pa.Array | None = None) -> _Parts:
     if isinstance(kind, pa.BaseExtensionType):
         if kind.extension_name != "arrow.uuid":
             return _json(column.storage, finer)
-        return [pc.fill_null(_by_value(column.storage, _uuid), _NULL)]
+        return [
+            pc.fill_null(
+                _by_value(column.storage, lambda of: b'"%b"' % str(UUID(bytes=of)).encode()), _NULL
+            )
+        ]
     if pa.types.is_null(kind):
         return [pa.repeat(_NULL, len(column))]
     convert = next((convert for fits, convert in _CONVERTERS if fits(kind)), None)
@@ -160,10 +160,6 @@ def _base64(column: pa.Array, _: object) -> _Parts:
     return [b'"', texts, b'"']
 
 
-def _uuid(value: bytes) -> bytes:
-    return b'"%s"' % str(UUID(bytes=value)).encode()
-
-
 def _floating(column: pa.Array, _: object) -> _Parts:
     # Widened, because the shortest digits of a 32-bit number are not its exact value.
     wide = column.cast(pa.float32()) if pa.types.is_float16(column.type) else column
@@ -171,11 +167,11 @@ def _floating(column: pa.Array, _: object) -> _Parts:
     texts = _bytes_of(wide)
     if pc.any(pc.equal(wide, pc.floor(wide))).as_py():
         texts = pc.replace_substring_regex(texts, r"^(-?[0-9]+)$", r"\1.0")
-    return [_replaced(texts, pc.invert(pc.is_finite(wide)), _not_finite)]
-
-
-def _not_finite(text: bytes) -> bytes:
-    return {b"inf": b'"Infinity"', b"-inf": b'"-Infinity"'}.get(text, b'"NaN"')
+    return [
+        _replaced(
+            texts, pc.invert(pc.is_finite(wide)), lambda text: _NOT_FINITE.get(text, b'"NaN"')
+        )
+    ]
 
 
 def _decimal(column: pa.Array, _: object) -> _Parts:
@@ -183,14 +179,6 @@ def _decimal(column: pa.Array, _: object) -> _Parts:
     # Small and large ones have an exponent, which the decoder would take for a double.
     has_exponent = pc.match_substring(texts, "E")
     return [_replaced(texts, has_exponent, lambda text: f"{Decimal(text.decode()):f}".encode())]
-
-
-def _quoted_plain(column: pa.Array, _: object) -> _Parts:
-    return [b'"', _bytes_of(column), b'"']
-
-
-def _duration(column: pa.Array, _: object) -> _Parts:
-    return [_bytes_of(column.view(pa.int64()))]
 
 
 def _timestamp(column: pa.Array, finer: pa.Array | None) -> _Parts:
@@ -276,8 +264,8 @@ _CONVERTERS: tuple[tuple[Callable[[Any], bool], Callable[[Any, Any], _Parts]], .
     (_T.is_floating, _floating),
     (_T.is_decimal, _decimal),
     (_T.is_timestamp, _timestamp),
-    (_any_of(_T.is_date, _T.is_time), _quoted_plain),
-    (_T.is_duration, _duration),
+    (_any_of(_T.is_date, _T.is_time), lambda column, _: [b'"', _bytes_of(column), b'"']),
+    (_T.is_duration, lambda column, _: [_bytes_of(column.view(pa.int64()))]),
     (
         _any_of(_T.is_binary, _T.is_large_binary, _T.is_fixed_size_binary, _T.is_binary_view),
         _base64,

@@ -23,8 +23,6 @@ from tidelake.csv_records import (
     split_records,
 )
 
-_MARK = "\ufeff"
-
 
 def read_csv(
     content: bytes, dialect: Dialect, columns: tuple[str, ...] | None = None
@@ -46,7 +44,8 @@ def read_csv(
     if not keeps_bytes(encoding):
         content, encoding = _converted(content, encoding), "utf-8"
     dialect = replace(dialect, encoding=encoding)
-    start = len(codecs.BOM_UTF8) if _is_marked(content, encoding) else 0
+    is_marked = encoding == "utf-8" and content.startswith(codecs.BOM_UTF8)
+    start = len(codecs.BOM_UTF8) if is_marked else 0
     names = columns
     for records in split_records(content, dialect, start):
         has_header = names is None
@@ -63,10 +62,6 @@ def _converted(content: bytes, encoding: str) -> bytes:
         raise BrokenFileError(f"it is not {encoding} text: byte {error.start:,}") from error
     except UnicodeError as error:
         raise BrokenFileError(f"it is not {encoding} text: {error}") from error
-
-
-def _is_marked(content: bytes, encoding: str) -> bool:
-    return encoding == "utf-8" and content.startswith(_MARK.encode())
 
 
 def _names(record: bytes, dialect: Dialect) -> tuple[str, ...]:

@@ -16,7 +16,8 @@ from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UnequalError
-from tidelake.kafka.registry import versions_of
+from tidelake.kafka.client import versions_of
+from tidelake.visible import shortened
 
 if TYPE_CHECKING:
     from tidelake.ops.gate import GateReport
@@ -267,5 +268,4 @@ def _difference_text(difference: RowDifference) -> str:
 
 
 def _shortened(value: object) -> str:
-    text = "null" if value is None else str(value)
-    return text if len(text) <= _MAX_VALUE_LENGTH else f"{text[:_MAX_VALUE_LENGTH]}…"
+    return "null" if value is None else shortened(str(value), _MAX_VALUE_LENGTH)

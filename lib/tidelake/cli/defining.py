@@ -15,9 +15,9 @@ import click
 import yaml
 
 from tidelake.cli.exits import say
+from tidelake.cli.flow import chosen_names, refuse_namesake
 from tidelake.cli.options import Place, as_json, located, on_files
 from tidelake.cli.render import print_json, print_line, print_table
-from tidelake.cli.selecting import chosen_names, refuse_namesake
 from tidelake.config import Pipeline, load_environment
 from tidelake.config.canonical import canonical
 from tidelake.config.document import read_document

@@ -1,4 +1,4 @@
-"""The commands ``run`` and ``fast``, and how a command starts and stops Spark."""
+"""The commands ``run`` and ``fast``: which pipelines in which order, and Spark's start and stop."""
 
 from __future__ import annotations
 
@@ -7,21 +7,22 @@ import logging
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
+from graphlib import CycleError, TopologicalSorter
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from tidelake.cli.exits import say
+from tidelake.cli.exits import message_of, say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
-from tidelake.cli.selecting import Result, chosen_names, in_order, run_each
 from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
-from tidelake.config.places import only_pipeline
-from tidelake.config.publishing import refuse_unset
+from tidelake.config.places import known_pipelines, only_pipeline, pipeline_names
+from tidelake.config.table_settings import refuse_unset
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
@@ -32,6 +33,111 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
     from tidelake.spark.java import SessionUse
+
+
+@dataclass(frozen=True)
+class Result:
+    """What became of one pipeline of a run; ``exit_code`` is that of a run of it alone."""
+
+    pipeline: str
+    outcome: Literal["done", "failed", "skipped"]
+    seconds: float = 0.0
+    reason: str = ""
+    exit_code: int = 0
+
+
+def chosen_names(names: Sequence[str], select: str | None, all_: bool) -> list[str]:
+    """Return the pipelines that a command names, each once.
+
+    Args:
+        names: Names or paths.
+        select: Names and patterns (``*``, ``?``, ``[…]``), separated by commas.
+        all_: Whether to take all pipelines of the conf folder.
+
+    Raises:
+        UsageError: More than one of these is given, or a pattern matches no pipeline.
+    """
+    if sum((bool(names), select is not None, all_)) > 1:
+        raise UsageError("give either names, --select or --all")
+    if names:
+        return list(dict.fromkeys(names))
+    known = pipeline_names()
+    patterns = ["*"] if select is None else [part.strip() for part in select.split(",")]
+    chosen: dict[str, None] = {}
+    for pattern in patterns:
+        found = [name for name in known if fnmatchcase(name, pattern)]
+        if not found:
+            raise UsageError(f"'{pattern}' matches no pipeline ({known_pipelines()})")
+        chosen.update(dict.fromkeys(found))
+    return list(chosen)
+
+
+def refuse_namesake(known: dict[str, Pipeline], pipeline: Pipeline) -> None:
+    """Add a pipeline to the known ones by name; raise a UsageError if another file has its name."""
+    other = known.setdefault(pipeline.name, pipeline)
+    if other.file != pipeline.file:
+        raise UsageError(f"{other.file} and {pipeline.file} both name {pipeline.name}")
+
+
+def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
+    """Order pipelines so that each comes after its inputs, and dimensions as early as possible.
+
+    The dimensions of the selected pipelines are added: silver records a dimension's version with
+    the batch, so a row that was looked up too early stays without its columns. A pipeline on the
+    right side of a join is not added, because a late right side updates the join.
+
+    Raises:
+        UsageError: Joins form a circle, or two files define one name.
+    """
+    by_name: dict[str, Pipeline] = {}
+    for pipeline in selected:
+        for one in (*pipeline.dimensions.values(), pipeline):
+            refuse_namesake(by_name, one)
+    names = sorted(by_name, key=lambda name: (by_name[name].kind != "dimension", name))
+    graph = {name: sorted(_inputs(by_name[name]) & by_name.keys()) for name in names}
+    try:
+        return [by_name[name] for name in TopologicalSorter(graph).static_order()]
+    except CycleError as error:
+        circle = " -> ".join(error.args[1])
+        raise UsageError(
+            f"these pipelines join each other in a circle: {circle}. Run them one by one"
+        ) from error
+
+
+def run_each(
+    pipelines: Iterable[Pipeline], run: Callable[[Pipeline], None], stop: threading.Event
+) -> list[Result]:
+    """Run pipelines in sequence; a failure skips those that read the failed one, and no other.
+
+    Errors that no message explains, and interrupts, end the sequence.
+    """
+    results: dict[str, Result] = {}
+    for pipeline in pipelines:
+        name, began = pipeline.name, time.monotonic()
+        inputs = [results[one] for one in sorted(_inputs(pipeline)) if one in results]
+        lost = next((one for one in inputs if one.outcome != "done"), None)
+        if lost is not None:
+            reason = f"{lost.pipeline} {'failed' if lost.outcome == 'failed' else 'was skipped'}"
+            results[name] = Result(name, "skipped", reason=reason)
+            say(f"{name}: skipped, because {reason}")
+            continue
+        try:
+            run(pipeline)
+            results[name] = Result(name, "done", round(time.monotonic() - began, 1))
+        except Exception as error:
+            if stop.is_set():
+                raise
+            message, code = message_of(error)
+            say(message)
+            seconds, reason = round(time.monotonic() - began, 1), message.splitlines()[0]
+            results[name] = Result(name, "failed", seconds, reason, code)
+    return list(results.values())
+
+
+def _inputs(pipeline: Pipeline) -> set[str]:
+    rights = {join.right.pipeline for join in pipeline.joins}
+    return {*pipeline.dimensions, *rights} - {pipeline.name}
+
 
 # One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
 # time is ignored.
@@ -92,7 +198,12 @@ def run(
             _show_waiting(where, [pipeline], hop)
         return 0
     where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
-    _run_one(where, hop, trigger)
+    if hop == "dimensions":
+        _refuse_source(where)
+        run_dimensions(where, trigger or AVAILABLE_NOW)
+    else:
+        run_pipeline(where, hops_of(hop), trigger or getattr(where.environment.triggers, hop))
+        say(f"Done. See the ledger with: {where.command('ledger')}")
     seconds = round(time.monotonic() - began, 1)
     where.printed({"pipelines": [asdict(Result(where.pipeline.name, "done", seconds))]})
     return 0
@@ -123,17 +234,6 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."
         )
-
-
-def _run_one(where: Place, hop: str, trigger: str | None) -> None:
-    if hop == "dimensions":
-        _refuse_source(where)
-        run_dimensions(where, trigger or AVAILABLE_NOW)
-        return
-    hops = hops_of(hop)
-    default: str = getattr(where.environment.triggers, hop)
-    run_pipeline(where, hops, trigger or default)
-    say(f"Done. See the ledger with: {where.command('ledger')}")
 
 
 def _refuse_source(where: Place) -> None:

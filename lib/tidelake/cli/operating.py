@@ -131,8 +131,7 @@ def _kept_up(where: Place, plans: Sequence[Plan]) -> Iterator[Done]:
 def doctor(fetch: bool, archive: bool, where: Place) -> int:
     """Check the machine or catalog; failures name a remedy."""
     from tidelake.ops.doctor import examine_lake  # noqa: PLC0415
-    from tidelake.spark.jars import ensure_jars, jars_for  # noqa: PLC0415
-    from tidelake.spark.java import make_archive  # noqa: PLC0415
+    from tidelake.spark.java import ensure_jars, jars_for, make_archive  # noqa: PLC0415
 
     if fetch:
         ensure_jars(jars_for(where.lake.root))
@@ -159,8 +158,7 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     Without a name it shows all pipelines of the conf folder. It is read-only.
     """
     from tidelake.ops.page.desk import Desk  # noqa: PLC0415
-    from tidelake.ops.page.rendering import Renderer  # noqa: PLC0415
-    from tidelake.ops.page.server import PageServer, is_loopback  # noqa: PLC0415
+    from tidelake.ops.page.server import PageServer, Renderer, is_loopback  # noqa: PLC0415
 
     if where.lake.catalog is not None:
         raise NotBuiltError(

@@ -115,8 +115,7 @@ def _started_from(start: Start | None, table: str | None) -> Start:
 
 
 def _known_table(table: str | None, where: Place) -> str | None:
-    from tidelake.replay.repairing import need_gold  # noqa: PLC0415
-    from tidelake.replay.table_backfill import gold_table  # noqa: PLC0415
+    from tidelake.replay.repairing import gold_table, need_gold  # noqa: PLC0415
 
     if table is None:
         return None

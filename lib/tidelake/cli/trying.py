@@ -15,7 +15,7 @@ from tidelake.cli.flow import run_pipeline
 from tidelake.cli.options import Place, as_json, located, placed, port_option, unwritten
 from tidelake.cli.render import print_line, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
-from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.loading import Address, address_of, is_address
 from tidelake.config.places import DEFAULT_PIPELINE
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError

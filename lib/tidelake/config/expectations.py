@@ -275,10 +275,6 @@ class Expectation(Model):
         return f"{columns}{self.type}({arguments})"
 
 
-def _as_rule(value: object) -> object:
-    return {"sql": value} if isinstance(value, str) else value
-
-
 class InlineRule(Model):
     """A rule in the pipeline file: a condition that rows must not break.
 
@@ -297,7 +293,9 @@ class InlineRule(Model):
 
 
 # The SQL alone, or a mapping with the severity.
-RuleBody = Annotated[InlineRule, BeforeValidator(_as_rule)]
+RuleBody = Annotated[
+    InlineRule, BeforeValidator(lambda value: {"sql": value} if isinstance(value, str) else value)
+]
 
 
 def _at_least_one(value: tuple[Expectation, ...]) -> tuple[Expectation, ...]:

@@ -25,9 +25,8 @@ from tidelake.config.model import (
     PositiveInt,
     suggestion,
 )
-from tidelake.config.publishing import Publishable
 from tidelake.config.source import TopicName
-from tidelake.config.table_settings import TableSettings
+from tidelake.config.table_settings import Publishable, TableSettings
 from tidelake.names import ColumnName, TableName
 
 _Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]

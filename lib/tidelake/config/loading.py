@@ -9,13 +9,13 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from tidelake import names
-from tidelake.config.addresses import override_source
-from tidelake.config.document import Finding, KeyPath
+from tidelake.config.document import Document, Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
 from tidelake.config.pipeline import (
@@ -25,7 +25,6 @@ from tidelake.config.pipeline import (
     completed_changes,
 )
 from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
-from tidelake.config.publishing import publish_findings
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,
@@ -48,7 +47,65 @@ from tidelake.config.sharing import (
     tables_in,
 )
 from tidelake.config.source import base_paths, source_findings
+from tidelake.config.table_settings import publish_findings
 from tidelake.errors import ConfigError, UsageError, Violation
+
+# The keys of a source that describe its payloads, whatever it is read from.
+_PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
+
+
+@dataclass(frozen=True)
+class Address:
+    """A topic and its broker, written ``kafka://host:port/topic``."""
+
+    bootstrap: str
+    topic: str
+
+
+def is_address(text: str) -> bool:
+    """Return whether text is the address of a topic rather than a path."""
+    return text.startswith("kafka://")
+
+
+def address_of(text: str) -> Address:
+    """Parse ``kafka://host:port/topic``, or raise a UsageError."""
+    parts = urlsplit(text)
+    topic = parts.path.strip("/")
+    if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
+        raise UsageError(f"{text} is not the address of a topic: write kafka://HOST:PORT/TOPIC")
+    return Address(parts.netloc, topic)
+
+
+def override_source(document: Document, path: str) -> None:
+    """Override the source of a pipeline file with a path or a topic.
+
+    Raises:
+        UsageError: The source generates its own records.
+    """
+    source = document.content.get("source")
+    if not isinstance(source, dict):
+        return
+    kind = source.get("kind")
+    if is_address(path):
+        to = address_of(path)
+        keys = source.keys() - {"topic", "pattern"} if kind == "kafka" else _PAYLOAD_KEYS
+        kept = {key: value for key, value in source.items() if key in keys}
+        topic_source = {"kind": "kafka", "bootstrap": to.bootstrap, "topic": to.topic}
+        document.content["source"] = kept | topic_source
+    elif kind == "kafka":
+        kept = {key: source[key] for key in ("format", "envelope") if key in source}
+        document.content["source"] = {**kept, "kind": "files", "path": path}
+    elif kind == "rate":
+        raise UsageError(
+            f"{document.file}: --source cannot replace a source of kind rate, which generates its "
+            "own records"
+        )
+    else:
+        source.pop("table", None)
+        source["path"] = path
+        # Files are deleted only where the pipeline file itself says so.
+        for key in ("clean_source", "archive_dir"):
+            source.pop(key, None)
 
 
 def load_pipeline(
@@ -69,13 +126,11 @@ def load_pipeline(
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
-    read = read_definition(file, None if is_path else name_or_path)
-    document, findings = read.document, read.document.findings
+    document, parameters = read_definition(file, None if is_path else name_or_path)
+    findings = document.findings
     if source is not None:
         override_source(document, source)
-    raw: dict[str, Any] = _interpolated(
-        document.content, (), environment, read.parameters, findings
-    )
+    raw: dict[str, Any] = _interpolated(document.content, (), environment, parameters, findings)
     base_paths(raw.get("source"), base_of(file) if source is None else None)
     if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")

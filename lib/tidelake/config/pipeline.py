@@ -12,6 +12,7 @@ from pydantic import AfterValidator, Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
+from tidelake.config.document import KeyPath
 from tidelake.config.expectations import Expectation, RuleBody, Suite
 from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
@@ -24,7 +25,6 @@ from tidelake.config.model import (
     matching,
     written,
 )
-from tidelake.config.publishing import Publish
 from tidelake.config.queries import Query
 from tidelake.config.source import (
     CHANGE_COLUMNS,
@@ -36,7 +36,7 @@ from tidelake.config.source import (
     Source,
 )
 from tidelake.config.standard import STANDARD
-from tidelake.config.table_settings import TableSettings
+from tidelake.config.table_settings import Publish, TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,
     IS_DELETE,
@@ -312,10 +312,20 @@ class PipelineFile(Documented):
         return tuple(f"gold.{name}" for name in names)
 
     @property
+    def tables(self) -> dict[KeyPath, GoldTable | Join | Detection | Query]:
+        """The gold tables that the file defines, by their place in it; without a dimension's."""
+        sections: dict[str, tuple[GoldTable | Join | Detection | Query, ...]] = {
+            "gold": self.gold,
+            "joins": self.joins,
+            "detections": self.detections,
+            "queries": self.queries,
+        }
+        return {(key, at): one for key, found in sections.items() for at, one in enumerate(found)}
+
+    @property
     def published(self) -> dict[str, Publish]:
         """The topics of the gold tables that are published, by logical name."""
-        tables: tuple[GoldTable | Join | Detection | Query, ...]
-        tables = (*self.gold, *self.joins, *self.detections, *self.queries)
+        tables = self.tables.values()
         return {f"gold.{one.name}": one.publish for one in tables if one.publish}
 
     @property

@@ -10,9 +10,8 @@ from pydantic import AfterValidator
 from tidelake.config.expressions import Types, columns_in, expression_problems, type_of
 from tidelake.config.gold_definitions import GoldTable, Measure
 from tidelake.config.model import Model
-from tidelake.config.publishing import Publishable
 from tidelake.config.query_parts import Call, QueryParts, parse_query
-from tidelake.config.table_settings import TableSettings
+from tidelake.config.table_settings import Publishable, TableSettings
 from tidelake.names import TableName
 
 # Types whose sums depend on the order of the rows.

@@ -5,7 +5,7 @@ With :mod:`.loading`, which reads the files, the file would exceed 500 lines.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -405,15 +405,13 @@ def settings_of(pipeline: PipelineFile) -> Iterator[tuple[str, KeyPath, TableSet
     if pipeline.dimension is not None:
         for name in pipeline.gold_names:
             yield name, ("dimension",), pipeline.dimension
-    tables: dict[str, Sequence[GoldTable | Join | Detection | Query]] = {
-        "gold": pipeline.gold,
-        "joins": pipeline.joins,
-        "detections": pipeline.detections,
-        "queries": pipeline.queries,
-    }
-    for section, found in tables.items():
-        for at, table in enumerate(found):
-            yield f"gold.{table.name}", (section, at), table
+    for path, table in pipeline.tables.items():
+        yield f"gold.{table.name}", path, table
+
+
+def _columns_of(table: GoldTable | Join | Detection | Query) -> tuple[str, ...]:
+    """Return the columns of a table, without internal ones."""
+    return table.shown if isinstance(table, Detection) else table.columns
 
 
 def settings_findings(pipeline: PipelineFile, environment: Environment) -> Iterator[Finding]:
@@ -424,10 +422,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
     """
     columns: dict[KeyPath, Collection[str]] = {
         ("dimension",): selected_columns(pipeline.event) if pipeline.dimension else (),
-        **{("gold", at): table.columns for at, table in enumerate(pipeline.gold)},
-        **{("joins", at): join.columns for at, join in enumerate(pipeline.joins)},
-        **{("detections", at): alert.shown for at, alert in enumerate(pipeline.detections)},
-        **{("queries", at): query.columns for at, query in enumerate(pipeline.queries)},
+        **{path: _columns_of(table) for path, table in pipeline.tables.items()},
     }
     for path, settings in {path: one for _, path, one in settings_of(pipeline)}.items():
         for name in settings.masks:
@@ -464,10 +459,7 @@ def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find comments on columns that their table does not have."""
     tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
         (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
-        *((gold, ("gold", at), gold.columns) for at, gold in enumerate(pipeline.gold)),
-        *((join, ("joins", at), join.columns) for at, join in enumerate(pipeline.joins)),
-        *((alert, ("detections", at), alert.shown) for at, alert in enumerate(pipeline.detections)),
-        *((query, ("queries", at), query.columns) for at, query in enumerate(pipeline.queries)),
+        *((table, path, _columns_of(table)) for path, table in pipeline.tables.items()),
     ]
     for table, path, known in tables:
         for name in table.comments:

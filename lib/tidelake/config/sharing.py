@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,6 @@ _IN_SQL = re.compile(r"[A-Za-z0-9_]+")
 # `quality` only the suite.
 _PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "comments")
 Parameters = Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class PipelineDocument:
-    """The document of one pipeline, and the parameters of ``for_each`` that make it that one."""
-
-    document: Document
-    parameters: Parameters
 
 
 def is_pipeline_file(file: Path) -> bool:
@@ -128,8 +119,8 @@ def names_in(folder: Path) -> list[str]:
     return sorted(found)
 
 
-def read_definition(file: Path, name: str | None = None) -> PipelineDocument:
-    """Read a pipeline file with its folder's defaults below it.
+def read_definition(file: Path, name: str | None = None) -> tuple[Document, Parameters]:
+    """Read a pipeline file with its folder's defaults below it, and its ``for_each`` parameters.
 
     ``file`` is the file of the pipeline ``name``. Without a name it is a path as the user wrote it:
     the file itself or, for a pipeline of ``for_each``, a path in the same folder with the
@@ -151,7 +142,7 @@ def read_definition(file: Path, name: str | None = None) -> PipelineDocument:
     for path in present:
         lay_below(document, read_document(path))
     if not members:
-        return PipelineDocument(document, {})
+        return document, {}
     document.content.pop(_FOR_EACH)
     if name not in members:
         known = ", ".join(members)
@@ -159,7 +150,7 @@ def read_definition(file: Path, name: str | None = None) -> PipelineDocument:
             f"{file} stands for several pipelines; name one of them: {known}"
             f"{suggestion(name, members)}"
         )
-    return PipelineDocument(document, members[name])
+    return document, members[name]
 
 
 def defaults_beside(file: Path) -> list[Path]:

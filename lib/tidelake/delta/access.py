@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from tidelake.delta.positions import Position, files_between, rows_between
-from tidelake.delta.publications import TableChange
+from tidelake.delta.positions import Position, TableChange, files_between, rows_between
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config.table_settings import TableSettings, interval_of
 from tidelake.delta.access import properties
-from tidelake.delta.store import CatalogTable, sql_text
+from tidelake.delta.store import CatalogTable, sql_pairs, sql_text
 from tidelake.delta.tables import Table
 from tidelake.names import quoted
 
@@ -72,7 +72,7 @@ def apply_settings(spark: SparkSession, table: Table, settings: TableSettings) -
         listed = ", ".join(map(sql_text, gone))
         spark.sql(f"ALTER TABLE {table.sql} UNSET TBLPROPERTIES IF EXISTS ({listed})")
     if changed:
-        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ({_pairs(changed)})")
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ({sql_pairs(changed)})")
 
 
 def _record(wanted: Mapping[str, str], tags: Collection[str]) -> str:
@@ -111,8 +111,4 @@ def _apply_tags(
         listed = ", ".join(map(sql_text, gone))
         spark.sql(f"ALTER TABLE {table.sql} UNSET TAGS ({listed})")
     if changed:
-        spark.sql(f"ALTER TABLE {table.sql} SET TAGS ({_pairs(changed)})")
-
-
-def _pairs(entries: Mapping[str, str]) -> str:
-    return ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in entries.items())
+        spark.sql(f"ALTER TABLE {table.sql} SET TAGS ({sql_pairs(changed)})")

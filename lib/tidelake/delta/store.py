@@ -140,16 +140,13 @@ class FolderTable(_NamedTable):
         # CREATE TABLE fails on the remains of an interrupted creation; a DataFrame writer does not.
         was_begun = (self.path / "_delta_log").exists()
         if not (was_begun or is_remote()):
-            listed = ", ".join(
-                f"{sql_text(key)} = {sql_text(value)}" for key, value in properties.items()
-            )
             comment = f"COMMENT {sql_text(description)}" if description else ""
             sibling = _sibling(spark)
             with _CREATE_LOCK, with_settings(sibling, {USER_METADATA: metadata}):
                 if sibling.conf.get(USER_METADATA, None) == metadata:
                     sibling.sql(
                         f"CREATE TABLE {self.sql} ({schema.toDDL()}) USING delta "
-                        f"{comment} TBLPROPERTIES ({listed})"
+                        f"{comment} TBLPROPERTIES ({sql_pairs(properties)})"
                     )
                     return
         # Without session settings a writer commits the metadata; the next run adds the comments.
@@ -192,6 +189,11 @@ def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
 def sql_text(text: str) -> str:
     """Return a text as a Spark SQL string literal."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def sql_pairs(entries: Mapping[str, str]) -> str:
+    """Return properties or tags as Spark SQL sets them."""
+    return ", ".join(f"{sql_text(key)} = {sql_text(value)}" for key, value in entries.items())
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, matching
 from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, split_name
 from tidelake.spark.session import build_session
+from tidelake.typed import runnable
 
 Hop = Literal["bronze", "silver", "gold"]
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
@@ -192,3 +193,11 @@ def lake_of(environment: Environment) -> Lake:
     session = functools.cache(lambda: build_session(environment))
     catalog = Catalog(environment.catalog, session)
     return Lake(environment.files, catalog=catalog, needs_locks=False)
+
+
+def require_table(table: Table, pipeline: str) -> None:
+    """Raise a UsageError if no run of the pipeline has created the table yet."""
+    if not table.exists:
+        raise UsageError(
+            f"{table.name} does not exist yet. Fill it with: {runnable('tidelake run', pipeline)}"
+        )

@@ -1,7 +1,8 @@
 """Run a local Apache Kafka broker and controller as one process, without a container.
 
 It listens on the loopback interface. Its settings, log and topics are kept in its folder when it is
-stopped or killed. The process outlives the one that started it.
+stopped or killed. The process outlives the one that started it. Beside the commands, tests and
+benchmarks start brokers.
 """
 
 from __future__ import annotations
@@ -21,10 +22,8 @@ from pathlib import Path
 import psutil
 
 from tidelake.config import conf_file
-from tidelake.errors import MachineError, UsageError
-from tidelake.kafka import imported
-from tidelake.spark.jars import ensure_jars, read_lock
-from tidelake.spark.java import java_path
+from tidelake.errors import MachineError, UsageError, imported
+from tidelake.spark.java import ensure_jars, java_path, read_lock
 from tidelake.typed import runnable
 
 _HOST = "127.0.0.1"

@@ -1,10 +1,12 @@
-"""Access Kafka brokers without Spark, whose JVM takes seconds to start.
+"""Ask Kafka brokers and schema registries without Spark, and count with topics' offsets.
 
-All functions raise MachineError if the client is not installed, SourceError if no broker answers.
+Spark's JVM takes seconds to start. Functions that ask raise MachineError if the client is not
+installed, SourceError if nothing answers.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import socket
 import time
@@ -12,13 +14,85 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
-from tidelake.config import KafkaSource
-from tidelake.config.addresses import Address
+from tidelake.config import KafkaSource, Registry
+from tidelake.config.loading import Address
 from tidelake.config.secrets import resolved
-from tidelake.errors import SourceError, TidelakeError
-from tidelake.kafka import imported
-from tidelake.kafka.topic_offsets import Offsets
+from tidelake.config.source import Compatibility
+from tidelake.errors import SourceError, TidelakeError, imported
+from tidelake.folders import Folder
 from tidelake.typed import runnable
+
+# By topic and partition: an offset, or a number of offsets.
+Offsets = dict[str, dict[str, int]]
+_FIRST_INPUT = 2
+
+
+def offsets_behind(reached: Offsets, ends: Offsets) -> Offsets:
+    """Return the number of offsets of each partition between ``reached`` and its end.
+
+    Not every offset is a record: transaction markers and compacted records have offsets too. Topics
+    without ends are omitted.
+    """
+    return {
+        name: {
+            partition: max(ends[name].get(partition, taken) - taken, 0)
+            for partition, taken in partitions.items()
+        }
+        for name, partitions in reached.items()
+        if name in ends
+    }
+
+
+def offsets_between(before: Offsets, after: Offsets) -> int:
+    """Count the offsets between two positions, over the partitions in both."""
+    return sum(
+        end - before[name][partition]
+        for name, partitions in after.items()
+        for partition, end in partitions.items()
+        if partition in before.get(name, {})
+    )
+
+
+def total_offsets(offsets: Offsets) -> int:
+    """Sum the numbers of all partitions."""
+    return sum(sum(partitions.values()) for partitions in offsets.values())
+
+
+def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
+    """Read the end offsets of a planned micro-batch; empty before the first."""
+    file = checkpoint / "offsets" / str(batch)
+    if not file.exists():
+        return {}
+    return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT]))
+
+
+def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
+    """Read the start offsets of a planned micro-batch; None if the checkpoint has none.
+
+    Partitions that are missing from them start at their first offset.
+    """
+    before = planned_offsets(checkpoint, batch - 1)
+    if before:
+        return before
+    first = checkpoint / "sources" / "0" / "0"
+    if not first.exists():
+        return None
+    # The file starts with a zero byte, for compatibility with Spark 2.1.
+    return dict(json.loads(first.read_text(encoding="utf-8").splitlines()[-1]))
+
+
+def offset_difference(reached: Offsets, known: Mapping[str, Mapping[str, int]]) -> str:
+    """Describe the first difference between two sets of offsets, or return ""."""
+    for topic in sorted(reached.keys() | known.keys()):
+        read, committed = reached.get(topic, {}), known.get(topic, {})
+        for partition in sorted(read.keys() | committed.keys(), key=int):
+            if read.get(partition) != committed.get(partition):
+                return (
+                    f"{topic} partition {partition} at offset {read.get(partition)}, "
+                    f"bronze at {committed.get(partition)}"
+                )
+    return ""
+
 
 _SECONDS = 10.0
 _CONNECT_SECONDS = 3.0
@@ -243,7 +317,7 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
 
 
 def _library() -> list[Any]:
-    return imported("the Kafka client", "confluent_kafka", "confluent_kafka.admin")
+    return imported("the Kafka client", "confluent_kafka", "confluent_kafka.admin", extra="kafka")
 
 
 def _settings(bootstrap: str) -> dict[str, Any]:
@@ -258,3 +332,100 @@ def _requesting(kafka: Any, bootstrap: str) -> Iterator[None]:
         raise SourceError(
             f"the request to Kafka at {bootstrap} failed: {error.args[0].str()}"
         ) from error
+
+
+_REGISTRY_SECONDS = 10
+_NOT_FOUND, _DENIED = 404, (401, 403)
+_SHOWN = 300
+
+
+class Version(NamedTuple):
+    """One version of a subject; records refer to it by ``schema_id``.
+
+    ``kind`` is ``AVRO``, ``JSON`` or ``PROTOBUF``; ``is_whole``: it refers to no other schema.
+    """
+
+    number: int
+    schema_id: int
+    schema: str
+    kind: str
+    is_whole: bool
+
+
+def versions_of(registry: Registry) -> list[Version]:
+    """List the versions of the subject, oldest first.
+
+    Not looked up by the ids in records, because corrupt records may have any number of them.
+
+    Raises:
+        SourceError: The registry does not answer, has no such subject, or refuses access.
+        UsageError: The credentials refer to a variable that is not set.
+        MachineError: The client is not installed.
+    """
+    module = "confluent_kafka.schema_registry"
+    (library,) = imported("the client of schema registries", module, extra="kafka")
+    settings: dict[str, Any] = {"url": registry.url, "timeout": _REGISTRY_SECONDS, "max.retries": 1}
+    if registry.credentials is not None:
+        name = "source.registry.credentials"
+        settings["basic.auth.user.info"] = resolved({name: registry.credentials})[name]
+    client = library.SchemaRegistryClient.new_client(settings)
+    subject = registry.subject
+    with _asking(registry):
+        numbers = sorted(client.get_versions(subject))
+        found = [client.get_version(subject, number) for number in numbers]
+    return [
+        Version(
+            int(version.version),
+            int(version.schema_id),
+            version.schema.schema_str,
+            version.schema.schema_type or "AVRO",
+            not version.schema.references,
+        )
+        for version in found
+    ]
+
+
+@contextmanager
+def _asking(registry: Registry) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # The client passes on whatever its transport raises.
+        status = getattr(error, "http_status_code", None)
+        if status == _NOT_FOUND:
+            problem = f"the schema registry at {registry.url} has no subject {registry.subject}"
+            remedy = "Check source.registry.subject"
+        elif status is not None:
+            problem = f"the schema registry at {registry.url} answered {status}"
+            what = "source.registry.credentials" if status in _DENIED else "the registry"
+            remedy = f"Check {what}, then run again"
+        else:
+            kind = type(error).__name__
+            problem = f"the schema registry at {registry.url} cannot be reached ({kind})"
+            remedy = "Check source.registry.url, then run again"
+        raise SourceError(f"{problem}. No row was processed. {remedy}.") from error
+
+
+def incompatibility(new: str, old: str, rule: Compatibility) -> str:
+    """Return why a schema is incompatible with the previous version, or "".
+
+    ``backward``: the new schema can read records of the old one; ``forward``: the old schema can
+    read records of the new one; ``full``: both.
+    """
+    if rule == "none":
+        return ""
+    modules = "avro.schema", "avro.compatibility", "avro.errors"
+    schemas, checks, errors = imported("the library for Avro's rules", *modules, extra="kafka")
+    try:
+        newer, older = schemas.parse(new), schemas.parse(old)
+    except errors.AvroException as error:
+        return f"a schema cannot be parsed: {str(error)[:_SHOWN]}"
+    pairs = [(newer, older)] if rule in ("backward", "full") else []
+    pairs += [(older, newer)] if rule in ("forward", "full") else []
+    for reader, writer in pairs:
+        result = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        if result.compatibility is not checks.SchemaCompatibilityType.compatible:
+            # Sorted because the library returns sets.
+            kinds = sorted(str(kind.value).replace("_", " ") for kind in result.incompatibilities)
+            reason = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(result.messages))}"
+            return reason[:_SHOWN]
+    return ""

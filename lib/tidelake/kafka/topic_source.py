@@ -20,7 +20,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.config import KafkaSource
 from tidelake.config.secrets import resolved
 from tidelake.errors import SourceError
-from tidelake.kafka.topic_offsets import Offsets
+from tidelake.kafka.client import Offsets
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
 # The timeout of Kafka's own clients; the default of Spark's source is twice as long.

@@ -24,8 +24,7 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import JarError, MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.names import LAYERS
-from tidelake.spark.jars import cache_dir, jars_for, sha256_of
-from tidelake.spark.java import java_path
+from tidelake.spark.java import cache_dir, jars_for, java_path, sha256_of
 from tidelake.typed import runnable
 
 _LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2

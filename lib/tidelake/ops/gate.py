@@ -19,16 +19,16 @@ from tidelake.config.expectations import SIGNATURES, SQL_RULE, Expectation
 from tidelake.config.pipeline import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError, imported
 from tidelake.typed import runnable
-from tidelake.visible import kind_of_text
+from tidelake.visible import kind_of_text, shortened
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _SITE = "tidelake"
 _RESULT = {"result_format": "BASIC", "partial_unexpected_count": 5}
-_LONGEST = 120
+_LONGEST = 119
 
 
 @dataclass(frozen=True)
@@ -112,15 +112,9 @@ def judge_tables(
 
 def import_gx() -> Any:
     """Import Great Expectations; if it is missing, a MachineError says how to install it."""
-    try:
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
-            import great_expectations  # noqa: PLC0415
-    except ImportError as error:
-        raise MachineError(
-            "Great Expectations is not installed. Install it with: pip install 'tidelake[quality]'"
-        ) from error
-    return great_expectations
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "module 'sre_", DeprecationWarning)
+        return imported("Great Expectations", "great_expectations", extra="quality")[0]
 
 
 def _context(docs: Path) -> Any:
@@ -219,18 +213,14 @@ def _observed_text(
         examples = ", ".join(str(value) for value in listed if value is not None)
         total = result.get("element_count")
         text = f"{count} unexpected" if total is None else f"{count} of {total} rows"
-        return _cut(f"{text}: {examples}" if count and examples else text)
+        return shortened(f"{text}: {examples}" if count and examples else text, _LONGEST)
     value = result.get("observed_value")
     of_instants = any(types.get(name) == "timestamp" for name in expectation.columns)
     if isinstance(value, datetime) and value.tzinfo is None and of_instants:
         value = value.astimezone(UTC)
     if isinstance(value, date | datetime):
         return value.isoformat()
-    return _cut("nothing" if value is None else str(value))
-
-
-def _cut(text: str) -> str:
-    return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
+    return "nothing" if value is None else shortened(str(value), _LONGEST)
 
 
 def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any:

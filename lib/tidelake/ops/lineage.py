@@ -12,7 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from importlib import import_module
 from queue import SimpleQueue
 from typing import Any, Literal, NamedTuple
 
@@ -22,7 +21,7 @@ from tidelake.config.secrets import resolved
 from tidelake.delta.access import load
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError, imported
 from tidelake.folders import absolute, namespace_of
 from tidelake.instants import now
 from tidelake.runtime.failures import FOREIGN
@@ -202,12 +201,8 @@ def event_of(
 
 
 def _loaded(module: str) -> Any:
-    try:
-        return import_module(f"openlineage.client.{module}")
-    except ImportError as error:
-        raise MachineError(
-            "lineage needs openlineage-python. Install it with: pip install 'tidelake[lineage]'"
-        ) from error
+    what = "openlineage-python, which lineage needs,"
+    return imported(what, f"openlineage.client.{module}", extra="lineage")[0]
 
 
 class LineageReporter:

@@ -22,9 +22,10 @@ from tidelake.delta.access import detail
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
+from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
-from tidelake.ledger.readers import Need, needs_of
+from tidelake.ledger.history import Need, needs_of
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 
@@ -157,20 +158,14 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     age = datetime.now(UTC) - last.written_at if last else timedelta(0)
     # Twice the age, so that the property does not change every day.
     for_last_commit = 2 * age if age > LEAST[LOG_RETENTION] / 2 else timedelta(0)
-    needed = {
-        LOG_RETENTION: max(plan.keep, for_last_commit),
-        FILE_RETENTION: plan.keep,
-    }
-    needed = {
-        key: max(length, LEAST[key], plan.retentions.get(key, length))
-        for key, length in needed.items()
-    }
-    days = timedelta(days=1)
-    wanted = {key: f"interval {-(-length // days)} days" for key, length in needed.items()}
+    days, wanted = timedelta(days=1), dict[str, str]()
+    lengths = {LOG_RETENTION: max(plan.keep, for_last_commit), FILE_RETENTION: plan.keep}
+    for key, needed in lengths.items():
+        length = max(needed, LEAST[key], plan.retentions.get(key, needed))
+        wanted[key] = f"interval {-(-length // days)} days"
     stored = detail(spark, plan.table)["properties"]
     if any(stored.get(key) != value for key, value in wanted.items()):
-        properties = ", ".join(f"'{key}' = '{value}'" for key, value in wanted.items())
-        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({properties})")
+        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})")
 
 
 def _duration_text(length: timedelta) -> str:

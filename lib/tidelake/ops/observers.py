@@ -28,14 +28,14 @@ from tidelake.delta.log import Commit, commits
 from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
-from tidelake.kafka.topic_offsets import total
+from tidelake.kafka.client import total_offsets
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
 from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Say
+from tidelake.runtime.progress import Observer, Say
 from tidelake.runtime.triggers import Trigger
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import first_line, kind_of
@@ -256,14 +256,14 @@ class BatchJoiner:
         commit = _of_batch(lake.bronze(pipeline.name), batch)
         behind = commit.note.get("behind") if commit else None
         # The broker reports how many records wait, not since when.
-        return (None, None) if behind is None else (total(behind), None)
+        return (None, None) if behind is None else (total_offsets(behind), None)
 
 
 def _of_batch(table: Table, batch: int) -> Commit | None:
     return next((one for one in islice(commits(table), _NEWEST) if one.batch == batch), None)
 
 
-class RunObserver:
+class RunObserver(Observer):
     """Measures the batches of a run for the sinks, and forwards its hops to lineage.
 
     Its methods may be called from any thread and only queue messages, which a thread of its own

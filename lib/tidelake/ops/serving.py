@@ -29,12 +29,13 @@ from sqlglot import transpile
 from tidelake.config import Environment
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import Final
+from tidelake.delta.store import sql_text
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
 from tidelake.ledger.statements import DUCKDB, SPARK, SPARK_REFUSED
 from tidelake.names import LAYERS
 from tidelake.spark import internals
-from tidelake.spark.jars import ensure_jars, jars_for
+from tidelake.spark.java import ensure_jars, jars_for
 from tidelake.spark.session import build_session, kept_log, spark_log
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
@@ -347,8 +348,8 @@ class Registered:
         found = []
         for table in self.lake.existing():
             if table.name not in self.tables:
-                path = str(table.path).replace("\\", "\\\\").replace("'", "\\'")
-                self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION '{path}'")
+                place = sql_text(str(table.path))
+                self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION {place}")
                 self.tables.add(table.name)
                 found.append(table.name)
             if table.name.startswith("gold.") and self._follow_final(table):

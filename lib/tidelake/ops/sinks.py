@@ -14,7 +14,7 @@ from tidelake.config.standard import PROGRESS_COLUMNS
 from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import UsageError, imported
 from tidelake.instants import from_json, now
 from tidelake.ledger.query import ask
 from tidelake.runtime.schemas import append_records
@@ -215,16 +215,10 @@ _GAUGES = {"limit": "hop_batch_limit", "batch": "hop_last_batch"} | {
 
 def library() -> Any:
     """Import the Prometheus client; a MachineError says how to install it."""
-    try:
-        import prometheus_client  # noqa: PLC0415  only where a run is measured
-    except ImportError as error:
-        raise MachineError(
-            "metrics.prometheus needs prometheus-client. "
-            "Install it with: pip install 'tidelake[metrics]'"
-        ) from error
+    what = "prometheus-client, which metrics.prometheus needs,"
+    (prometheus_client,) = imported(what, "prometheus_client", extra="metrics")
     # Creation-time series would double the number of series.
-    disable: Any = prometheus_client.disable_created_metrics
-    disable()
+    prometheus_client.disable_created_metrics()
     return prometheus_client
 
 

@@ -16,13 +16,18 @@ from typing import Any, Literal
 from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
-from tidelake.delta.positions import bytes_between, rows_between, slowest_of, unfilled_tables
-from tidelake.delta.publications import published_to, unpublished
+from tidelake.delta.positions import (
+    bytes_between,
+    published_to,
+    rows_between,
+    slowest_of,
+    unfilled_tables,
+    unpublished,
+)
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.instants import to_json
-from tidelake.kafka.client import ends_of
-from tidelake.kafka.topic_offsets import Offsets, behind, total
+from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets
 from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
@@ -328,7 +333,7 @@ def source_lag(
     asked, not_asked = None, ""
     try:
         ends = ends_of(source, noted["offsets"])
-        asked = Check(datetime.now(UTC), noted["offsets"], behind(noted["offsets"], ends))
+        asked = Check(datetime.now(UTC), noted["offsets"], offsets_behind(noted["offsets"], ends))
     except TidelakeError as error:
         not_asked = str(error)
     return lag_of(
@@ -388,7 +393,7 @@ def lag_of(
         arriving = max(arrived, 0) / (latest.at - earlier.at).total_seconds()
     slots = recent[0].note["slots"] if recent else 1
     tasks = max(len(lags), min_partitions)
-    waits = total(latest.behind)
+    waits = total_offsets(latest.behind)
     left = (rate or 0.0) - (arriving or 0.0)
     catch_up = waits / left if left > 0 else None
     return SourceLag(

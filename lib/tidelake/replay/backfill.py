@@ -23,16 +23,16 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
-from tidelake.delta.tables import Hop, Lake, Table, hops_in
+from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history, rate_of, require_table
+from tidelake.instants import from_json
+from tidelake.ledger.history import history, rate_of
 from tidelake.ledger.query import ask
 from tidelake.names import BACKFILL_INFIX
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
-from tidelake.replay.repairing import need_gold
-from tidelake.replay.table_backfill import can_restore, fill_table
+from tidelake.replay.repairing import can_restore, fill_table, need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -350,25 +350,19 @@ def build(
         # It has another definition or range, or was swapped already.
         clear(run)
     write_state(lake, pipeline, wanted)
-    fill(run, start, span, since=since, table=table)
+    fill(run, wanted)
     write_state(lake, pipeline, built)
     return built
 
 
-def fill(
-    run: Run,
-    start: Start,
-    span: Span | None = None,
-    *,
-    since: datetime | None = None,
-    table: str | None = None,
-) -> None:
-    """Bring green tables up to date with their input.
+def fill(run: Run, state: State) -> None:
+    """Bring green tables up to date with their input, in the range of a backfill.
 
     The input that exists at the start is computed in one batch: its first commits and files may be
     gone, and one batch over all rows costs less than many. Later arrivals are processed by the
     ordinary hops. A single ``table`` is computed up to where the live tables have read.
     """
+    start, table = state.start, state.table
     green = green_run(run, start, table)
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
@@ -380,9 +374,9 @@ def fill(
         with hold_hops(green.lake, run.pipeline.name, [hop]) as locks:
             held = replace(green, locks=locks)
             if hop == "silver":
-                _begin_silver(held, run, since)
+                _begin_silver(held, run, from_json(state.since))
             else:
-                _begin_gold(held, run, span)
+                _begin_gold(held, run, state.span)
         run_hops(green, [hop], now)
 
 
@@ -425,7 +419,7 @@ def decided_before(live: Run, since: datetime) -> Stored:
     return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
-def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
+def _begin_gold(green: Run, live: Run, span: Sequence[str] | None) -> None:
     found = [last_commit(one) for one in green.lake.closing_tables(green.pipeline, "gold")]
     if None not in found and len({one.generation for one in found if one}) == 1:
         return
@@ -434,9 +428,9 @@ def _begin_gold(green: Run, live: Run, span: Span | None) -> None:
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)
-    start, end = span
+    start, end = map(datetime.fromisoformat, span)
     green.progress.say(f"computing {start:%F %T} to {end:%F %T} (UTC) of gold")
-    rebuild_gold(green, until=until, rows_of=_rows_in(live, versions, span))
+    rebuild_gold(green, until=until, rows_of=_rows_in(live, versions, (start, end)))
 
 
 def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:

@@ -61,8 +61,8 @@ from tidelake.replay.generations import (
     replace_tables,
     without_batch,
 )
+from tidelake.replay.repairing import can_restore, install_table, recompute_table
 from tidelake.replay.requeue import requeue_again, waiting
-from tidelake.replay.table_backfill import can_restore, install_table, recompute_table
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -241,7 +241,7 @@ def promote(run: Run) -> State:
         run = replace(run, locks=locks)
         locks.step("fill the green tables")
         # Green tables have locks of their own.
-        fill(replace(run, locks=HopLocks()), state.start, table=state.table)
+        fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]

@@ -28,7 +28,7 @@ from tidelake.runtime.schemas import (
     silver_freedom,
     silver_schemas,
 )
-from tidelake.silver.fields import new_columns
+from tidelake.silver.fates import new_columns
 
 _SAMPLE = 10_000
 Drift = Literal["unknown", "absent"]

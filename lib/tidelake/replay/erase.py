@@ -35,15 +35,13 @@ from tidelake.folders import remove_tree
 from tidelake.gold.kinds import span
 from tidelake.instants import to_json
 from tidelake.kafka.topic_source import asks_brokers
-from tidelake.ledger.history import history, require_tables
-from tidelake.ledger.readers import needs_of
+from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import clear, folder_of, read_state, what_next
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
-from tidelake.runtime.books import copy_books
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.epochs import close_epoch
+from tidelake.runtime.epochs import close_epoch, copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops

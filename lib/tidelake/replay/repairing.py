@@ -1,4 +1,8 @@
-"""Repair a hop whose tables and checkpoint do not match, and recompute hops from their inputs.
+"""Repair a hop whose tables and checkpoint do not match; recompute hops, or one gold table.
+
+A single gold table is computed from silver as of the last batch that the other tables hold, and its
+commit has that batch's number and positions. So the next batch continues all tables in the same
+generation, from the same checkpoint.
 
 How a generation begins: :mod:`.generations`.
 """
@@ -10,15 +14,20 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
+from pyspark.sql import DataFrame
+
 from tidelake.config import FilesSource, KafkaSource, Pipeline
+from tidelake.delta.access import load
+from tidelake.delta.append import append
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.notes import SilverNote, changed_parts, positions
-from tidelake.delta.positions import BEGINNING, rewritten_after
-from tidelake.delta.tables import Hop, Lake, hops_in
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.delta.log import REBUILT, Commit, last_commit
+from tidelake.delta.notes import SilverNote, changed_definition, changed_parts, positions
+from tidelake.delta.positions import BEGINNING, rewritten_after, unfilled_tables
+from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
+from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history
 from tidelake.replay.generations import (
     continue_gold,
     continue_hop,
@@ -29,6 +38,8 @@ from tidelake.replay.generations import (
     rebuild_silver,
 )
 from tidelake.runtime.checkpoints import file_entry
+from tidelake.runtime.gold import GoldHop
+from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
 from tidelake.typed import runnable
@@ -63,12 +74,14 @@ def repair(run: Run, hop: Hop) -> Repaired:
     with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
         why, locked = why_rebuilt(run, hop), replace(run, locks=locks)
         if hop == "bronze":
-            generation = _repair_bronze(locked)
-        elif hop == "silver":
-            generation = rebuild_silver(locked) if why else _repair_silver(locked)
-        else:
-            generation = rebuild_gold(locked) if why else _repair_gold(locked)
-        return Repaired(generation, why)
+            return Repaired(_repair_bronze(locked), why)
+        if why:
+            return Repaired((rebuild_silver if hop == "silver" else rebuild_gold)(locked), why)
+        tables = run.lake.closing_tables(run.pipeline, hop)
+        last = newest_of(run, hop, tables[0])
+        if hop == "silver":
+            return Repaired(continue_silver(locked, SilverNote.of(last).until), why)
+        return Repaired(continue_gold(locked, tables, positions(last)), why)
 
 
 def why_rebuilt(run: Run, hop: Hop) -> str:
@@ -173,11 +186,117 @@ def _repair_bronze(run: Run) -> str:
     return continue_hop(run, "bronze", [table], {}, metadata, source=at, files=files)
 
 
-def _repair_silver(run: Run) -> str:
-    last = newest_of(run, "silver", run.lake.silver(run.pipeline.name))
-    return continue_silver(run, SilverNote.of(last).until)
+class TableBatch(NamedTuple):
+    """A gold table, and the newest batch of the other tables."""
+
+    target: Target
+    closed: Commit
 
 
-def _repair_gold(run: Run) -> str:
-    tables = run.lake.closing_tables(run.pipeline, "gold")
-    return continue_gold(run, tables, positions(newest_of(run, "gold", tables[0])))
+def gold_table(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
+    """Find a gold table, by its name with or without the layer, and the batch of the others.
+
+    Raises:
+        UsageError: The pipeline has no such table, or the next run fills it anyway.
+        RefusedError: Gold reads a table of which no batch has a position.
+    """
+    found = _find(lake, pipeline, name)
+    reached = positions(found.closed)
+    for key, table in lake.hop_inputs(pipeline, "gold").items():
+        if key not in reached:
+            raise RefusedError(
+                f"{found.target.table.name} cannot be recomputed alone: {table.name} is a new "
+                f"input of gold, of which batch {found.closed.batch} has no position. Recompute "
+                "all gold tables with: "
+                f"{runnable('tidelake backfill run', pipeline.name, '--from silver')}, then "
+                "promote; or at once with: "
+                f"{runnable('tidelake repair', pipeline.name, '--hop gold')}"
+            )
+    return found
+
+
+def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
+    tables = lake.closing_tables(pipeline, "gold")
+    unfilled = unfilled_tables(tables)
+    for target in targets_of(lake, pipeline):
+        if name not in (target.table.name, target.table.bare):
+            continue
+        filled = [table for table in tables if table not in unfilled]
+        closed = last_closed(filled, but=[target.table])
+        if closed is None or target.table in unfilled:
+            raise UsageError(
+                f"{target.table.name} is not filled yet. "
+                f"Fill it with: {runnable('tidelake run', pipeline.name)}"
+            )
+        return TableBatch(target, closed)
+    known = ", ".join(pipeline.gold_names)
+    raise UsageError(f"{pipeline.name} has no gold table {name}. Its tables are: {known}")
+
+
+def fill_table(run: Run, name: str, green: Table) -> None:
+    """Compute a green table as of the live tables' last batch, unless it is there already."""
+    (target, closed), last = gold_table(run.lake, run.pipeline, name), last_commit(green)
+    if _batch_of(last) == _batch_of(closed) and not changed_definition(
+        last, target.kind.definition
+    ):
+        return
+    run.progress.say(f"computing {name} from silver as of batch {closed.batch}")
+    recompute_table(run, name, green)
+
+
+def install_table(run: Run, name: str, green: Table) -> None:
+    """Replace the rows of a live table with those of a green one, which is at the same batch.
+
+    Raises:
+        GenerationError: The tables and the checkpoint of gold do not match.
+    """
+    GoldHop(run, creates=False)
+    last = last_commit(green)
+    if last is not None:
+        _replace(run, run.lake.table(name), load(run.spark, green), last.note)
+
+
+def can_restore(lake: Lake, pipeline: Pipeline, name: str, version: int) -> bool:
+    """Return whether a version of a table is at the batch of the other tables; needs no Spark.
+
+    If not, a rollback recomputes the table.
+
+    Raises:
+        UsageError: The table is no longer in the pipeline file.
+        RefusedError: It is not, and cannot be computed either: the definition is another one.
+    """
+    if name not in pipeline.gold_names:
+        raise UsageError(
+            f"{name} is no longer in {pipeline.file}. Put its definition back, then roll back"
+        )
+    target, closed = _find(lake, pipeline, name)
+    before = last_commit(target.table, up_to=version)
+    if _batch_of(before) == _batch_of(closed):
+        return True
+    if changed_definition(before, target.kind.definition):
+        raise RefusedError(
+            f"batches were committed since {name} was promoted, so its version {version} lacks "
+            f"rows. Restore its definition in {pipeline.file}, then roll back: the table is "
+            "then recomputed from silver"
+        )
+    gold_table(lake, pipeline, name)
+    return False
+
+
+def recompute_table(run: Run, name: str, table: Table | None = None) -> None:
+    """Replace the rows of a table, by default the live one, by what its definition gives."""
+    target, closed = gold_table(run.lake, run.pipeline, name)
+    inputs = run.lake.hop_inputs(run.pipeline, "gold")
+    for _, rows, note in filled_as_of(run.spark, inputs, [target], closed):
+        _replace(run, table or target.table, rows, note)
+
+
+def _replace(run: Run, table: Table, rows: DataFrame, note: dict[str, Any]) -> None:
+    run.locks.step(f"replace {table.name}")
+    made = {**note, REBUILT: True}
+    # The table may have a commit of this batch: without an id of its own this one is skipped.
+    append(rows, table, made, surely_filled=False, replaces=True, may_repeat=True)
+
+
+def _batch_of(last: Commit | None) -> object:
+    return None if last is None else (last.generation, last.batch, positions(last))

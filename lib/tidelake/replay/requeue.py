@@ -22,12 +22,11 @@ from tidelake.delta.append import append, ensure_table
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.notes import SilverNote
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Table, require_table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import span
 from tidelake.instants import from_micros, now, now_after, to_json
-from tidelake.ledger.history import require_table
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.accepted_rows import AcceptedRows

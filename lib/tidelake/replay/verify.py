@@ -20,13 +20,13 @@ from tidelake.delta.access import load
 from tidelake.delta.append import types_of
 from tidelake.delta.log import last_commit, newest_version, repeated
 from tidelake.delta.notes import arrivals_in, erasure_of, hash_of, position
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Table, require_table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
 from tidelake.gold.kinds import GoldKind, Inputs, span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.commit_checks import Mark
-from tidelake.ledger.history import history, require_table
+from tidelake.ledger.history import history
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay.compare import (
     SHOWN,

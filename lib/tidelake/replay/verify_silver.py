@@ -37,13 +37,13 @@ from tidelake.silver.fates import (
     LATE,
     QUARANTINED,
     SILVER,
+    extra_columns,
     late_columns,
     lateness,
     quarantine_columns,
     silver_columns,
     with_lateness,
 )
-from tidelake.silver.fields import extra_columns
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.scope import with_id_hash
 from tidelake.spark.tuning import BROADCAST

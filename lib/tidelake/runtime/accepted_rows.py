@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -30,8 +30,7 @@ from tidelake.delta.log import commits_after, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
-from tidelake.silver.driver_dedup import ACCEPTED, spread
-from tidelake.silver.row_sets import Numbers, may_have_hash
+from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash, spread
 from tidelake.silver.scope import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
 from tidelake.spark.engine import runs_in_process
@@ -270,7 +269,8 @@ class FilesInScope:
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
         # Include the dates of recent batches, so that not every batch has to query Delta.
-        wide = scope if self._found is None else scope.with_days(self._found.days)
+        recent = () if self._found is None else self._found.days
+        wide = replace(scope, days=united((*scope.days, *recent)))
         if len(wide.days) <= RANGES:
             found = _look_up(rows, version, wide)
             if not found.is_too_wide(scope):

@@ -43,12 +43,20 @@ from tidelake.errors import LostError, SourceError, TidelakeError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import ensure_folder, folder, place_of
 from tidelake.instants import now
-from tidelake.kafka import topic_offsets
-from tidelake.kafka.client import Contact, refuse_unreachable
+from tidelake.kafka.client import (
+    Contact,
+    begun_offsets,
+    offset_difference,
+    offsets_behind,
+    offsets_between,
+    planned_offsets,
+    refuse_unreachable,
+    total_offsets,
+)
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime import landed_files
-from tidelake.runtime.books import taken_before
 from tidelake.runtime.checkpoints import Fence, newest_logged
+from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
@@ -97,8 +105,8 @@ class BronzeHop(HopQuery):
         if not isinstance(self.run.pipeline.source, KafkaSource):
             return None
         was, new = (commit.note if commit else {} for commit in (before, last_commit(self.table)))
-        took = topic_offsets.between(was.get("offsets", {}), new.get("offsets", {}))
-        return took, topic_offsets.total(new.get("behind", {}))
+        took = offsets_between(was.get("offsets", {}), new.get("offsets", {}))
+        return took, total_offsets(new.get("behind", {}))
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Compare the checkpoint's offsets or source log with bronze's commits."""
@@ -107,8 +115,8 @@ class BronzeHop(HopQuery):
         if was != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
         if kind == "kafka":
-            planned = topic_offsets.planned_offsets(self.checkpoint, closed.batch)
-            return topic_offsets.differs(planned, closed.note["offsets"])
+            planned = planned_offsets(self.checkpoint, closed.batch)
+            return offset_difference(planned, closed.note["offsets"])
         if kind != "files":
             return ""
         taken = landed_files.taken_files(commits(self.table))
@@ -287,7 +295,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
             return {}
-        offsets = topic_offsets.planned_offsets(self.checkpoint, batch)
+        offsets = planned_offsets(self.checkpoint, batch)
         topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
         for name, topic in topics.items():
             # Spark compares offsets alone: it would continue in a recreated topic that has grown
@@ -298,14 +306,12 @@ class BronzeHop(HopQuery):
         for row in offered:
             read.setdefault(row["source"], {})[row["partition"]] = row["records"]
         return {
-            "from": topic_offsets.begun_offsets(self.checkpoint, batch),
+            "from": begun_offsets(self.checkpoint, batch),
             "offsets": offsets,
             "topics": self._topics,
             "bootstrap": source.bootstrap,
             "limit": self.limit,
-            "behind": topic_offsets.behind(
-                offsets, {name: topic.ends for name, topic in topics.items()}
-            ),
+            "behind": offsets_behind(offsets, {name: topic.ends for name, topic in topics.items()}),
             "looked_at": now().isoformat(),
             "read": read,
         }

@@ -26,7 +26,7 @@ from tidelake.delta.append import append
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.positions import BEGINNING
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Table, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
@@ -40,7 +40,6 @@ from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.lenient_parse import lenient_parse
 from tidelake.spark.engine import runs_in_process
-from tidelake.typed import runnable
 from tidelake.visible import kind_of
 
 VERDICTS = ("confirmed", "retracted", "open", "missed")
@@ -128,11 +127,7 @@ class Lane:
                 f"a fast lane reads topics or files, but the source of {pipeline.name} is of kind "
                 f"{pipeline.source.kind}"
             )
-        if not self.run.lake.gold(features).exists:
-            raise UsageError(
-                f"gold.{features} does not exist yet, and the rules need it. "
-                f"Fill it with: {runnable('tidelake run', pipeline.name)}"
-            )
+        require_table(self.run.lake.gold(features), pipeline.name)
 
     def _start_stream(self, number: int) -> StreamingQuery:
         # Each batch reads the newest version.
@@ -254,11 +249,7 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     lake = run.lake
     exact_table, sent_table = lake.gold(detection.name), lake.silver(fast.pipeline)
     for table, pipeline in ((exact_table, run.pipeline.name), (sent_table, fast.pipeline)):
-        if not table.exists:
-            raise UsageError(
-                f"{table.name} does not exist yet. "
-                f"Fill it with: {runnable('tidelake run', pipeline)}"
-            )
+        require_table(table, pipeline)
     sent = _first_alerts(load(run.spark, sent_table), detection, fast)
     exact = load(run.spark, exact_table)
     judged = _with_verdicts(sent, exact, _decided(run, exact_table), detection)

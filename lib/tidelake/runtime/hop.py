@@ -26,7 +26,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 import tidelake
 from tidelake.config import Environment, Pipeline
-from tidelake.config.publishing import Publish
+from tidelake.config.table_settings import Publish
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
-from tidelake.errors import SourceChangedError, SourceError
+from tidelake.errors import SourceChangedError, SourceError, listed
 from tidelake.folders import (
     SCHEME,
     Folder,
@@ -48,8 +48,6 @@ _ARCHIVES = frozenset(
     {".xz", ".lzma", ".z", ".zip", ".7z", ".rar", ".br", ".lzo", ".sz", ".tar", ".tgz", ".tbz2"}
 )
 _NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": "", ".xlsx": "", ".xls": ""}
-# The files shown in an error.
-_SHOWN = 10
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
 
@@ -198,7 +196,7 @@ def refuse_unreadable(paths: Iterable[str], format_: FileFormat) -> None:
         if (problem := _problem_of(Path(path).suffix, format_))
     ]
     if problems:
-        raise SourceError(_listed("files of the source cannot be read", problems))
+        raise SourceError(listed("files of the source cannot be read", problems))
 
 
 def _problem_of(suffix: str, format_: FileFormat) -> str:
@@ -230,7 +228,7 @@ def refuse_too_large(files: Iterable[LandedFile]) -> None:
         if file.size > WHOLE_FILE_BYTES
     ]
     if problems:
-        raise SourceError(_listed("files of the source are too large", problems))
+        raise SourceError(listed("files of the source are too large", problems))
 
 
 def refuse_broken(errors: Mapping[str, str]) -> None:
@@ -239,15 +237,9 @@ def refuse_broken(errors: Mapping[str, str]) -> None:
         problems = [f"{path}: {reason}" for path, reason in sorted(errors.items())]
         what = "files of the source are broken, and none of their batch was ingested"
         raise SourceError(
-            f"{_listed(what, problems)}\nReplace each by a whole file of the same name "
+            f"{listed(what, problems)}\nReplace each by a whole file of the same name "
             "(one without records leaves it out), then run again."
         )
-
-
-def _listed(what: str, problems: Sequence[str]) -> str:
-    shown = "\n".join(f"  - {problem}" for problem in problems[:_SHOWN])
-    more = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""
-    return f"{what}:\n{shown}{more}"
 
 
 def check_landing(
@@ -437,4 +429,4 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
 def uncleaned_text(source: FilesSource, problems: Sequence[str]) -> str:
     """Return a warning that lists the files that could not be deleted or archived."""
     done = "deleted" if source.archive_dir is None else "archived"
-    return _listed(f"ingested files could not be {done}; the next run tries again", problems)
+    return listed(f"ingested files could not be {done}; the next run tries again", problems)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from tidelake.delta.tables import Hop
 from tidelake.errors import TidelakeError
@@ -26,8 +26,11 @@ class LimitChangedError(TidelakeError):
     """The batch limit was adapted; a new query must apply it."""
 
 
-class Observer(Protocol):
-    """Receives a run's events. Methods must neither raise nor block: batches call them."""
+class Observer:
+    """Receives a run's events, and ignores them.
+
+    Methods must neither raise nor block: batches call them.
+    """
 
     def attach(self, session: SparkSession) -> None:
         """Called with each session that starts streaming queries."""
@@ -45,16 +48,12 @@ class Observer(Protocol):
         """Called when a hop failed, or did not start."""
 
 
-class _NullObserver(Observer):
-    """Ignores all events."""
-
-
 @dataclass(frozen=True)
 class Progress:
     """Prints a line for each closed batch, and passes events on to an observer."""
 
     say: Say
-    observer: Observer = field(default_factory=_NullObserver)
+    observer: Observer = field(default_factory=Observer)
     _said: set[str] = field(default_factory=set, compare=False, repr=False)
 
     def say_once(self, text: str) -> None:

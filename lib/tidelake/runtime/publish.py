@@ -25,10 +25,10 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 
 from tidelake.columns import EXACT_TIMES
 from tidelake.config import KafkaSource
-from tidelake.config.publishing import Publish
+from tidelake.config.table_settings import Publish
 from tidelake.delta.access import changed_rows, load
 from tidelake.delta.log import last_commit, newest_version
-from tidelake.delta.publications import (
+from tidelake.delta.positions import (
     TableChange,
     TopicPosition,
     published_to,

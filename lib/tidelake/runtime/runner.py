@@ -14,10 +14,9 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
-from tidelake.runtime.books import copy_books
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
-from tidelake.runtime.epochs import close_epoch
+from tidelake.runtime.epochs import close_epoch, copy_books
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import report_unmasked

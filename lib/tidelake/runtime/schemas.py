@@ -47,7 +47,7 @@ from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
 from tidelake.gold.queried import Queried
 from tidelake.instants import from_micros, now, to_json
-from tidelake.kafka.registry import Version, incompatibility, versions_of
+from tidelake.kafka.client import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, targets_of

@@ -32,7 +32,7 @@ from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver import fates
 from tidelake.silver.dedup import find_repeats
-from tidelake.silver.fields import extra_columns, new_columns
+from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import advance
@@ -299,7 +299,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
     decided = decision.rows
     assert decision.summary is not None
-    summary = decision.summary.with_groups(recovered.copies)
+    summary = Summary([*decision.summary.groups, *recovered.copies])
     new, filled = _unknown_columns(summary, decided, context)
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()

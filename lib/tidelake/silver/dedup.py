@@ -33,10 +33,12 @@ from tidelake.silver.driver_dedup import (
     CONFLICT,
     DUPLICATE,
     NUMBER,
+    Numbers,
     compared_columns,
+    has_number,
     judge_arrivals,
+    members,
 )
-from tidelake.silver.row_sets import Numbers, has_number, members
 from tidelake.silver.scope import (
     ACCEPTED_COLUMNS,
     DedupScope,

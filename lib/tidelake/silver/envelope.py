@@ -331,10 +331,6 @@ def _time(nanos: int, value: Any) -> str | None:
     return None if text is None else text.partition("T")[2]
 
 
-def _iso_date(value: Any) -> str | None:
-    return value.removesuffix("Z") if isinstance(value, str) else None
-
-
 # By the name in a schema. Other types are written as their text or number already.
 _LOGICAL: dict[str, Callable[[Any], str | None]] = {
     "io.debezium.data.VariableScaleDecimal": _variable_decimal,
@@ -348,7 +344,7 @@ _LOGICAL: dict[str, Callable[[Any], str | None]] = {
     "org.apache.kafka.connect.data.Time": partial(_time, 1_000_000),
     "io.debezium.time.MicroTime": partial(_time, 1000),
     "io.debezium.time.NanoTime": partial(_time, 1),
-    "io.debezium.time.IsoDate": _iso_date,
+    "io.debezium.time.IsoDate": lambda of: of.removesuffix("Z") if isinstance(of, str) else None,
 }
 
 

@@ -5,11 +5,15 @@ or conflict from :mod:`tidelake.silver.dedup`, too late, else silver.
 
 Spark's own late filter drops rows silently; here every row gets a lateness verdict. The watermark
 is the one committed before the batch: a batch never makes its own rows late.
+
+Payload fields that are not in the schema become columns by ``event.evolution``: ``strict``
+quarantines their rows, ``additive`` adds a string column for each field, ``rescue`` stores them as
+JSON in one column. Bronze keeps them verbatim in any case.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_
@@ -19,13 +23,11 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.instants import to_micros
-from tidelake.names import ID_HASH
+from tidelake.names import ID_HASH, SILVER_RESERVED, is_column_name
 from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
-from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER
+from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER, has_number
 from tidelake.silver.enrich import enriched_columns
-from tidelake.silver.fields import RESCUED
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.row_sets import has_number
 from tidelake.silver.stages import (
     CONFLICTING,
     FILTERED,
@@ -246,3 +248,37 @@ def _unknown_columns(pipeline: Pipeline, extra: Sequence[str]) -> list[Column]:
 
 def _origin(generation: str, batch: int) -> list[Column]:
     return [F.lit(generation).alias("_generation"), _of_batch(batch).alias("_batch")]
+
+
+RESCUED = "_rescued_data"
+# Limits the columns that a stream of hostile field names can create.
+MOST_COLUMNS = 100
+_LATE_COLUMNS = ("payload", "watermark", "lateness_seconds")
+
+
+def extra_columns(stored: Mapping[str, str], defined: Collection[str]) -> tuple[str, ...]:
+    """Return the stored columns for unknown fields: strings that are not in the definition."""
+    taken = {name.lower() for name in (*SILVER_RESERVED, *defined)}
+    return tuple(
+        name
+        for name, kind in stored.items()
+        if kind == "string" and name.lower() not in taken and not name.startswith("_")
+    )
+
+
+def new_columns(
+    names: Iterable[str], *, defined: Collection[str], stored: Mapping[str, str]
+) -> tuple[str, ...]:
+    """Return the unknown fields that become new columns of silver.
+
+    Omits names that are not valid column names, names that match an existing column ignoring case,
+    and those beyond :data:`MOST_COLUMNS`; bronze still has the values.
+    """
+    taken = {name.lower() for name in (*SILVER_RESERVED, *_LATE_COLUMNS, *defined, *stored)}
+    room = MOST_COLUMNS - len(extra_columns(stored, defined))
+    chosen: list[str] = []
+    for name in sorted(names):
+        if len(chosen) < room and is_column_name(name) and name.lower() not in taken:
+            taken.add(name.lower())
+            chosen.append(name)
+    return tuple(chosen)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 
@@ -166,10 +166,6 @@ class DedupScope:
             or len(self.requeued) > len(other.requeued)
             or _length(self.days) > _length(other.days) + days
         )
-
-    def with_days(self, days: Sequence[Range]) -> DedupScope:
-        """Return this scope extended by ranges of event dates."""
-        return replace(self, days=united((*self.days, *days)))
 
 
 def with_id_hash(table: DataFrame) -> DataFrame:

@@ -18,11 +18,10 @@ from pyspark.sql import functions as F
 from tidelake.config import Pipeline
 from tidelake.fingerprints import Fingerprint, fingerprint, id_number
 from tidelake.instants import from_micros
-from tidelake.silver.driver_dedup import NUMBER
+from tidelake.silver.driver_dedup import NUMBER, Numbers, members
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.fates import FATE, LATE, OF_REPEATS, SILVER
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.row_sets import Numbers, members
 from tidelake.silver.scope import ARRIVED_AT
 from tidelake.silver.stages import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.watermark import PartitionProgress, partition_of
@@ -72,10 +71,6 @@ class Summary:
     def has_unknown(self) -> bool:
         """Return whether an accepted row has a payload field that is not in the schema."""
         return any(group.get("unknown") for group in self.groups if group[FATE] in _ACCEPTED)
-
-    def with_groups(self, others: Sequence[Group]) -> Summary:
-        """Add groups of rows that were not part of the batch's frame."""
-        return Summary([*self.groups, *others])
 
     def partitions(self, before: Mapping[str, PartitionProgress]) -> dict[str, PartitionProgress]:
         """Return the source partitions' progress after the batch's rows from bronze."""

@@ -26,8 +26,14 @@ from tidelake.config.secrets import on_databricks
 from tidelake.errors import MachineError
 from tidelake.folders import is_stored
 from tidelake.object_store import spark_settings
-from tidelake.spark.jars import ensure_jars, jars_for
-from tidelake.spark.java import EXECUTOR_OPTIONS, SessionUse, class_settings, driver_options
+from tidelake.spark.java import (
+    EXECUTOR_OPTIONS,
+    SessionUse,
+    class_settings,
+    driver_options,
+    ensure_jars,
+    jars_for,
+)
 from tidelake.spark.quiet import output_to
 from tidelake.spark.tuning import SESSION_SETTINGS
 from tidelake.typed import runnable

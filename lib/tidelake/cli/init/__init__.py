@@ -28,7 +28,7 @@ from tidelake.cli.options import (
 )
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
-from tidelake.config.addresses import Address, address_of, is_address
+from tidelake.config.loading import Address, address_of, is_address
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.places import layout_of

@@ -18,7 +18,7 @@ from tidelake.cli.init.sample import Record, Sample, sample_of
 from tidelake.config import Registry
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
-from tidelake.kafka.registry import versions_of
+from tidelake.kafka.client import versions_of
 from tidelake.silver.avro_schema import logical_types
 
 # A zero byte and the id of the schema come before the datum.

@@ -1,4 +1,7 @@
-"""Recognise CSV in a sample: its dialect, its header, and the types of its texts."""
+"""Recognise CSV in a sample: its dialect, its header, and the types of its texts.
+
+A module of its own because it imports numpy, which a sample of JSON does not need.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from itertools import chain, islice
 from typing import Any
 
 from tidelake.cli.init.payload import STRING, shape_of
+from tidelake.cli.init.sample import Record
 from tidelake.config import CsvFormat
 from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
 from tidelake.errors import SourceError
@@ -26,6 +30,8 @@ _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
 # Bytes that are no characters in Windows-1252.
 _UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")
+# Records, each with the names of its file's columns.
+_Records = Sequence[tuple[Record, tuple[str, ...]]]
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -38,25 +44,6 @@ class CsvFile:
     is_cut: bool
 
 
-@dataclass(frozen=True)
-class CsvRecord:
-    """A record: where it is, its bytes, and its values by column, or why it has none."""
-
-    place: str
-    payload: bytes
-    values: dict[str, Any] | str
-
-
-@dataclass(frozen=True)
-class CsvSample:
-    """The layout of some files, their records, and the header record of the first file."""
-
-    layout: CsvFormat
-    records: tuple[CsvRecord, ...]
-    header: bytes | None
-    columns: tuple[str, ...]
-
-
 def looks_like_csv(head: bytes, *, is_cut: bool) -> bool:
     """Return whether the beginning of a file is of records with a usual number of fields."""
     if head.lstrip()[:1] in (b"{", b"["):
@@ -65,8 +52,14 @@ def looks_like_csv(head: bytes, *, is_cut: bool) -> bool:
     return _delimiter_of(_text_of(file, _encoding_of(file)), is_cut=is_cut) is not None
 
 
-def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
+def sample_csv(
+    files: Sequence[CsvFile], *, each: int
+) -> tuple[CsvFormat, bytes | None, Iterable[tuple[Record, dict[str, Any] | str]]]:
     """Read the first records of each file, all in the layout of the first.
+
+    Returns:
+        The layout; the header record of the first file; the records, each with its values by
+        column, or why it has none.
 
     Raises:
         SourceError: The files differ in their encoding, their delimiter or in having a header.
@@ -87,7 +80,7 @@ def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
     has_header = _common(files, kinds, "header", also="") == "a header"
     width = max((len(_fields(record, dialect) or ()) for record in chain(*split)), default=0)
     numbered = tuple(f"column_{number}" for number in range(1, width + 1))
-    records: list[tuple[CsvFile, int, bytes, tuple[str, ...]]] = []
+    records: list[tuple[Record, tuple[str, ...]]] = []
     headers: list[bytes] = []
     for file, rows in zip(files, split, strict=True):
         names = numbered
@@ -95,24 +88,16 @@ def sample_csv(files: Sequence[CsvFile], *, each: int) -> CsvSample:
             headers.append(rows[0])
             names = tuple(name or "" for name in _fields(rows[0], dialect) or ())
         own = rows[has_header:][:each]
-        records += [(file, number, row, names) for number, row in enumerate(own, 1)]
-    nulls = _null_texts([(row, names) for _, _, row, names in records], dialect)
-    valued = _valued([(row, names) for _, _, row, names in records], dialect, nulls)
+        for number, row in enumerate(own, 1):
+            records.append((Record(f"{file.place} record {number}", "files", row), names))
+    nulls = _null_texts(records, dialect)
     layout = CsvFormat(
         columns=None if has_header or not numbered else numbered,
         delimiter=delimiter,
         encoding=encoding,
         nulls=nulls,
     )
-    return CsvSample(
-        layout,
-        tuple(
-            CsvRecord(f"{file.place} record {number}", row, values)
-            for (file, number, row, _), values in zip(records, valued, strict=True)
-        ),
-        headers[0] if headers else None,
-        records[0][3] if records else numbered,
-    )
+    return layout, headers[0] if headers else None, _valued(records, dialect, nulls)
 
 
 def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:
@@ -183,9 +168,7 @@ def _is_header(record: bytes, dialect: Dialect) -> bool:
     return all(names) and len(set(names)) == len(names) and set(shape) <= {STRING}
 
 
-def _null_texts(
-    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect
-) -> tuple[str, ...]:
+def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:
     """Return the texts that stand among values of another type than text."""
     found = set()
     for name, texts in _columns(records, dialect, ()).items():
@@ -196,11 +179,11 @@ def _null_texts(
 
 
 def _columns(
-    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect, nulls: Sequence[str]
+    records: _Records, dialect: Dialect, nulls: Sequence[str]
 ) -> dict[str, list[str | None]]:
     columns: dict[str, list[str | None]] = {}
     for record, names in records:
-        fields = _fields(record, dialect, nulls)
+        fields = _fields(record.payload, dialect, nulls)
         if fields is not None and len(fields) == len(names):
             for name, text in zip(names, fields, strict=True):
                 columns.setdefault(name, []).append(text)
@@ -208,19 +191,19 @@ def _columns(
 
 
 def _valued(
-    records: Sequence[tuple[bytes, tuple[str, ...]]], dialect: Dialect, nulls: Sequence[str]
-) -> Iterator[dict[str, Any] | str]:
-    """Yield the values of each record, or why it has none; a column has values of one type."""
+    records: _Records, dialect: Dialect, nulls: Sequence[str]
+) -> Iterator[tuple[Record, dict[str, Any] | str]]:
+    """Yield each record with its values, or why it has none; a column has values of one type."""
     texts = _columns(records, dialect, nulls)
     columns = {name: iter(_typed(values)) for name, values in texts.items()}
     for record, names in records:
-        fields = _fields(record, dialect, nulls)
+        fields = _fields(record.payload, dialect, nulls)
         if fields is None:
-            yield "a quote is not closed, or text follows a closing one"
+            yield record, "a quote is not closed, or text follows a closing one"
         elif len(fields) != len(names):
-            yield f"{len(fields)} fields, its file has {len(names)} columns"
+            yield record, f"{len(fields)} fields, its file has {len(names)} columns"
         else:
-            yield {name: next(columns[name]) for name in names}
+            yield record, {name: next(columns[name]) for name in names}
 
 
 def _typed(texts: Sequence[str | None]) -> list[Any]:

@@ -26,8 +26,8 @@ from tidelake.cli.init.guesses import DraftChoice
 from tidelake.cli.init.payload import Column, Payload, column_named
 from tidelake.cli.init.sample import Sample
 from tidelake.config import CsvFormat, Environment, load_pipeline
-from tidelake.config.addresses import Address
 from tidelake.config.expressions import expression_problems
+from tidelake.config.loading import Address
 from tidelake.config.model import suggestion, written
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field

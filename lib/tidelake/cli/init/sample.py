@@ -23,6 +23,7 @@ from tidelake.errors import SourceError
 from tidelake.folders import Folder, folder
 from tidelake.object_store import named
 from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
+from tidelake.visible import shortened
 
 if TYPE_CHECKING:
     from tidelake.silver.envelope import Unwrapped
@@ -45,6 +46,8 @@ _HEAD_BYTES, _MAX_CSV_BYTES, _BLOCK_BYTES = 1 << 16, 16 << 20, 1 << 18
 _MAX_WHOLE_BYTES = 64 << 20
 # Maximum bytes of a record, to bound memory.
 _MAX_RECORD_BYTES = 16 << 20
+# Characters of a payload in a message.
+_SHOWN = 40
 # Lines in which a JSON value of several lines is looked for.
 _OPENING = 200
 
@@ -254,9 +257,8 @@ def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
     for file in files:
         head = _head(file.path, size)
         heads.append(CsvFile(file.path, head, is_cut=len(head) == size))
-    found = sample_csv(heads, each=each)
-    parsed = ((Record(one.place, "files", one.payload), one.values) for one in found.records)
-    return _sorted_out(parsed, Sample((), (), (), "csv", csv=found.layout, header=found.header))
+    layout, header, parsed = sample_csv(heads, each=each)
+    return _sorted_out(parsed, Sample((), (), (), "csv", csv=layout, header=header))
 
 
 def _head(path: str, size: int) -> bytes:
@@ -396,20 +398,16 @@ def parse_object(payload: bytes) -> dict[str, Any] | str:
     except UnicodeDecodeError:
         return "not UTF-8 text"
     except json.JSONDecodeError as error:
-        return f"not JSON: {error.msg} at character {error.pos + 1}: {_shown(text)}"
+        return f"not JSON: {error.msg} at character {error.pos + 1}: {shortened(text, _SHOWN)}"
     except (ValueError, RecursionError) as error:
         return f"not JSON: {error}"
     if not isinstance(value, dict):
-        return f"JSON, but not an object: {_shown(text)}"
+        return f"JSON, but not an object: {shortened(text, _SHOWN)}"
     return value
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
-
-
-def _shown(text: str) -> str:
-    return text if len(text) <= 40 else f"{text[:40]}…"
 
 
 def _remedy(payload: bytes) -> str:

@@ -1,1 +1,1 @@
-"""The live page: ``facts`` reads tables, ``desk`` caches the facts, ``rendering`` makes HTML."""
+"""The live page: ``facts`` reads tables, ``desk`` caches the facts, ``server`` shows them."""
