@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -21,6 +22,8 @@ from tidelake.silver.scope import DedupScope, united, with_id_hash
 from tidelake.silver.stages import hash_of_id
 from tidelake.spark import tuning
 from tidelake.spark.internals import JavaError
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = 20_513
@@ -88,6 +91,19 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
     assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
     assert known.count == 12
     assert asked == [table.name]
+
+
+def test_a_table_is_not_prepared_before_it_has_a_batch(
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = MagicMock()
+    monkeypatch.setattr(accepted_rows, "InheritableThread", thread)
+    table.create(spark, events(spark, 0).schema, {})
+    FilesInScope(table).prepare(spark)
+    thread.assert_not_called()
+    fill(spark, table, 0)
+    FilesInScope(table).prepare(spark)
+    thread.return_value.start.assert_called_once_with()
 
 
 def test_a_batch_that_reaches_back_further_finds_older_files(
