@@ -238,7 +238,7 @@ def test_two_files_with_one_name_are_refused_by_both_paths(
     (folder / "shop.yaml").unlink()
     elsewhere = folder.parent / "shop.yml"
     write(elsewhere, single("shop"))
-    assert "both name shop" in _run(capsys, "validate", "shop", str(elsewhere))[1]
+    assert "define pipeline shop; rename one" in _run(capsys, "validate", "shop", str(elsewhere))[1]
     # Files that are named by their paths may be versions of one definition.
     write(folder.parent / "shop.strict.yml", single("shop"))
     assert _run(capsys, "validate", str(elsewhere))[0] == 0

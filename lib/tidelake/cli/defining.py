@@ -174,9 +174,9 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file anew; a link is kept, and the file behind it replaced."""
+    """Replace a file's text; a link is kept, and the file behind it replaced."""
     if not os.access(file, os.W_OK):
-        raise UsageError(f"{file} cannot be written: allow it, or name other files")
+        raise UsageError(f"no write permission on {file}; grant it, or name other files")
     try:
         write_whole(file.resolve(), text)
     except OSError as error:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--hop", type=click.Choice(HOPS), required=True, help="Hop to repair.")
 @changing
 def repair(hop: Hop, dry_run: bool, where: Place) -> None:
-    """Start a new generation of a hop where its tables end.
+    """Resume a hop after the last batch in its tables.
 
     If that position is unknown, because an input was rewritten, the tables disagree or the
     definition changed, silver or gold is recomputed instead.
@@ -50,13 +50,17 @@ def repair(hop: Hop, dry_run: bool, where: Place) -> None:
     if where.printed(found | {"dry_run": dry_run}):
         return
     if dry_run:
-        would = f"rebuild {hop} of {name}: {why}" if why else f"continue {hop} where its tables end"
+        resume = f"resume {hop} of {name} after the last batch in its tables"
+        would = f"rebuild {hop} of {name}: {why}" if why else resume
         say(f"A repair would {would}. Nothing was changed.")
         return
     if why:
         say(f"Rebuilt {hop} of {name} as generation {generation}: {why}.")
     else:
-        say(f"Hop {hop} of {name} continues where its tables end, as generation {generation}.")
+        say(
+            f"Hop {hop} of {name} resumes after the last batch in its tables, as generation "
+            f"{generation}."
+        )
     say(f"Continue with: {where.command('run')}")
 
 

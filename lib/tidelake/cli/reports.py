@@ -36,7 +36,7 @@ _Rows = Sequence[Sequence[object]]
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it anew every few seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every few seconds, until Ctrl-C.")
 @reporting
 def status(watch: bool, where: Place) -> None:
     """Show the progress and lag of each hop."""

@@ -134,7 +134,10 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
             sound.append(record)
             values.append(found)
     if not sound and not broken:
-        raise SourceError("the sample holds no record: every file or line is empty.")
+        raise SourceError(
+            "the sample holds no record: every file or line is empty. Write records to it, or give "
+            "another source"
+        )
     if len(broken) >= max(len(sound), 1):
         first, why = broken[0]
         share = f"{len(broken):,} of {len(sound) + len(broken):,} records"
