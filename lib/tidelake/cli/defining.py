@@ -180,7 +180,10 @@ def _replace(file: Path, text: str) -> None:
     try:
         write_whole(file.resolve(), text)
     except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from error
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror or error}; "
+            "correct that, or name other files"
+        ) from error
 
 
 def _file_of(name: str) -> Path:
@@ -188,7 +191,7 @@ def _file_of(name: str) -> Path:
     if "/" not in name and not name.endswith(SUFFIXES):
         return find_file(name, "pipeline")
     if not Path(name).is_file():
-        raise UsageError(f"there is no file {name}")
+        raise UsageError(f"there is no file {name}; name an existing one, or a pipeline")
     return Path(name)
 
 

@@ -185,7 +185,7 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
 
 
 @click.command()
-@port_option(type=click.IntRange(1, 65535), default=10000)
+@port_option(type=click.IntRange(1, 65535), default=10000, help="Port to listen on.")
 @host_option(help="Address to listen on; no login, all tables are readable.")
 @located
 def serve(port: int, host: str, where: Place) -> None:

@@ -173,7 +173,7 @@ def _minutes(seconds: float | None) -> str:
 @_from
 @_table
 @moment_option("--start", "first", help="From this arrival (bronze) or event time (silver), UTC.")
-@moment_option("--end", "last", help="Silver only: gold before this event time (UTC).")
+@moment_option("--end", "last", help="With --from silver: rows before this event time (UTC).")
 @duration_option("--for", "length", help="Range length from --start, instead of --end.")
 @changing
 def run(
@@ -185,7 +185,7 @@ def run(
     dry_run: bool,
     where: Place,
 ) -> None:
-    """Fill the green tables; run again to add new arrivals."""
+    """Fill new tables; run again to add new arrivals."""
     start, table = _started_from(start, table), _known_table(table, where)
     if table and (first or last or length):
         raise UsageError("--table recomputes all of a table: leave out --start, --end and --for")
@@ -259,7 +259,7 @@ def _show_differences(name: str, found: Differences) -> None:
 @backfill.command()
 @changing
 def promote(dry_run: bool, where: Place) -> None:
-    """Replace live tables with green ones, new arrivals included."""
+    """Replace live tables with the new ones, arrivals included."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
 
     if dry_run:
@@ -326,7 +326,7 @@ def _show_swap(
     metavar="COLUMN=VALUE",
     help="A column of silver, and its value.",
 )
-@click.option("--source", metavar="PATH", help="Source of `run`, if not the pipeline file's.")
+@click.option("--source", metavar="PATH", help="Source that run reads, if not the pipeline file's.")
 @click.option(
     "--now", "at_once", is_flag=True, help="Delete old files now, even if they are being read."
 )

@@ -339,7 +339,7 @@ def quarantine_discard(
 ) -> None:
     """Discard rows; they stay in the table and the ledger.
 
-    It asks first, because no command takes discarded rows back.
+    It asks first, because no command restores discarded rows.
     """
     from tidelake.ledger.history import require_tables  # noqa: PLC0415
 

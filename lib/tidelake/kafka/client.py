@@ -235,7 +235,9 @@ def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[Top
     known = consumer.list_topics(timeout=_SECONDS).topics
     if of.topic not in known:
         names = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none"
-        raise SourceError(f"there is no topic {of.topic} at {of.bootstrap} (known: {names})")
+        raise SourceError(
+            f"there is no topic {of.topic} at {of.bootstrap}; name another (known: {names})"
+        )
     places = [kafka.TopicPartition(of.topic, number) for number in known[of.topic].partitions]
     left: dict[int, int] = {}
     for place in places:
@@ -338,7 +340,7 @@ def _requesting(kafka: Any, what: str, bootstrap: str) -> Iterator[None]:
     except kafka.KafkaException as error:
         raise SourceError(
             f"{what} failed at the Kafka broker {bootstrap}: {error.args[0].str()}. "
-            "Check the address and the rights in options, then run again."
+            "Check the address, and the options and rights of the client, then run again."
         ) from error
 
 

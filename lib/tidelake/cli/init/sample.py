@@ -186,7 +186,10 @@ def _read_table(path: Folder, lines: int) -> Sample:
     try:
         payloads = [to_json_objects(batch.columns, names) for batch in rows.to_batches()]
     except UnsupportedTypeError as error:
-        raise SourceError(f"the Delta table {path} cannot be sampled: {error}") from error
+        raise SourceError(
+            f"the Delta table {path} cannot be sampled: {error}. Pass files of its records with "
+            "--sample"
+        ) from error
     records = (
         Record(f"{path} row {number}", "table", payload.as_py())
         for number, payload in enumerate(chain.from_iterable(payloads), start=1)
@@ -300,7 +303,9 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        raise SourceError(
+            f"{path} cannot be read: {error}. Pass another file with --sample"
+        ) from error
 
 
 @contextmanager
