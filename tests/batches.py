@@ -89,7 +89,7 @@ def _sent_again(
 
 
 def _in_commits(table: Table, groups: list[list[oracle.Row]]) -> Callable[[int], list[oracle.Row]]:
-    """Give a function that takes the next so many rows; they must be whole commits."""
+    """Return a function that takes the next ``count`` rows; they must be whole commits."""
     left = list(groups)
 
     def take(count: int) -> list[oracle.Row]:

@@ -1,7 +1,7 @@
 """Clear up after a broker once the process that ran it is gone, however that ended.
 
-``python -m tests.caretaker FOLDER`` waits until nobody holds the other end of its input any more: a
-process that is killed lets go of it as surely as one that ends.
+``python -m tests.caretaker FOLDER`` waits for the end of its standard input: a process that ends or
+is killed closes its pipe.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Hold the clickstream's tables against the oracle, row by row."""
+"""Compare the clickstream's tables with the oracle, row by row."""
 
 from __future__ import annotations
 

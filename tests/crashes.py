@@ -19,7 +19,7 @@ from tidelake.runtime.gold import GoldHop
 
 @contextmanager
 def before_silver_closes() -> Iterator[None]:
-    """Die once the side tables hold the batch and silver does not."""
+    """Fail once, when the side tables hold the batch and silver does not."""
     real = silver.append
 
     def append(rows: DataFrame, table: Table, *rest: Any, **options: Any) -> None:
@@ -34,11 +34,11 @@ def before_silver_closes() -> Iterator[None]:
 
 @contextmanager
 def after_merges(count: int, *, slots: int = 1) -> Iterator[None]:
-    """Die once so many gold tables hold the batch, in the order of the file.
+    """Fail after ``count`` merges of gold tables, in the order of the file.
 
     Args:
-        count: How many merges are begun before the one that dies.
-        slots: With several, those before it may end after it died.
+        count: Number of merges that begin before the one that fails.
+        slots: With several, merges that began earlier may end after the failure.
     """
     real, begun = GoldHop._merge, []
 
@@ -56,10 +56,10 @@ def after_merges(count: int, *, slots: int = 1) -> Iterator[None]:
 
 @contextmanager
 def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
-    """Let hops be locked by leases that are lost as soon as something holds.
+    """Replace the hops' locks by leases that are lost once ``is_due`` returns true.
 
     Args:
-        is_due: Asked whenever a command asks for its locks.
+        is_due: Called at each check of the locks.
     """
     real = locks.hold
 
@@ -79,7 +79,7 @@ def lease_lost_once(is_due: Callable[[], bool]) -> Iterator[None]:
 
 @contextmanager
 def before_a_batch_closes(seen: set[str]) -> Iterator[None]:
-    """Die between a merge without a note and the commit that closes it, once a table.
+    """Fail between a merge without metadata and the commit that completes it, once per table.
 
     Args:
         seen: Names of the tables where that happened; gets one more.

@@ -153,7 +153,7 @@ def _write_conf(code: Path, folder: Path) -> None:
 
 
 def _loosen(suite: Path) -> None:
-    """Let longer names of users pass than before."""
+    """Raise the suite's limit on the length of names of users."""
     content = _read(suite)
     for one in content["expectations"]:
         if one["type"] == "expect_column_value_lengths_to_be_between":

@@ -1,4 +1,4 @@
-"""Hold the fate of every row, batch by batch, against silver's oracle."""
+"""Compare the fate of every row, batch by batch, with silver's oracle."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class _Clock:
 
 @contextmanager
 def arriving_at(*instants: datetime) -> Iterator[None]:
-    """Let bronze's batches arrive at these instants, one after the other."""
+    """Set the arrival times of bronze's next batches, in order; the last one is repeated."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(bronze_hop, "datetime", _Clock(instants))
         yield

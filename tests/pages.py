@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from tests.shops import Shop
 from tidelake.config import load_environment, load_pipeline
-from tidelake.ops.page.desk import Desk
+from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.ops.page.server import PageServer, Renderer
 from tidelake.typed import Typed
 
@@ -30,17 +30,17 @@ def served(shop: Shop, *names: str, host: str = "127.0.0.1") -> Iterator[PageSer
     """Serve the shop's page, and those of other names beside it, on a free port."""
     called = {"shop": str(shop.file)} | {name: name for name in names}
     environment = load_environment("local", root=str(shop.root))
-    desk = Desk(shop.lake, called, lambda name: load_pipeline(name, environment))
+    cache = FactsCache(shop.lake, called, lambda name: load_pipeline(name, environment))
     renderer = Renderer(tuple(called), shop.root, Typed(root=str(shop.root)))
-    with PageServer(host, 0, desk, renderer) as server:
+    with PageServer(host, 0, cache, renderer) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
         thread.start()
-        desk.start()
+        cache.start()
         try:
             yield server
         finally:
             server.shutdown()
-            desk.stop()
+            cache.stop()
             thread.join()
 
 
@@ -68,7 +68,7 @@ def wait_until_read(server: PageServer, name: str = "shop") -> None:
     """Wait until all parts of a pipeline were read."""
     until = time.monotonic() + 60
     while time.monotonic() < until:
-        (facts,) = server.desk.look([name], patience=0.1)
+        (facts,) = server.cache.get([name], patience=0.1)
         if facts.looked_at and (facts.broken or not facts.has_run or facts.books):
             return
         time.sleep(0.02)

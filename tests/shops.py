@@ -114,7 +114,7 @@ class Shop:
         return file
 
     def run(self, batches: int) -> Shop:
-        """Let all hops close so many batches."""
+        """Close ``batches`` batches in all hops."""
         with duckdb.connect() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             for _ in range(batches):
@@ -125,7 +125,7 @@ class Shop:
         return self
 
     def lay_checkpoints(self) -> None:
-        """Let each hop's checkpoint stand where its tables do; for two batches or more."""
+        """Write each hop's checkpoint at its tables' position; needs two batches or more."""
         last, taken = self.batches - 1, (self.batches, -1)
         followed = {
             "bronze": ['{"logOffset":0}'],

@@ -117,16 +117,17 @@ def define(
     base: str = "clickstream",
     **changes: Any,
 ) -> Pipeline:
-    """Load a pipeline file with some keys laid over its own.
+    """Load a pipeline file with some keys overridden.
 
     Args:
         folder: Takes the file.
         environment: Its root stands for ``${root}``.
         landing: The source.
         base: A reference pipeline, or the name of a file of this folder.
-        changes: By section; a mapping is laid over the section, anything else replaces it.
+        changes: By section; the keys of a mapping override those of the section, anything else
+            replaces it.
     """
-    content = _laid_over(_content(folder, base), changes)
+    content = _overridden(_content(folder, base), changes)
     written = folder / f"{content['name']}.yml"
     written.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
     return load_pipeline(str(written), environment, source=str(landing))
@@ -147,7 +148,7 @@ def reference_gold(*names: str) -> list[dict[str, Any]]:
 
 
 def _plain(content: dict[str, Any]) -> dict[str, Any]:
-    """Leave of the clickstream what most tests need: sessions and totals, nothing beside."""
+    """Return the clickstream's definition with only sessions and totals, for most tests."""
     kept = {
         key: value for key, value in content.items() if key not in ("enrich", "joins", "comments")
     }
@@ -173,7 +174,7 @@ def write_clickstream(folder: Path, **source: Any) -> Path:
     return file
 
 
-def _laid_over(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+def _overridden(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
     found = dict(content)
     for section, change in changes.items():
         is_part = isinstance(change, Mapping) and isinstance(found.get(section), Mapping)
@@ -206,7 +207,7 @@ def world(
     if small:
         changes["source"] = {"max_files_per_trigger": 1, **changes.get("source", {})}
     content = _content(folder, base) if isinstance(base, str) else base
-    begun = _laid_over(content, changes)
+    begun = _overridden(content, changes)
     if base == "clickstream":
         _write_suite(folder, begun)
     file = folder / f"{begun['name']}.base.yml"

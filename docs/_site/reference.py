@@ -124,7 +124,7 @@ def tables_page() -> str:
         ),
         (
             "gold.TABLE of detections",
-            "One row an event and rule that it broke, with the table's own columns.",
+            "One row per event and rule that it broke, with the table's own columns.",
             DETECTION_RESERVED,
             _ALERTS,
         ),

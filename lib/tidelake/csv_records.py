@@ -121,10 +121,10 @@ def keeps_bytes(encoding: str) -> bool:
 def split_records(content: bytes, dialect: Dialect, start: int = 0) -> Iterator[list[bytes]]:
     """Yield the records of encoded content from ``start`` on, in order, in lists of thousands.
 
-    Without their line ends, otherwise byte for byte. The content is split in pieces: at line ends
-    where there is neither a quote nor an escape character, by counting quotes where each is where
-    it belongs, by following the quotes where one is not. Pieces with an escape character, and
-    records longer than a piece, are split with a pattern, which takes several times as long.
+    Without their line ends, otherwise byte for byte. The content is split in pieces. Pieces without
+    quotes are split at line ends; well-placed quotes are counted; otherwise quotes are tracked one
+    by one. Pieces with an escape character, and records longer than a piece, are split with a
+    pattern, which takes several times as long.
     """
     position, size = start, len(content)
     while position < size:
@@ -180,7 +180,7 @@ _AFTER_OTHER = (_OUTSIDE, _CLOSED, _OUTSIDE)
 
 
 def _inside_after(letters: Any, quotes: Any, dialect: Dialect) -> Any:
-    """Return whether the text after each quote is inside quotes; before them, that it is not.
+    """Return, per quote, whether the text after it is quoted; the first element is False.
 
     Unlike counting, this finds quotes that are ordinary characters. Arguments are as for
     :func:`misplaced_quotes`.

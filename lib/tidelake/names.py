@@ -21,6 +21,8 @@ BRONZE_COLUMNS = (
     *("ingested_at", "ingest_date"),
 )
 SILVER_RESERVED = ("event_id", "event_time", "is_late", "record_id", "ingested_at", "event_date")
+# Columns that late has in addition to those of silver.
+LATE_COLUMNS = ("payload", "watermark", "lateness_seconds")
 # Columns of a table of alerts.
 DETECTION_RESERVED = ("rule", "event_id", "event_time", "evidence", "sent_at")
 GOLD_RESERVED = ("window_start", "window_end", "session_id", "session_start", "session_end")

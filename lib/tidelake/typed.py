@@ -1,7 +1,7 @@
 """Commands in messages, completed with the user's options so that they can be run as shown.
 
-A command of the command line sets what completes them with :func:`completing`. The messages of all
-other rooms name commands with :func:`runnable`, and need not know of options.
+A command of the command line sets what completes them with :func:`completing`. Messages of other
+packages name commands with :func:`runnable` and ignore options.
 """
 
 from __future__ import annotations

@@ -76,7 +76,8 @@ def test_a_full_disk_stops_a_run_by_name_and_no_table_changes(chain: Chain) -> N
     assert full
     for death in full:
         assert re.match(
-            r"clickstream, (hop \w+|copying the books,|closing an epoch,) stopped: "
+            r"clickstream, "
+            r"(hop \w+|copying commit metadata to ops.books,|closing an epoch,) stopped: "
             r".*File too large\nRaise the limit on the size of files",
             death.told,
         ), death

@@ -172,7 +172,9 @@ def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_s
 
         lines = until(written)
     assert [json.loads(line)["event_id"] for line in lines] == ["a-fraud"]
-    assert said[0] == "Real-time mode needs Kafka: short micro-batches instead"
+    assert said[0] == (
+        "Real-time mode is unavailable (it needs a Kafka source); using short micro-batches"
+    )
     taken = load_pipeline("payment_fast_alerts", environment, source=str(folder))
     replace(followed, pipeline=taken).run(TO_SILVER)
     told = read(followed.lake, "silver.payment_fast_alerts", "alerted_event, rule")
@@ -231,7 +233,7 @@ def test_spark_before_real_time_mode_is_told(
     old = Lane(followed.context, *fast_lane(followed.pipeline))
     assert old.why_not() == ""
     monkeypatch.setattr(DataStreamWriter, "trigger", lambda self, *, processingTime: self)
-    assert old.why_not().startswith("Real-time mode needs Spark 4.2")
+    assert old.why_not().startswith("it needs Spark 4.2")
 
 
 def test_a_lane_wants_tables_to_look_back_at(

@@ -142,7 +142,7 @@ def test_a_project_begins_with_a_sample_and_the_options_of_init(folder: Path) ->
     [
         (["used"], "used is not empty"),
         (["file"], "file is no folder"),
-        (["file/below"], "does not let you"),
+        (["file/below"], "no write permission on"),
         (["日本"], "does not begin with a Latin letter"),
         (["shop", "--from", "missing"], "name another with --from"),
         (["shop", "--key", "status"], "tidelake new DIR --from SAMPLE"),

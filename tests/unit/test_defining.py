@@ -238,7 +238,7 @@ def test_two_files_with_one_name_are_refused_by_both_paths(
     (folder / "shop.yaml").unlink()
     elsewhere = folder.parent / "shop.yml"
     write(elsewhere, single("shop"))
-    assert "both name shop" in _run(capsys, "validate", "shop", str(elsewhere))[1]
+    assert "define pipeline shop; rename one" in _run(capsys, "validate", "shop", str(elsewhere))[1]
     # Files that are named by their paths may be versions of one definition.
     write(folder.parent / "shop.strict.yml", single("shop"))
     assert _run(capsys, "validate", str(elsewhere))[0] == 0
@@ -342,7 +342,9 @@ def test_fmt_takes_names_and_paths_and_prints_json(
         ("pipeline", str(unformed / "shop.yml"), True),
         ("suite", str(suite), True),
     ]
-    assert _run(capsys, "fmt", "none.yml")[::2] == (2, "tidelake: there is no file none.yml\n")
+    code, _, err = _run(capsys, "fmt", "none.yml")
+    remedy = "name an existing one, or a pipeline"
+    assert (code, err) == (2, f"tidelake: there is no file none.yml; {remedy}\n")
 
 
 def test_fmt_leaves_a_file_that_does_not_load_as_it_is(

@@ -162,6 +162,6 @@ def test_a_broker_that_goes_away_and_comes_back_is_told_once_each(
     with socket.create_server(("127.0.0.1", port)):
         contact.look()
         contact.look()
-    waits, goes_on = told
+    waits, resumed = told
     assert waits.startswith(f"bronze  waits: no Kafka broker can be reached (127.0.0.1:{port}: ")
-    assert goes_on == "bronze  goes on: a Kafka broker can be reached again"
+    assert resumed == "bronze  resumed: a Kafka broker can be reached again"

@@ -47,7 +47,7 @@ def test_a_files_words_hold_for_silver_and_for_the_gold_that_takes_its_columns(
 def test_what_nobody_described_is_read_off_the_definition(tmp_path: Path) -> None:
     gold = meaning_of(shop(tmp_path, gold=[_COUNTED]), "gold.counted")
 
-    assert gold.description == "One row a window and user_id."
+    assert gold.description == "One row per window and user_id."
     assert gold.of("events") == "Number of events."
     assert gold.of("spent") == "Sum of value."
     assert gold.of("high") == "About the 95th percentile of value."
@@ -72,7 +72,7 @@ def test_a_column_that_shares_a_standard_name_does_not_take_its_meaning(tmp_path
     pipeline = shop(tmp_path, event=event)
 
     assert meaning_of(pipeline, "silver.shop").of("reason") is None
-    assert standard_meaning("bronze.shop__requeue").of("reason") == "Why it was sent again."
+    assert standard_meaning("bronze.shop__requeue").of("reason") == "Reason for the requeue."
 
 
 def test_no_word_redefines_a_table(tmp_path: Path) -> None:

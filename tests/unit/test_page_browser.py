@@ -230,13 +230,13 @@ def test_a_hidden_page_asks_for_nothing_and_a_lost_server_is_told(
     with served(shop) as server:
         wait_until_read(server)
         asked: list[float] = []
-        look = server.desk.look
+        get = server.cache.get
 
         def counting(*names: object, patience: float) -> object:
             asked.append(time.monotonic())
-            return look(*names, patience=patience)  # type: ignore[arg-type]
+            return get(*names, patience=patience)  # type: ignore[arg-type]
 
-        server.desk.look = counting  # type: ignore[method-assign,assignment]
+        server.cache.get = counting  # type: ignore[method-assign,assignment]
         browser.get(server.url)
         wait_for(lambda: len(asked) >= 2)
         hide = (

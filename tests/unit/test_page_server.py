@@ -13,7 +13,7 @@ from tests.attacks import JDBC, SQL, Scene
 from tests.pages import ask, ask_raw, served, wait_until_read
 from tests.shops import DEFINITION, Shop
 from tidelake.errors import UsageError
-from tidelake.ops.page.desk import Desk
+from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.ops.page.server import PageServer, Renderer
 from tidelake.typed import Typed
 
@@ -257,10 +257,13 @@ def test_a_definition_without_a_telling_measure_and_a_dimension_are_drawn(tmp_pa
 
 def test_a_port_that_is_taken_is_named(server: PageServer, shop: Shop) -> None:
     port = server.server_address[1]
-    desk, renderer = Desk(shop.lake, {}, lambda _: shop.pipeline), Renderer((), shop.root, Typed())
+    cache, renderer = (
+        FactsCache(shop.lake, {}, lambda _: shop.pipeline),
+        Renderer((), shop.root, Typed()),
+    )
 
     with pytest.raises(UsageError, match=f"127.0.0.1:{port}: .*--port"):
-        PageServer("127.0.0.1", port, desk, renderer)
+        PageServer("127.0.0.1", port, cache, renderer)
 
 
 def test_a_reader_who_goes_away_is_passed_over_and_a_fault_is_not(

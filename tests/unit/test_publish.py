@@ -253,12 +253,12 @@ def test_a_continuous_run_says_once_what_fails_and_when_it_is_something_else(
         publishing.step()
         now += 301
     assert rested == [[], [], [], [], ["gold.b"], ["gold.b"], [], []]
-    head = "publish waits, and is tried again"
+    head = "publishing failed and will be retried"
     assert said == [
         f"{head}: away",
         f"{head}: away\ntaken",
         f"{head}: taken",
-        "publish goes on",
+        "publishing resumed",
     ]
 
 

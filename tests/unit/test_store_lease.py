@@ -13,7 +13,8 @@ import pytest
 
 from tests.stores import Store
 from tidelake.delta import locks as module
-from tidelake.delta.locks import hold
+from tidelake.delta.locks import hold, writer
+from tidelake.delta.tables import Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError
 from tidelake.folders import Folder, folder
 
@@ -63,6 +64,22 @@ def test_whoever_waits_comes_next(place: Folder) -> None:
     waiting.join()
 
     assert order == ["first", "second"]
+
+
+def test_the_process_that_writes_a_hop_is_read_off_its_lease(s3: Store) -> None:
+    lake = Lake(folder(s3.prefix()))
+    place = lake.checkpoints("shop", "gold")
+    assert writer(lake, "shop", "gold") is None
+
+    with hold(place, "shop, hop gold,"):
+        assert writer(lake, "shop", "gold") == os.getpid()
+    assert writer(lake, "shop", "gold") is None
+
+    left_behind(s3, place)
+    assert writer(lake, "shop", "gold") == os.getpid()
+    for change in ({"machine": "another"}, {"process": 99999999}):
+        s3.put(f"{place}/.lock", json.dumps(owner(s3, place) | change).encode())
+        assert writer(lake, "shop", "gold") is None
 
 
 def left_behind(s3: Store, place: Folder, **changes: object) -> None:

@@ -176,7 +176,7 @@ def to_bronze(records: DataFrame, *, ingested_at: datetime) -> DataFrame:
     )
 
 
-def as_never_requeued(rows: DataFrame) -> DataFrame:
+def with_requeue_columns(rows: DataFrame) -> DataFrame:
     """Add the requeue's columns as nulls, so that bronze and requeue have the same schema."""
     null = F.lit(None)
     return rows.withColumns({"reason": null.cast("string"), "requeued_at": null.cast("timestamp")})

@@ -46,9 +46,9 @@ _PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
     "--from",
     "sample",
     metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
-    help="Infer its pipeline from these, as init does.",
+    help="Sample to infer the pipeline from, as init does.",
 )
-@click.option("--name", help="Name of that pipeline.")
+@click.option("--name", help="Name of the pipeline inferred from the sample.")
 @click.option("--bundle-template", is_flag=True, help="Make a template for databricks bundle init.")
 @inferring
 @unwritten
@@ -194,7 +194,9 @@ def _refuse_used(folder: Path) -> None:
         raise UsageError(f"{folder} is no folder; name a new folder, or an empty one")
     above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UsageError(f"{folder} cannot be made: {above} does not let you. Name another folder")
+        raise UsageError(
+            f"{folder} cannot be created: no write permission on {above}. Name another folder"
+        )
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(
             f"{folder} is not empty; name a new folder, or an empty one. A pipeline is added to a "

@@ -174,13 +174,16 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
 
 
 def _replace(file: Path, text: str) -> None:
-    """Write a file anew; a link is kept, and the file behind it replaced."""
+    """Replace a file's text; a link is kept, and the file behind it replaced."""
     if not os.access(file, os.W_OK):
-        raise UsageError(f"{file} cannot be written: allow it, or name other files")
+        raise UsageError(f"no write permission on {file}; grant it, or name other files")
     try:
         write_whole(file.resolve(), text)
     except OSError as error:
-        raise UsageError(f"{file} cannot be written: {error.strerror or error}") from error
+        raise UsageError(
+            f"{file} cannot be written: {error.strerror or error}; "
+            "correct that, or name other files"
+        ) from error
 
 
 def _file_of(name: str) -> Path:
@@ -188,7 +191,7 @@ def _file_of(name: str) -> Path:
     if "/" not in name and not name.endswith(SUFFIXES):
         return find_file(name, "pipeline")
     if not Path(name).is_file():
-        raise UsageError(f"there is no file {name}")
+        raise UsageError(f"there is no file {name}; name an existing one, or a pipeline")
     return Path(name)
 
 

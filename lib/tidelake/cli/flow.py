@@ -76,7 +76,9 @@ def refuse_namesake(known: dict[str, Pipeline], pipeline: Pipeline) -> None:
     """Add a pipeline to the known ones by name; raise a UsageError if another file has its name."""
     other = known.setdefault(pipeline.name, pipeline)
     if other.file != pipeline.file:
-        raise UsageError(f"{other.file} and {pipeline.file} both name {pipeline.name}")
+        raise UsageError(
+            f"{other.file} and {pipeline.file} define pipeline {pipeline.name}; rename one"
+        )
 
 
 def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
@@ -87,7 +89,7 @@ def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
     right side of a join is not added, because a late right side updates the join.
 
     Raises:
-        UsageError: Joins form a circle, or two files define one name.
+        UsageError: Inputs form a cycle, or two files define one name.
     """
     by_name: dict[str, Pipeline] = {}
     for pipeline in selected:
@@ -98,9 +100,9 @@ def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
     try:
         return [by_name[name] for name in TopologicalSorter(graph).static_order()]
     except CycleError as error:
-        circle = " -> ".join(error.args[1])
+        cycle = " -> ".join(error.args[1])
         raise UsageError(
-            f"these pipelines join each other in a circle: {circle}. Run them one by one"
+            f"the inputs of these pipelines form a cycle: {cycle}; run each with tidelake run NAME"
         ) from error
 
 
@@ -254,7 +256,7 @@ def _selected(
     """Load several pipelines, inputs first, and parse when to run them.
 
     Raises:
-        UsageError: An option does not go with several pipelines, or their inputs form a circle.
+        UsageError: An option does not go with several pipelines, or their inputs form a cycle.
         ConfigError: A file is invalid.
     """
     when = parse_trigger(trigger or AVAILABLE_NOW)

@@ -40,7 +40,7 @@ _REFRESH_SECONDS = 10
 
 
 @click.command()
-@click.option("--tell", is_flag=True, help="Send alerts opened or closed since the last time.")
+@click.option("--tell", is_flag=True, help="Send changes since the last report.")
 @reporting
 def alerts(tell: bool, where: Place) -> int:
     """Show open alerts; exit 3 if any of them is critical."""
@@ -157,7 +157,7 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
 
     Without a name it shows all pipelines of the conf folder. It is read-only.
     """
-    from tidelake.ops.page.desk import Desk  # noqa: PLC0415
+    from tidelake.ops.page.facts_cache import FactsCache  # noqa: PLC0415
     from tidelake.ops.page.server import PageServer, Renderer, is_loopback  # noqa: PLC0415
 
     if where.lake.catalog is not None:
@@ -169,10 +169,10 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     # A pipeline given by name must load; of all others, broken ones are shown as broken.
     called = {where.load(name).name: name for name in pipelines}
     called = called or {name: name for name in pipeline_names()}
-    desk = Desk(where.lake, called, where.load)
+    cache = FactsCache(where.lake, called, where.load)
     renderer = Renderer(tuple(called), where.lake.root, where.typed)
-    with PageServer(host, port, desk, renderer) as server:
-        desk.start()
+    with PageServer(host, port, cache, renderer) as server:
+        cache.start()
         say(f"The page is at {server.url} (Ctrl-C stops it)")
         if not is_loopback(host):
             say("Anyone who can reach this machine can read it, payloads included: no login.")
@@ -181,11 +181,11 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
         except KeyboardInterrupt:
             say("Stopped.")
         finally:
-            desk.stop()
+            cache.stop()
 
 
 @click.command()
-@port_option(type=click.IntRange(1, 65535), default=10000)
+@port_option(type=click.IntRange(1, 65535), default=10000, help="Port to listen on.")
 @host_option(help="Address to listen on; no login, all tables are readable.")
 @located
 def serve(port: int, host: str, where: Place) -> None:

@@ -109,7 +109,7 @@ duration_option = functools.partial(click.option, metavar="DURATION", callback=d
 source_option = functools.partial(
     click.option, "--source", help="Read from here, not from the pipeline file's source."
 )
-yes_option = click.option("--yes", is_flag=True, help="Do not ask before.")
+yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")
 # For commands that write files or records, but change no table.
@@ -237,5 +237,5 @@ def confirm(what: str, *, yes: bool) -> None:
 
 
 def reporting(command: Command) -> Command:
-    """Add ``--json`` to :func:`on_pipeline`."""
+    """Add ``PIPELINE`` and ``--json`` to :func:`located`."""
     return _of_pipeline(as_json(located(command)))

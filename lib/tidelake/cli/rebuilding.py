@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 @click.option("--hop", type=click.Choice(HOPS), required=True, help="Hop to repair.")
 @changing
 def repair(hop: Hop, dry_run: bool, where: Place) -> None:
-    """Start a new generation of a hop where its tables end.
+    """Resume a hop after the last batch in its tables.
 
     If that position is unknown, because an input was rewritten, the tables disagree or the
     definition changed, silver or gold is recomputed instead.
@@ -50,13 +50,17 @@ def repair(hop: Hop, dry_run: bool, where: Place) -> None:
     if where.printed(found | {"dry_run": dry_run}):
         return
     if dry_run:
-        would = f"rebuild {hop} of {name}: {why}" if why else f"continue {hop} where its tables end"
+        resume = f"resume {hop} of {name} after the last batch in its tables"
+        would = f"rebuild {hop} of {name}: {why}" if why else resume
         say(f"A repair would {would}. Nothing was changed.")
         return
     if why:
         say(f"Rebuilt {hop} of {name} as generation {generation}: {why}.")
     else:
-        say(f"Hop {hop} of {name} continues where its tables end, as generation {generation}.")
+        say(
+            f"Hop {hop} of {name} resumes after the last batch in its tables, as generation "
+            f"{generation}."
+        )
     say(f"Continue with: {where.command('run')}")
 
 
@@ -169,7 +173,7 @@ def _minutes(seconds: float | None) -> str:
 @_from
 @_table
 @moment_option("--start", "first", help="From this arrival (bronze) or event time (silver), UTC.")
-@moment_option("--end", "last", help="Silver only: gold before this event time (UTC).")
+@moment_option("--end", "last", help="With --from silver: rows before this event time (UTC).")
 @duration_option("--for", "length", help="Range length from --start, instead of --end.")
 @changing
 def run(
@@ -181,7 +185,7 @@ def run(
     dry_run: bool,
     where: Place,
 ) -> None:
-    """Fill the green tables; run again to add new arrivals."""
+    """Fill new tables; run again to add new arrivals."""
     start, table = _started_from(start, table), _known_table(table, where)
     if table and (first or last or length):
         raise UsageError("--table recomputes all of a table: leave out --start, --end and --for")
@@ -255,7 +259,7 @@ def _show_differences(name: str, found: Differences) -> None:
 @backfill.command()
 @changing
 def promote(dry_run: bool, where: Place) -> None:
-    """Replace live tables with green ones, new arrivals included."""
+    """Replace live tables with the new ones, arrivals included."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
 
     if dry_run:
@@ -322,7 +326,7 @@ def _show_swap(
     metavar="COLUMN=VALUE",
     help="A column of silver, and its value.",
 )
-@click.option("--source", metavar="PATH", help="Source of `run`, if not the pipeline file's.")
+@click.option("--source", metavar="PATH", help="Source that run reads, if not the pipeline file's.")
 @click.option(
     "--now", "at_once", is_flag=True, help="Delete old files now, even if they are being read."
 )

@@ -36,7 +36,7 @@ _Rows = Sequence[Sequence[object]]
 
 
 @click.command()
-@click.option("--watch", is_flag=True, help="Show it anew every few seconds, until Ctrl-C.")
+@click.option("--watch", is_flag=True, help="Refresh every few seconds, until Ctrl-C.")
 @reporting
 def status(watch: bool, where: Place) -> None:
     """Show the progress and lag of each hop."""
@@ -339,7 +339,7 @@ def quarantine_discard(
 ) -> None:
     """Discard rows; they stay in the table and the ledger.
 
-    It asks first, because no command takes discarded rows back.
+    It asks first, because no command restores discarded rows.
     """
     from tidelake.ledger.history import require_tables  # noqa: PLC0415
 

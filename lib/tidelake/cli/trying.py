@@ -177,7 +177,9 @@ def _broker_folder(folder: Path | None, where: Place) -> Path:
 
 
 @kafka.command()
-@port_option(default=9092, type=click.IntRange(0, 65535))
+@port_option(
+    default=9092, type=click.IntRange(0, 65535), help="Port to listen on; 0 for any free port."
+)
 @_folder
 @as_json
 @placed

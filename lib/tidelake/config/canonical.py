@@ -1,6 +1,6 @@
 """The canonical form of a YAML file: order of keys, indentation and quotes; comments are kept.
 
-The text is written anew from PyYAML's events. Comments, which these leave out, are read from the
+The text is rewritten from PyYAML's events. Comments, which these leave out, are read from the
 gaps between its tokens and belong to the key or item that follows, or that stands before them in
 their line, or by their indentation to the end of a block. Braces and brackets that are on one line
 stay there; others become indented blocks, whose comments have places. With the command that uses
@@ -69,14 +69,14 @@ class _Node:
 class _Entry:
     """An item of a sequence, or a key of a mapping with its value, and its comments.
 
-    ``above`` are lines, "" for an empty one; ``beside`` stands in the entry's first line, in
+    ``above`` are lines, "" for an empty one; ``trailing`` is the comment of the first line, in
     ``column`` if there is room.
     """
 
     key: _Node | None
     value: _Node
     above: list[str] = field(default_factory=list)
-    beside: str = ""
+    trailing: str = ""
     column: int = 0
 
     @property
@@ -151,7 +151,7 @@ def _node(event: Any, events: Iterator[Any], text: str) -> _Node:
                 entries.append(_Entry(None, first))
             else:
                 entries.append(_Entry(first, _node(next(events), events, text)))
-            entries[-1].beside = _header_comment(entries[-1].value.raw)
+            entries[-1].trailing = _header_comment(entries[-1].value.raw)
     end = last.end_mark.index
     return _Node(event, text[start:end], start, end, entries)
 
@@ -198,9 +198,9 @@ def _place_comments(root: _Node, text: str) -> None:
         following = entries[at] if at < len(entries) else None
         if at and before.strip("- "):
             owner = entries[at - 1]
-            if owner.beside:
-                owner.above.append(owner.beside)
-            owner.beside, owner.column = comment, index - line
+            if owner.trailing:
+                owner.above.append(owner.trailing)
+            owner.trailing, owner.column = comment, index - line
             continue
         if at != last:
             last, depth = at, len(text)
@@ -301,7 +301,7 @@ def _body(entry: _Entry, indent: int) -> list[str]:
     if value.is_block and key is None and not mark:
         first = value.entries[0]
         # The first key stands behind the dash, so its comments come above it.
-        entry.above += [line for line in (entry.beside, *first.above) if line]
+        entry.above += [line for line in (entry.trailing, *first.above) if line]
         first.above = []
         lines = _block(value, inner)
         return [f"{head} {lines[0][inner:]}", *lines[1:]]
@@ -322,7 +322,9 @@ def _body(entry: _Entry, indent: int) -> list[str]:
 
 
 def _with_comment(line: str, entry: _Entry) -> str:
-    return line + (" " * max(entry.column - len(line), 2) + entry.beside if entry.beside else "")
+    return line + (
+        " " * max(entry.column - len(line), 2) + entry.trailing if entry.trailing else ""
+    )
 
 
 def _mark(node: _Node) -> str:

@@ -24,7 +24,7 @@ from tidelake.config.model import Documented, written
 from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
 from tidelake.config.queries import Query, measure_of
 from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
-from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
+from tidelake.names import BRONZE_COLUMNS, LATE_COLUMNS, SILVER_RESERVED
 
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
@@ -84,7 +84,8 @@ def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
         columns = _own(comments, pipeline.defined_columns) | comments
         return Meaning(about + standard.description, columns, _UNKNOWN_FIELD)
     if pipeline.dimension is not None and table in pipeline.gold_names:
-        what = "One row a version of a key." if table.endswith("__history") else "One row a key."
+        is_history = table.endswith("__history")
+        what = "One row per version of a key." if is_history else "One row per key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
         return Meaning(about + what, columns)
     return dict(_gold_meanings(pipeline)).get(table, standard)
@@ -119,13 +120,13 @@ def _table_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         own |= {name: f"Computed from the row: {sql}." for name, sql in derived.items()}
         yield f"gold.{gold.name}", _described(gold, _row_of(gold), own)
     for join in pipeline.joins:
-        standard = "One row a left event, its first match beside it."
+        standard = "One row per left event, with its first match."
         yield f"gold.{join.name}", _described(join, standard, _own(inherited, join.columns))
     for detection in pipeline.detections:
         own = _own(inherited, (*detection.keys, *detection.columns))
-        standard = "One row an event and rule that it broke."
+        standard = "One row per event and rule that it broke."
         yield f"gold.{detection.name}", _described(detection, standard, own)
-        standard = f"What the rules of {detection.name} look back at: one row a key and hour."
+        standard = f"What the rules of {detection.name} look back at: one row per key and hour."
         yield f"gold.{detection.features}", Meaning(standard, own | _HOURS)
 
 
@@ -160,12 +161,11 @@ def _one_line(sql: str) -> str:
 def _row_of(gold: GoldTable) -> str:
     by = f" and {', '.join(gold.keys)}" if gold.keys else ""
     what = "session" if isinstance(gold.window, SessionWindow) else "window"
-    return f"One row a {what}{by}." if gold.window.kind != "global" else f"One row a {by[5:]}."
+    return f"One row per {what}{by}." if gold.window.kind != "global" else f"One row per {by[5:]}."
 
 
 # No pipeline can have this name.
 SHARED = "All pipelines"
-_LATE = ("payload", "watermark", "lateness_seconds")
 _QUARANTINE = ("record_id", "payload", "event_id", "reasons", "stage", "ingested_at")
 # Tables that all pipelines share: the columns that identify a row, and an example query.
 _SHARED = {
@@ -318,7 +318,7 @@ def _layer_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     )
     for table, types, key, example in (
         ("silver.{}", own, "event_id", by_day),
-        ("silver.{}__late", own | _standard(_LATE), "record_id", by_day),
+        ("silver.{}__late", own | _standard(LATE_COLUMNS), "record_id", by_day),
         ("silver.{}__quarantine", _standard(_QUARANTINE), "record_id", by_stage),
         ("bronze.{}", _standard(BRONZE_COLUMNS), "record_id", arrived),
     ):

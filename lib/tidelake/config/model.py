@@ -1,4 +1,7 @@
-"""The base class of configuration models, and types of values: durations, sizes, texts."""
+"""The base class of configuration models, and the types of their values.
+
+Durations (:func:`parse_duration`), sizes in bytes (:data:`ByteSize`), texts and patterns.
+"""
 
 from __future__ import annotations
 

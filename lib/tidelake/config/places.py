@@ -41,7 +41,10 @@ def conf_dir() -> Path:
         if (folder / "pipelines").is_dir():
             return folder
     searched = ", ".join(map(str, folders))
-    raise UsageError(f"no conf folder with pipelines in it; searched {searched}")
+    raise UsageError(
+        f"no conf folder with pipelines in it; searched {searched}. Name one with --conf, or "
+        "create a project: tidelake new DIR"
+    )
 
 
 @contextmanager

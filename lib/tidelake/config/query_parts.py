@@ -131,7 +131,7 @@ class QueryParts(NamedTuple):
         return UNITS.get(self.window.unit or "", timedelta(0))
 
     def lasts(self, window: TumblingWindow | HoppingWindow | None) -> timedelta:
-        """Return how long after a row's window start the events lie that it depends on.
+        """Return the time span of events, from its window start, on which a row depends.
 
         ``window`` is that of the table that is read, None for silver.
         """
@@ -163,7 +163,7 @@ def parse_query(sql: str) -> QueryParts:
     """Cut a statement into its parts.
 
     Raises:
-        Problems: It cannot be computed for single windows, or not in the same way again.
+        Problems: It cannot be computed for single windows, or is not reproducible.
     """
     sql = sql.strip().rstrip(";").rstrip()
     tree = _select(sql)

@@ -93,7 +93,7 @@ def duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
     first: dict[str, str] = {}
     for place, name in table_names(raw):
         if name in first:
-            yield Finding(place, f"{name} is already the name of {first[name]}")
+            yield Finding(place, f"{name} is already the name of {first[name]}; choose another")
         first.setdefault(name, dotted(place[:2]))
 
 
@@ -224,11 +224,16 @@ def _transform_findings(
         if name.lower() in reserved:
             yield Finding(path, f"{name} is a reserved column; choose another name")
         elif not names.is_column_name(name):
-            yield Finding(path, f"'{name}' is not a valid column name in silver")
+            message = (
+                f"'{name}' is not a valid column name in silver: start with a letter, then at "
+                "most 62 letters, digits and underscores"
+            )
+            yield Finding(path, message)
         elif written != name:
             yield Finding(path, f"to replace the column {written}, write it as there, not {name}")
         elif dimension is not None and name in dimension.key:
-            yield Finding(path, f"{name} is a key of the dimension and cannot be replaced")
+            message = f"{name} is a key of the dimension and cannot be replaced; use another name"
+            yield Finding(path, message)
 
 
 def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -> Iterator[Finding]:
@@ -266,7 +271,7 @@ def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Find
     for name in columns:
         if name.lower() in names.DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
-            yield Finding(path, f"{name} is a reserved column of dimensions; choose another")
+            yield Finding(path, f"{name} is a reserved column of dimensions; choose another name")
 
 
 def lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
@@ -274,7 +279,7 @@ def lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator
     path: KeyPath = ("enrich", index)
     spec = dimension.dimension
     if spec is None:
-        message = f"{dimension.name} is not a dimension, but a pipeline of kind events"
+        message = f"{dimension.name} is a pipeline of kind events; name one of kind dimension"
         yield Finding((*path, "dimension"), message)
         return
     if sorted(enrich.on.values()) != sorted(spec.key):
@@ -303,7 +308,8 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
     taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
         if key.lower() in taken:
-            yield Finding((*path, "keys", position), f"{key} is {taken[key.lower()]}")
+            message = f"{key} is {taken[key.lower()]}; choose another name"
+            yield Finding((*path, "keys", position), message)
         taken.setdefault(key.lower(), "already a key of this table")
     for measure in table.measures:
         place = (*path, "measures", measure.name)
@@ -356,7 +362,8 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
     taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
     for position, key in enumerate(detection.keys):
         if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
-            yield Finding((*path, "keys", position), f"{key} is a reserved column of the table")
+            message = f"{key} is a reserved column of the table; choose another name"
+            yield Finding((*path, "keys", position), message)
         taken.setdefault(key.lower(), "already a key of this table")
     for name in detection.columns:
         if name.lower() in taken:

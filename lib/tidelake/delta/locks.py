@@ -382,10 +382,14 @@ def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
     id may have been reused by an unrelated process.
     """
     try:
-        process = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8").strip()
-    except OSError:
+        owner = json.loads((lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
         return None
-    return int(process) if _lives(process) else None
+    # A file has the number alone, a lease the owner's machine too.
+    if isinstance(owner, dict):
+        is_held = owner.get("machine") == _machine() and not owner.get("free")
+        owner = owner.get("process") if is_held else None
+    return int(owner) if _lives(owner) else None
 
 
 def _holder(file: TextIO) -> str:

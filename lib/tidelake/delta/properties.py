@@ -1,7 +1,7 @@
 """Set a stored table's properties and tags to those of the pipeline file.
 
-What a table has got from the file is recorded in one of its properties. So a key that leaves the
-file is removed from the table, and keys that others have set are kept.
+The keys set from the pipeline file are recorded in a table property. So a key that leaves the file
+is removed from the table, and keys that others have set are kept.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ _CREATE_LOCK = threading.Lock()
 class _NamedTable(ABC):
     """A table by its logical name, such as ``gold.sales``.
 
-    Both kinds of table tell their capabilities: ``takes_whole_commits`` (a stream reads whole
+    Both kinds have capability flags: ``takes_whole_commits`` (a stream reads whole
     commits, from the change feed), ``is_created_first`` (it must be created before the first commit
     with metadata), ``reads_files_directly`` (opening a data file by its path costs nothing) and
     ``needs_transaction_ids`` (locks may be missing or lost: Delta must refuse duplicate appends).

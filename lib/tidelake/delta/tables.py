@@ -187,7 +187,9 @@ class Lake:
 def lake_of(environment: Environment) -> Lake:
     """Return an environment's lake; with a catalog, Spark starts only when a table is accessed."""
     if environment.files is None:
-        raise UsageError(f"environment {environment.name} has neither a root nor a volume.")
+        raise UsageError(
+            f"environment {environment.name}: set root, or catalog and volume, or give --root DIR"
+        )
     if environment.catalog is None:
         return Lake(environment.files, needs_locks=environment.locks == "required")
     session = functools.cache(lambda: build_session(environment))

@@ -92,7 +92,11 @@ class Detected(GoldKind):
         return self._alerts(keyed(inputs.whole(OWN), self.detection))
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
-        """Recompute the alerts that the batch may change, and replace those that differ."""
+        """Recompute the alerts that the batch may change, and replace those that differ.
+
+        Returns:
+            None if no event of the batch has all keys, or no alert is found or removed.
+        """
         events, on = keyed(batch.events, self.detection), list(self.detection.keys)
         bounds = span(events, "event_time", "event_time")
         if bounds is None:

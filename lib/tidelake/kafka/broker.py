@@ -170,7 +170,10 @@ def log_tail(folder: Path, lines: int = 20) -> str:
 
 def _not_started(folder: Path) -> MachineError:
     last = log_tail(folder, 3)
-    return MachineError(f"the broker did not start. The end of its log {folder / _LOG}:\n{last}")
+    return MachineError(
+        f"the broker did not start. Correct what the end of its log {folder / _LOG} names, or "
+        f"give an empty folder with --dir:\n{last}"
+    )
 
 
 def _wait_for_end(broker: Broker) -> bool:

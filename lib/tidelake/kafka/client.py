@@ -106,8 +106,8 @@ _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 def refuse_unreachable(bootstrap: str, *, key: str = "source.bootstrap") -> None:
     """Check that one of the brokers (``host:port``, comma-separated) accepts a connection.
 
-    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers. Of
-    a reference the value is not told.
+    Kafka's own clients retry for minutes. ``key`` is where the pipeline file names the brokers.
+    Values of references are not shown.
     """
     reasons = _unreachable(bootstrap)
     if reasons:
@@ -136,7 +136,7 @@ class Contact:
         if reasons and not self._is_lost:
             self._say(f"bronze  waits: no Kafka broker can be reached ({reasons})")
         elif self._is_lost and not reasons:
-            self._say("bronze  goes on: a Kafka broker can be reached again")
+            self._say("bronze  resumed: a Kafka broker can be reached again")
         self._checked_at, self._is_lost = time.monotonic(), bool(reasons)
 
 
@@ -174,7 +174,7 @@ def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
         for partition in partitions
     }
     ends: Offsets = {}
-    with _requesting(kafka, source.bootstrap):
+    with _requesting(kafka, "listing the end offsets", source.bootstrap):
         options = client_options(resolved(source.options))
         admin = administration.AdminClient(_settings(source.bootstrap) | options)
         for place, future in admin.list_offsets(requests, request_timeout=_SECONDS).items():
@@ -220,10 +220,14 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
         # The last offset may be a transaction marker, which is not a record.
         "enable.partition.eof": True,
     }
-    with closing(kafka.Consumer(settings)) as consumer, _requesting(kafka, of.bootstrap):
+    what = f"reading topic {of.topic}"
+    with closing(kafka.Consumer(settings)) as consumer, _requesting(kafka, what, of.bootstrap):
         found = list(_consume(kafka, consumer, of, count))
     if not found:
-        raise SourceError(f"the topic {of.topic} at {of.bootstrap} holds no record.")
+        raise SourceError(
+            f"the topic {of.topic} at {of.bootstrap} holds no record. Write records to it, or give "
+            "another source"
+        )
     return sorted(found, key=lambda record: record[:2])
 
 
@@ -231,7 +235,9 @@ def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[Top
     known = consumer.list_topics(timeout=_SECONDS).topics
     if of.topic not in known:
         names = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none"
-        raise SourceError(f"there is no topic {of.topic} at {of.bootstrap} (known: {names})")
+        raise SourceError(
+            f"there is no topic {of.topic} at {of.bootstrap}; name another (known: {names})"
+        )
     places = [kafka.TopicPartition(of.topic, number) for number in known[of.topic].partitions]
     left: dict[int, int] = {}
     for place in places:
@@ -293,7 +299,8 @@ def produce(
         why = failed[0] if failed else f"it did not answer for {_PRODUCE_SECONDS} s"
         raise TidelakeError(
             f"{len(failed) + left:,} of {count:,} records did not reach {to.topic} at "
-            f"{to.bootstrap}: {why}"
+            f"{to.bootstrap}: {why}. Check the broker, then write "
+            "all of them to another topic."
         )
     return count
 
@@ -309,7 +316,8 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
     except kafka.KafkaException as error:
         if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
             raise TidelakeError(
-                f"{to.bootstrap} did not create the topic {to.topic}: {error.args[0].str()}"
+                f"the Kafka broker at {to.bootstrap} did not create topic {to.topic}: "
+                f"{error.args[0].str()}. Create it, or allow CREATE on it, then run again."
             ) from error
         found = admin.list_topics(to.topic, timeout=_PRODUCE_SECONDS).topics[to.topic]
         return len(found.partitions)
@@ -325,12 +333,14 @@ def _settings(bootstrap: str) -> dict[str, Any]:
 
 
 @contextmanager
-def _requesting(kafka: Any, bootstrap: str) -> Iterator[None]:
+def _requesting(kafka: Any, what: str, bootstrap: str) -> Iterator[None]:
+    """Turn errors of Kafka during the operation ``what`` into a SourceError."""
     try:
         yield
     except kafka.KafkaException as error:
         raise SourceError(
-            f"the request to Kafka at {bootstrap} failed: {error.args[0].str()}"
+            f"{what} failed at the Kafka broker {bootstrap}: {error.args[0].str()}. "
+            "Check the address, and the options and rights of the client, then run again."
         ) from error
 
 

@@ -152,7 +152,10 @@ def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic |
         time.sleep(_CREATED_SECONDS)
         found = describe_topics(spark, source, [name])
     if not found or name not in found:
-        raise SourceError(f"the Kafka broker at {source.bootstrap} did not create topic {name}")
+        raise SourceError(
+            f"the Kafka broker at {source.bootstrap} did not create topic {name}: "
+            "create it, or allow CREATE on it"
+        )
     return found[name]
 
 

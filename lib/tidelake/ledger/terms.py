@@ -86,7 +86,7 @@ class Ledger:
 
     @property
     def balanced(self) -> bool:
-        """Whether nothing was lost or duplicated."""
+        """Whether no check found a problem."""
         return not self.problems
 
     @property

@@ -53,7 +53,8 @@ def sender_of(environment: Environment) -> Deliver | None:
     parts = urlsplit(address)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise UsageError(
-            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address."
+            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address. "
+            "Correct it, or remove alerts.webhook from the environment's file."
         )
     return partial(deliver, address)
 

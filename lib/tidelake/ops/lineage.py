@@ -125,7 +125,8 @@ def client_of(lineage: Lineage) -> Any:
         return client.OpenLineageClient(transport=http.HttpTransport(config))
     except ValueError as error:
         raise UsageError(
-            f"lineage.url refers to {lineage.url}, which is not an http:// or https:// address."
+            f"lineage.url refers to {lineage.url}, which is not an http:// or https:// address. "
+            "Correct it, or remove lineage from the environment's file."
         ) from error
 
 

@@ -37,6 +37,7 @@ from tidelake.names import LAYERS
 from tidelake.spark import internals
 from tidelake.spark.java import ensure_jars, jars_for
 from tidelake.spark.session import build_session, kept_log, spark_log
+from tidelake.typed import runnable
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
 # other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
@@ -409,7 +410,8 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
         except (internals.BridgeError, PySparkException) as error:
             raise MachineError(
                 f"the Thrift server did not start on port {port}: {str(error).splitlines()[0]}\n"
-                f"Its log is in {kept_log(error)}."
+                f"Its log is in {kept_log(error)}. Choose another port with --port, or check the "
+                f"machine with: {runnable('tidelake doctor')}"
             ) from error
         try:
             _open_for_clients(spark, server, anybody=_AUTHENTICATION not in environment.spark)

@@ -332,7 +332,9 @@ def build(
     _source(lake, pipeline, start)
     if start == "bronze" and pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
-            "A backfill of silver with dedup.prefilter: operator", "Set it to none."
+            f"{pipeline.file}: a backfill of silver with dedup.prefilter: operator",
+            "Set it to none, run "
+            f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the backfill.",
         )
     state = read_state(lake, pipeline)
     if state is not None and state.stage in _SWAPS:

@@ -222,7 +222,10 @@ def row_hash(columns: Mapping[str, Column], types: Mapping[str, str]) -> Column:
 
 
 def summed(marked: DataFrame, by: Column) -> dict[Any, Sums]:
-    """Sum up rows that have the columns of :func:`marks`, by the values of a column."""
+    """Sum rows that have the columns of :func:`marks`, by the values of ``by`` and then by group.
+
+    Each sum has the row count and the sums of both hashes.
+    """
     hashes = [*sums_of_hash(F.col(_HASH)), *sums_of_hash(F.col(_WHOLE))]
     grouped = marked.groupBy(by.alias("_by"), _GROUP).agg(F.count("*"), *hashes)
     found: dict[Any, dict[str | None, tuple[int, int, int]]] = {}

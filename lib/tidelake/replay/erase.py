@@ -123,7 +123,9 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     require_tables(lake, pipeline.name)
     if pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
-            "Erasing with dedup.prefilter: operator", "Set it to none, repair silver, erase."
+            f"{pipeline.file}: erasing with dedup.prefilter: operator",
+            "Set it to none, run "
+            f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the erasure.",
         )
     if not accepts_commit_metadata(run.spark):
         raise UsageError(
@@ -190,7 +192,10 @@ def _refuse_backfill(run: Run, begun: erase_records.Erasure | None = None) -> No
 
 
 def _drain(run: Run) -> None:
-    """Run every hop until it has processed all of its input."""
+    """Run every hop until it has processed all of its input.
+
+    Files that cannot be read are reported and left out: the tables are erased all the same.
+    """
     hops: list[Hop] = list(HOPS)
     source = run.pipeline.source
     if isinstance(source, FilesSource):
@@ -198,7 +203,10 @@ def _drain(run: Run) -> None:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
             check_landing(source.paths, taken, is_cleaned=source.is_cleaned)
         except SourceError as error:
-            run.progress.say(f"bronze was not drained: {error}")
+            run.progress.say(
+                "the source could not be read; records still in it are not erased. Repeat the "
+                f"erasure once it is readable: {error}"
+            )
             hops.remove("bronze")
     run_hops(run, hops, parse_trigger(AVAILABLE_NOW), held=True)
 

@@ -16,7 +16,7 @@ import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.bronze.records import as_never_requeued
+from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.notes import RECORDS, Arrival, Deduction, hash_of
@@ -135,7 +135,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     # Request refused schemas again: some payloads may be decodable now.
     schemas = stored_schemas(run, still_refused=F.lit(False))
-    records = as_never_requeued(bronze)
+    records = with_requeue_columns(bronze)
     # A function that drops rows would hide records from the erasure.
     place = f"{run.pipeline.name}, erase"
     rows = same_rows(records, run.plan.judge(records, schemas), run.pipeline, None, place)

@@ -1,7 +1,6 @@
 """Begin a new generation of a hop: continue after its last batch, or replace its tables.
 
-A generation is the life of one checkpoint: batches are numbered within it, and each commit names
-its generation and batch.
+A generation is the lifetime of one checkpoint; each commit names its generation and batch.
 
 Writes follow the order of any batch: the checkpoint first, then side tables, and last the commit to
 the hop's own table. If interrupted before that commit, the hop is unchanged and the command can be
@@ -19,7 +18,7 @@ from typing import Any
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
+from tidelake.bronze.records import REQUEUE_DDL, with_requeue_columns
 from tidelake.columns import stamped
 from tidelake.config import Source
 from tidelake.delta import log
@@ -340,7 +339,7 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
             ids = kept.silver.select("record_id").union(kept.quarantine.select("record_id"))
             rows = rows.join(ids, on="record_id", how="left_anti")
             counted = _count_kept(kept, run.pipeline.source)
-        silver_batch(PrefilteredBatch(as_never_requeued(rows), counted, None), context)
+        silver_batch(PrefilteredBatch(with_requeue_columns(rows), counted, None), context)
     return generation
 
 

@@ -103,7 +103,10 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     newest_of(run, "bronze", run.lake.bronze(run.pipeline.name))
     source = run.pipeline.source
     if not isinstance(source, FilesSource | KafkaSource):
-        raise NotBuiltError(f"Repairing bronze of a {source.kind} source")
+        raise NotBuiltError(
+            f"{run.pipeline.file}: repairing bronze of a {source.kind} source",
+            "Restore its checkpoint as of the last batch from a backup, or use a new --root.",
+        )
     return ""
 
 
@@ -127,7 +130,7 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
 def _refuse_prefilter(pipeline: Pipeline) -> None:
     if pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
-            "Repairing silver with dedup.prefilter: operator",
+            f"{pipeline.file}: repairing silver with dedup.prefilter: operator",
             "Set it to none, repair, and keep it at none.",
         )
 
@@ -245,7 +248,10 @@ def fill_table(run: Run, name: str, green: Table) -> None:
 
 
 def install_table(run: Run, name: str, green: Table) -> None:
-    """Replace the rows of a live table with those of a green one, which is at the same batch.
+    """Replace the rows of a live gold table with those of a green one.
+
+    The green table must be at the batch of the other live tables; the caller ensures it, and this
+    does not check it. Does nothing if the green table has no commit.
 
     Raises:
         GenerationError: The tables and the checkpoint of gold do not match.

@@ -46,6 +46,7 @@ from tidelake.replay.verify_silver import BATCH_COLUMNS, EVENTS, judge_silver, r
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import Target, targets_of, up_to
 from tidelake.runtime.hop import Run
+from tidelake.typed import runnable
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
 _FORMAT = 1
@@ -124,13 +125,18 @@ def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
     for target in targets_of(lake, run.pipeline):
         version = newest_version(target.table)
         if version < 0:
-            run.progress.say(f"{target.table.name} does not exist yet")
+            run.progress.say(
+                f"{target.table.name} is not verified: it does not exist yet. "
+                f"Fill it with: {runnable('tidelake run', name)}"
+            )
             continue
         yield Judged(target.table, version, judge_target(run, target, version, since))
 
 
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
-    """Compare bronze's rows with the counts in its commits, by arrival.
+    """Compare row counts and fingerprints per ``ingested_at`` with the commits, less erased rows.
+
+    Also list batches that were committed twice, and records that bronze holds more than once.
 
     Returns:
         The compared version, and the result.
@@ -303,14 +309,19 @@ def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
     try:
         certificate = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise UsageError(f"{path} cannot be read as a certificate: {error}") from error
+        raise UsageError(
+            f"{path} cannot be read as a certificate: {error}. "
+            "Give another file with --certificate."
+        ) from error
     if not isinstance(certificate, dict) or certificate.get("format") != _FORMAT:
         raise UsageError(
-            f"{path} is not a certificate of this Tidelake version. Give another file."
+            f"{path} is not a certificate of this Tidelake version. "
+            "Give another file with --certificate."
         )
     if certificate["pipeline"] != pipeline:
         raise UsageError(
-            f"{path} is a certificate of {certificate['pipeline']}, not of {pipeline}."
+            f"{path} is a certificate of {certificate['pipeline']}, not of {pipeline}. "
+            "Give another file with --certificate."
         )
     return certificate
 
@@ -331,7 +342,7 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
     if any(erasure_of(commit) for commit in history(run.lake, bronze) if commit.version > version):
         raise UsageError(
             f"the certificate was made at {earlier['made_at']}, and rows of {name} were erased "
-            "after that. Write a new certificate: give another file."
+            "after that. Write a new certificate: give another file with --certificate."
         )
     kept = {bronze: (F.col("ingested_at") <= F.lit(made_at), _BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]

@@ -496,7 +496,8 @@ def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
         if block.last - block.first + 1 != block.records:
             raise TidelakeError(
                 f"{block.source}: several tasks read the rows from byte {block.start:,} on, so "
-                "their positions in the file are unknown. Nothing was written."
+                "their positions in the file are unknown. Nothing was written. Run again; if it "
+                "repeats, split the file and report it."
             )
         found.append((block.source, block.start, before[block.source] - block.first))
         before[block.source] += block.records

@@ -119,13 +119,15 @@ class Lane:
         }
         for what, is_wanted in not_built.items():
             if is_wanted:
-                raise NotBuiltError(f"{pipeline.file}: a fast lane {what}")
+                raise NotBuiltError(
+                    f"{pipeline.file}: a fast lane {what}", "Remove fast from the detection."
+                )
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
         elif not isinstance(pipeline.source, FilesSource):
             raise UsageError(
-                f"a fast lane reads topics or files, but the source of {pipeline.name} is of kind "
-                f"{pipeline.source.kind}"
+                f"{pipeline.file}: a fast lane reads topics or files, but the source is of kind "
+                f"{pipeline.source.kind}. Remove fast from the detection."
             )
         require_table(self.run.lake.gold(features), pipeline.name)
 
@@ -147,9 +149,9 @@ class Lane:
     def why_not(self) -> str:
         """Return why Spark's real-time mode is unavailable; empty if it is available."""
         if not isinstance(self.run.pipeline.source, KafkaSource):
-            return "Real-time mode needs Kafka"
+            return "it needs a Kafka source"
         if "realTime" not in inspect.signature(DataStreamWriter.trigger).parameters:
-            return f"Real-time mode needs Spark 4.2, and this is {self.run.spark.version}"
+            return f"it needs Spark 4.2, and this is {self.run.spark.version}"
         return ""
 
     def _events(self) -> DataFrame:
@@ -191,7 +193,7 @@ class Lane:
         if isinstance(source, KafkaSource):
             target = f"topic {self.fast.topic} at {source.bootstrap}"
         if why_not:
-            say(f"{why_not}: short micro-batches instead")
+            say(f"Real-time mode is unavailable ({why_not}); using short micro-batches")
         streams = 1 if why_not else self.fast.streams
         interval = self.fast.refresh.total_seconds() / 2
         delay = min(interval, _MAX_DELAY)

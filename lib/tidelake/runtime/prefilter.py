@@ -15,7 +15,7 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze.records import as_never_requeued
+from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import read_between
 from tidelake.delta.log import last_commit
@@ -153,5 +153,5 @@ def recover(
     fate = {FATE: DUPLICATE, STAGE: None, ORIGIN: FRESH, "newest": None}
     counted = [{**row.asDict(), **fate} for row in groups.collect()]
     back = missing.join(copies.select("record_id"), on="record_id", how="left_anti")
-    ordinary = as_never_requeued(back.select(*taken.columns))
+    ordinary = with_requeue_columns(back.select(*taken.columns))
     return PrefilteredBatch(survivors.unionByName(ordinary), counted, int(count))

@@ -103,10 +103,10 @@ def _failures(run: Run, *, but: Collection[str] = ()) -> dict[str, TidelakeError
 
 
 class Publishing:
-    """Publishes during a continuous run, beside its hops, which go on while a broker is away.
+    """Publishes concurrently with the hops of a continuous run.
 
-    What failed is tried again at the next step, or some minutes after a refusal, which no waiting
-    mends. It is reported when other tables fail or with other kinds of errors, and so is the end.
+    Failures are retried at the next step, refusals after five minutes. Reports when the set of
+    failures changes, and on recovery.
     """
 
     def __init__(self, run: Run) -> None:
@@ -118,9 +118,9 @@ class Publishing:
         self._begun: Future[None] | None = None
 
     def begin_step(self) -> None:
-        """Begin a step in the background, unless the last one goes on.
+        """Begin a step in the background, unless the last one is still running.
 
-        Raises what ended the last one unexpectedly.
+        Raises the unexpected error of the last one, if it had one.
         """
         if self._begun is not None:
             if not self._begun.done():
@@ -129,14 +129,14 @@ class Publishing:
         self._begun = self._thread.submit(self.step)
 
     def end(self) -> None:
-        """End the step that goes on: a producer may wait for its brokers for minutes."""
+        """Interrupt the running step: a producer may wait for its brokers for minutes."""
         self._run.stop.set()
         while self._begun is not None and wait([self._begun], timeout=_END_SECONDS).not_done:
             self._run.spark.interruptAll()
         self._thread.shutdown()
 
     def step(self) -> None:
-        """Publish what waits."""
+        """Publish the versions that wait, and report changes of the failures."""
         now = time.monotonic()
         resting = {name: at for name, at in self._refused_at.items() if now - at < _REFUSED_SECONDS}
         failed = {name: self._failed[name] for name in resting}
@@ -148,9 +148,9 @@ class Publishing:
         }
         if failed and _kinds(failed) != _kinds(self._failed):
             told = "\n".join(map(str, failed.values()))
-            self._run.progress.say(f"publish waits, and is tried again: {told}")
+            self._run.progress.say(f"publishing failed and will be retried: {told}")
         elif self._failed and not failed:
-            self._run.progress.say("publish goes on")
+            self._run.progress.say("publishing resumed")
         self._failed = failed
 
 

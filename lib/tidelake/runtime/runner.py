@@ -95,7 +95,7 @@ def refusals(run: Run) -> dict[Hop, str]:
 
 
 def _copy_books(run: Run, hops: Sequence[Hop]) -> None:
-    with naming(run, "copying the books,"):
+    with naming(run, "copying commit metadata to ops.books,"):
         copy_books(run, hops)
 
 

@@ -326,7 +326,11 @@ class Lookup(NamedTuple):
 
 
 def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
-    """Pin every dimension that a pipeline's silver joins to its newest version."""
+    """Pin every dimension that a pipeline's silver joins to its newest version.
+
+    With ``as_of`` that is the version of the table ``__history``. The version is -1 if the table
+    does not exist yet.
+    """
     found = []
     for enrich in pipeline.enrich:
         table = lake.table(f"dim.{enrich.dimension}{'__history' if enrich.as_of else ''}")

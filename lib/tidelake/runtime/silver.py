@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze.records import REQUEUE_DDL, as_never_requeued
+from tidelake.bronze.records import REQUEUE_DDL, with_requeue_columns
 from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
 from tidelake.delta import notes
@@ -102,7 +102,7 @@ class SilverHop(HopQuery):
         if self._prefilters:
             prefilter.prepare_state(self.run.spark)
             bronze = prefilter.hold_back_copies(bronze, ttl=self.run.pipeline.dedup.ttl)
-        rows = as_never_requeued(bronze).unionByName(self._follow("requeue"))
+        rows = with_requeue_columns(bronze).unionByName(self._follow("requeue"))
         # Part of the streaming plan, so that this, most of the planning, is not done per batch.
         return self.run.plan.judge(rows) if self._judges_in_stream else rows
 
@@ -179,8 +179,8 @@ class SilverHop(HopQuery):
 class Decision(NamedTuple):
     """Rows with their fates, from :func:`tidelake.silver.fates.decide`.
 
-    ``summary`` has their counts, None unless requested; deduplication ``searched`` so many accepted
-    ids in so many ``seconds``.
+    ``summary`` has their counts, None unless requested. Of deduplication, ``searched`` is the
+    number of accepted ids read, and ``seconds`` the duration.
     """
 
     rows: DataFrame

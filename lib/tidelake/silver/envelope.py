@@ -221,7 +221,7 @@ _Convert = Callable[[bytes], bytes]
 
 @lru_cache(_SCHEMAS)
 def _converters(schema: bytes) -> Mapping[str, _Convert | None]:
-    """Return how to convert ``before`` and ``after``, None if they are as they should be."""
+    """Return how to convert ``before`` and ``after``, None if no conversion is needed."""
     parsed = _schema_of(schema)
     images = {field["field"]: field for field in parsed.get("fields") or ()}
     return {name: _converter(images.get(name, {})) for name in ("before", "after")}
@@ -233,7 +233,7 @@ def _schema_of(schema: bytes) -> dict[str, Any]:
 
 
 def _converter(schema: Mapping[str, Any]) -> _Convert | None:
-    """Return how to convert the JSON of a value with this schema; None if it stays."""
+    """Return how to convert the JSON of a value with this schema; None if none is needed."""
     name, kind = schema.get("name"), schema.get("type")
     if name == "org.apache.kafka.connect.data.Decimal":
         scale = int((schema.get("parameters") or {})["scale"])

@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.instants import to_micros
-from tidelake.names import ID_HASH, SILVER_RESERVED, is_column_name
+from tidelake.names import ID_HASH, LATE_COLUMNS, SILVER_RESERVED, is_column_name
 from tidelake.silver.dedup import IDENTITY, TWIN, VERDICT, Repeats
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE, NUMBER, has_number
 from tidelake.silver.enrich import enriched_columns
@@ -253,7 +253,6 @@ def _origin(generation: str, batch: int) -> list[Column]:
 RESCUED = "_rescued_data"
 # Limits the columns that a stream of hostile field names can create.
 MOST_COLUMNS = 100
-_LATE_COLUMNS = ("payload", "watermark", "lateness_seconds")
 
 
 def extra_columns(stored: Mapping[str, str], defined: Collection[str]) -> tuple[str, ...]:
@@ -274,7 +273,7 @@ def new_columns(
     Omits names that are not valid column names, names that match an existing column ignoring case,
     and those beyond :data:`MOST_COLUMNS`; bronze still has the values.
     """
-    taken = {name.lower() for name in (*SILVER_RESERVED, *_LATE_COLUMNS, *defined, *stored)}
+    taken = {name.lower() for name in (*SILVER_RESERVED, *LATE_COLUMNS, *defined, *stored)}
     room = MOST_COLUMNS - len(extra_columns(stored, defined))
     chosen: list[str] = []
     for name in sorted(names):

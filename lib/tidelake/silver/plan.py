@@ -32,27 +32,27 @@ class SilverPlan:
 
     @cached_property
     def judging(self) -> Judging:
-        """Columns for decoding, contract and rules."""
+        """Column expressions that decode rows and evaluate contract and rules."""
         return Judging(self.pipeline)
 
     @cached_property
     def comparison(self) -> Comparison:
-        """Columns for deduplication."""
+        """Column expressions that compare rows with accepted ones."""
         return Comparison(self.pipeline.dedup)
 
     @cached_property
     def fates(self) -> Fates:
-        """Columns of verdicts and fates."""
+        """Column expressions that decide the fate of each row."""
         return Fates()
 
     @cached_property
     def routing(self) -> Routing:
-        """Columns of silver and late."""
+        """Column expressions that select the columns of silver and late."""
         return Routing(self.pipeline)
 
     @cached_property
     def counting(self) -> Counting:
-        """Keys and aggregates of the counts."""
+        """Column expressions that count rows by fate, and their keys."""
         return Counting(self.pipeline)
 
     def judge(self, rows: DataFrame, schemas: WriterSchemas | None = None) -> DataFrame:

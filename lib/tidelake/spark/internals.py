@@ -24,6 +24,7 @@ from pyspark.sql.utils import is_remote
 
 from tidelake.errors import JarError
 from tidelake.spark.quiet import output_to
+from tidelake.typed import runnable
 
 # Re-exported: any failure of the bridge to the JVM, and an exception of the JVM.
 __all__ = ["BridgeError", "JavaError"]
@@ -263,7 +264,10 @@ def resolve_jars(coordinates: str, cache: str) -> None:
         maven.resolveMavenCoordinates(coordinates, settings, none, False, nil, False, silent)
     except JavaError as error:
         reason = str(error.java_exception.getMessage())
-        raise JarError(f"the jars could not be fetched: {reason}") from error
+        raise JarError(
+            f"the jars could not be fetched: {reason}. "
+            f"Check the network, then run: {runnable('tidelake doctor --fetch')}"
+        ) from error
     finally:
         _end(gateway, _EXIT_SECONDS)
 

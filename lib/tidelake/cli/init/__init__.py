@@ -46,14 +46,18 @@ _SHOWN, _SHOWN_COLUMNS = 3, 6
 
 _INFERENCE = (
     click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records."),
-    click.option("--subject", help="Subject of their schemas.  [default: TOPIC-value]"),
     click.option(
-        "--kind", type=click.Choice(["dimension", "events"]), help="What change events become."
+        "--subject", help="Registry subject of the topic's Avro schemas.  [default: TOPIC-value]"
+    ),
+    click.option(
+        "--kind",
+        type=click.Choice(["dimension", "events"]),
+        help="Kind of a pipeline of change events.",
     ),
     click.option("--id", "id_", metavar="SQL", help="Event id: a field, or SQL."),
     click.option("--time", metavar="SQL", help="Event time: a field, or SQL."),
     click.option("--key", metavar="COLUMN", help="Key of the first gold table or the dimension."),
-    duration_option("--window", help="Window size of that table: '1 hour'."),
+    duration_option("--window", help="Window size of the first gold table: '1 hour'."),
     duration_option("--delay", help="Watermark delay: '10 minutes'."),
     click.option(
         "--lines",
@@ -273,7 +277,7 @@ def _take_sample(
         found = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:
         # Also where the cluster requires a login: Kafka options exist only in a pipeline file.
-        message = f"{error} Or pass a file of its records: --sample FILE."
+        message = f"{error}\nOr pass a file of its records: --sample FILE."
         raise type(error)(message) from error
     records = (
         Record(

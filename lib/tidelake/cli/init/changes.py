@@ -42,7 +42,9 @@ def unwrap_sample(
             sound.append((record, row, change))
     if not sound:
         why = f"{broken[0][0].place}: {broken[0][1]}" if broken else "all are tombstones"
-        raise SourceError(f"no change event of the sample has a row: {why}.")
+        raise SourceError(
+            f"no change event of the sample has a row: {why}. Pass other records with --sample"
+        )
     rows = [row for _, row, _ in sound]
     # The schema of an Avro file is that of the whole event.
     after = empty.types.get("after")

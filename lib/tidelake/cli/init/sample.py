@@ -134,7 +134,10 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
             sound.append(record)
             values.append(found)
     if not sound and not broken:
-        raise SourceError("the sample holds no record: every file or line is empty.")
+        raise SourceError(
+            "the sample holds no record: every file or line is empty. Write records to it, or give "
+            "another source"
+        )
     if len(broken) >= max(len(sound), 1):
         first, why = broken[0]
         share = f"{len(broken):,} of {len(sound) + len(broken):,} records"
@@ -183,7 +186,10 @@ def _read_table(path: Folder, lines: int) -> Sample:
     try:
         payloads = [to_json_objects(batch.columns, names) for batch in rows.to_batches()]
     except UnsupportedTypeError as error:
-        raise SourceError(f"the Delta table {path} cannot be sampled: {error}") from error
+        raise SourceError(
+            f"the Delta table {path} cannot be sampled: {error}. Pass files of its records with "
+            "--sample"
+        ) from error
     records = (
         Record(f"{path} row {number}", "table", payload.as_py())
         for number, payload in enumerate(chain.from_iterable(payloads), start=1)
@@ -297,7 +303,9 @@ def _reading(path: str) -> Iterator[None]:
     try:
         yield
     except DAMAGE as error:
-        raise SourceError(f"{path} cannot be read: {error}") from error
+        raise SourceError(
+            f"{path} cannot be read: {error}. Pass another file with --sample"
+        ) from error
 
 
 @contextmanager

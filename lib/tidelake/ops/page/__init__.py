@@ -1,1 +1,1 @@
-"""The live page: ``facts`` reads tables, ``desk`` caches the facts, ``server`` shows them."""
+"""The live page: ``facts`` reads tables, ``facts_cache`` keeps the facts, ``server`` shows them."""

@@ -28,8 +28,8 @@ from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.ledger.terms import ledger_by
 from tidelake.ops.alerts import Alert, lasting
-from tidelake.ops.page.desk import Desk
 from tidelake.ops.page.facts import Facts
+from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.typed import Typed, first_command
 from tidelake.visible import shortened, visible
 
@@ -296,13 +296,13 @@ _HEADERS = {
 
 
 class PageServer(ThreadingHTTPServer):
-    """Serves the cached facts of a :class:`Desk` as pages."""
+    """Serves the cached facts of a :class:`FactsCache` as pages."""
 
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, desk: Desk, renderer: Renderer) -> None:
+    def __init__(self, host: str, port: int, cache: FactsCache, renderer: Renderer) -> None:
         """Bind to an address, port 0 for any free one; a UsageError if that fails."""
-        self.host, self.desk, self.renderer = host, desk, renderer
+        self.host, self.cache, self.renderer = host, cache, renderer
         self._rendered_pages: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
         try:
             super().__init__((host, port), _Handler)
@@ -344,12 +344,12 @@ class PageServer(ThreadingHTTPServer):
         """Return the document at a path; None if there is none."""
         if path.startswith("/static/"):
             return static().get(path.removeprefix("/static/"))
-        names, name = self.desk.names, unquote(path.removeprefix("/p/"))
+        names, name = self.cache.names, unquote(path.removeprefix("/p/"))
         if path.startswith("/p/") and name in names:
             names = (name,)
         elif path != "/":
             return None
-        facts = self.desk.look(names, patience=_PATIENCE)
+        facts = self.cache.get(names, patience=_PATIENCE)
         state = tuple(one.serial for one in facts)
         # Each state of the facts is rendered once.
         known = self._rendered_pages.get(names)

@@ -47,7 +47,7 @@ class _Part:
     """A part of the facts: its fingerprint when read, and when it may and must be re-read."""
 
     key: object = None
-    rests_until: float = 0.0
+    paused_until: float = 0.0
     ages_at: float = 0.0
 
 
@@ -61,7 +61,7 @@ class _Watch:
     parts: dict[str, _Part] = field(default_factory=dict)
 
 
-class Desk:
+class FactsCache:
     """Cache of the facts of some pipelines, filled by a background thread."""
 
     def __init__(
@@ -101,7 +101,7 @@ class Desk:
         if self._thread.is_alive():
             self._thread.join()
 
-    def look(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
+    def get(self, names: Sequence[str], *, patience: float) -> tuple[Facts, ...]:
         """Return the facts of pipelines and wake the thread to update them.
 
         Waits at most ``patience`` seconds for facts that were never read, or that are outdated
@@ -138,16 +138,18 @@ class Desk:
             self._publish(name, {"definition": str(error)})
             return
         try:
-            versions, others = pulse_of(self._lake, pipeline)
+            versions, others = change_fingerprint(self._lake, pipeline)
         except Exception as error:
             # Catch any error: without this thread the page would never be updated again.
             why = f"the tables cannot be checked for changes: {_reason(error)}"
-            self._publish(name, {"definition": "", "pulse": why})
+            self._publish(name, {"definition": "", "fingerprint": why})
             return
         cost = self._clock() - began
         watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
         has_run = versions[0] >= 0
-        self._publish(name, {"definition": "", "pulse": ""}, pipeline=pipeline, has_run=has_run)
+        self._publish(
+            name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
+        )
         if not has_run:
             return
         for part, read in self._readers(pipeline).items():
@@ -181,7 +183,7 @@ class Desk:
         known = self._watches[name].parts.setdefault(part, _Part())
         began = self._clock()
         is_old = part in _AGING_PARTS and began >= known.ages_at
-        if began < known.rests_until or (known.key == key and not is_old):
+        if began < known.paused_until or (known.key == key and not is_old):
             return
         try:
             self._publish(name, {part: ""}, **{part: read()})
@@ -190,7 +192,7 @@ class Desk:
             self._publish(name, {part: f"{part} cannot be read: {_reason(error)}"})
         ended = self._clock()
         known.key, cost = key, ended - began
-        known.rests_until = ended + _READ_PAUSE * cost
+        known.paused_until = ended + _READ_PAUSE * cost
         known.ages_at = ended + max(_AGING_SECONDS, _AGING_PAUSE * cost)
 
     def _publish(self, name: str, problems: Mapping[str, str], **known: Any) -> None:
@@ -225,7 +227,9 @@ def _stamps(file: str) -> tuple[tuple[str, int], ...]:
     return tuple((str(one), one.stat().st_mtime_ns) for one in files)
 
 
-def pulse_of(lake: Lake, pipeline: Pipeline) -> tuple[tuple[int, ...], tuple[object, ...]]:
+def change_fingerprint(
+    lake: Lake, pipeline: Pipeline
+) -> tuple[tuple[int, ...], tuple[object, ...]]:
     """Compute the change fingerprint: the newest version of each table (-1 for none), and the rest.
 
     The rest is landed files, running writers, interrupted operations and checkpoints.

@@ -1,4 +1,4 @@
-"""Batches that another process closed are told of once, by their commits."""
+"""Batches that another process committed are reported once, from their commit metadata."""
 
 from __future__ import annotations
 

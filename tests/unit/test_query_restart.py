@@ -1,4 +1,4 @@
-"""Why a query ends and another goes on in its place."""
+"""Errors after which a hop restarts its query, because the columns of its input have changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A run can be sent to another process, and goes on there on the same tables."""
+"""A run can be pickled, sent to another process, and continued there on the same tables."""
 
 from __future__ import annotations
 
