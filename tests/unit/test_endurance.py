@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import duckdb
 import pyarrow.parquet as pq
 import pytest
 from benchmarks.endurance.oracle import judge
+from benchmarks.endurance.page import written
 from benchmarks.endurance.stream import SCHEMA, SHARES, Stream
 from deltalake import write_deltalake
 
@@ -139,3 +142,80 @@ def test_a_value_that_is_not_what_was_sent_is_found(right: Path, sent: Path) -> 
     changed = "SELECT * REPLACE (if(event_id = 'e0', 'other', user_id) AS user_id)"
     _write(right / "silver/clickstream", sent, f"{changed} FROM ({_TABLES['silver/clickstream']})")
     assert _judged(right, sent)["different"] == 1
+
+
+def _report(**more: Any) -> dict[str, Any]:
+    """Make up the report of a run of ten minutes with one kill in its middle."""
+    life = {"started": 0, "ended": 300, "how": "killed", "planned": ["gold"], "committed": []}
+    first = {"bronze.clicks": 20.0, "gold.totals": 31.0}
+    files = {"bronze.clicks": [5, 9], "gold.totals": [3, 4]}
+    sample = {"java": 900.0, "python": 99.0, "files": files, "checkpoints": 2e6}
+    return {
+        "setting": {
+            "minutes": 10,
+            "records a second": 200,
+            "seconds between kills": 300,
+            "heap": "2g",
+            "of a thousand records": {"copy": 60},
+        },
+        "machine": {"cores": 2, "memory_gb": 8, "system": "Linux", "python": "3", "commit": "abc"},
+        "at": "2026-01-05T10:00:00",
+        "began": 0,
+        "sent": 120_000,
+        "marks": [{"minutes": 5.1, "mark": "field", "what": "the events have a new field"}],
+        "lives": [
+            life | {"first_commit": first},
+            {"started": 301, "ended": 600, "how": "stopped", "first_commit": first},
+        ],
+        "batches": {"bronze.clicks": 90, "silver.clicks": 80, "gold.totals": 70},
+        "operations": {"bronze.clicks": {"WRITE": 90, "OPTIMIZE": 2}, "gold.totals": {"MERGE": 70}},
+        "upkeep": [[{"table": "bronze.clicks", "files before": 9, "files": 5, "deleted": 4}]],
+        "oracle": {"lost": 0, "doubled": 0, "different": 0},
+        "ledger": {"balanced": True},
+        "verify": {"equal": True},
+        "samples": [
+            sample | {"at": 10 * n, "lag": {"bronze": 5, "silver": None if n else 1, "gold": n}}
+            for n in range(61)
+        ],
+        "heap": [[10.0 * n, 400.0] for n in range(60)],
+        "progress": [[hop, 60.0 * n, 1.5, 300] for n in range(10) for hop in ("bronze", "gold")],
+        "problems": [],
+    } | more
+
+
+def test_the_page_shows_the_table_and_plots_of_a_report(tmp_path: Path) -> None:
+    report = tmp_path / "endurance.json"
+    report.write_text(json.dumps(_report()))
+    page = written(report, tmp_path / "docs").read_text()
+    for row in (
+        "| records sent | 120,000 |",
+        "| kills | 1 |",
+        "| seconds from a start after a kill to gold's first commit | 31 (31 to 31) |",
+        "| batches: bronze, silver, gold | 90, 80, 70 |",
+        "| batches that a kill interrupted, each tried again | 1, 0 of them committed already |",
+        "| compactions | 2 in 1 tables |",
+        "| files deleted by `maintain` | 4 |",
+        "| lost | **0** |",
+        "| verify | equal |",
+        "| memory of the run, first and last twelfth, MB | 999 → 999 |",
+        "| data files, first and last twelfth | 8 → 8 |",
+    ):
+        assert row in page, page
+    assert "- minute 5: the events have a new field" in page
+    assert "problems" not in page
+    pictures = sorted((tmp_path / "docs" / "endurance").glob("*.svg"))
+    assert len(pictures) == 6
+    for picture in pictures:
+        assert f"(endurance/{picture.name})" in page
+        # The kill is a dashed line in each.
+        assert "stroke-dasharray" in picture.read_text()
+        ElementTree.parse(picture)
+
+
+def test_the_page_says_what_was_wrong(tmp_path: Path) -> None:
+    report = tmp_path / "endurance.json"
+    wrong = {"oracle": {"lost": 3, "doubled": 0, "different": 0}, "problems": ["3 rows are lost"]}
+    report.write_text(json.dumps(_report(**wrong)))
+    page = written(report, tmp_path / "docs").read_text()
+    assert "| lost | **3** |" in page
+    assert "| **problems** | 3 rows are lost |" in page
