@@ -104,7 +104,11 @@ class _Run:
         self.chance = random.Random(options.seed)
         # The topic keeps an eighth of the run, and enough for a pause of the reader.
         self.retention = max(4.0, min(15.0, options.minutes / 8))
+        # The number of the first record that was sent after the promotion.
         self.promoted = 0
+        self.added = False
+        self.compared: Any = None
+        self.upkeep: list[Any] = []
         self.story_ends = threading.Event()
         self.began = 0.0
 
@@ -179,8 +183,7 @@ class _Run:
             event["schema"] += ", campaign STRING"
             event["select"]["campaign"] = "campaign"
             _change(file, {"event": event, "gold": [*content["gold"], _CAMPAIGN_TOTALS]})
-            checked = driver.command("check")
-            self.added = "added" in checked
+            self.added = "added" in driver.command("check")
         self._tell("the pipeline file has the column, and a gold table over it", "column")
         self._wait(driver, _BACKFILL)
         self._tell("a backfill from bronze begins", "backfill")
@@ -197,10 +200,12 @@ class _Run:
         self._tell("the backfill is promoted", "promotion")
         stream.too_late = True
         self._wait(driver, _UPKEEP)
-        self.upkeep = [printed_json(driver.command("maintain", "--json"))]
+        self.upkeep.append(printed_json(driver.command("maintain", "--json")))
         self._tell("maintain ran beside the run", "maintain")
         self._wait(driver, _WINDOW)
         with driver.stopped():
+            # A hop or an epoch that is behind would keep files for an hour more.
+            driver.command("run")
             self.upkeep.append(printed_json(driver.command("maintain", "--json")))
         self._tell("maintain ran while the run was stopped", "maintain")
         self._wait(driver, 1.0)
