@@ -31,7 +31,7 @@ class Life:
     Attributes:
         started: Seconds since the epoch.
         ended: The same; None while it runs.
-        how: ``killed``, ``stopped``, or the exit code with which it ended by itself.
+        how: ``killed`` or ``stopped``; empty while it runs.
         planned: Hops with a planned batch that the checkpoint does not have as completed.
         committed: Those of them whose table had the batch already.
         gone: Seconds until nothing was left of the process group.
@@ -118,14 +118,12 @@ class Driver:
         with self.lock:
             self._running.close()
 
-    def ensure(self) -> None:
-        """Start the run again if it ended by itself; this counts as a failure of the proof."""
+    def assert_runs(self) -> None:
+        """Raise SystemExit if the run ended by itself."""
         with self.lock:
             process = self._process
-            if process is not None and process.process.poll() is not None:
-                say(f"the run ended by itself:\n{process.words[-_SHOWN:]}")
-                self._end(f"exit {process.process.returncode}")
-                self.start()
+            if process is not None and (code := process.process.poll()) is not None:
+                raise SystemExit(f"the run ended by itself with {code}:\n{process.words[-_SHOWN:]}")
 
     def command(self, *arguments: str, may_differ: bool = False) -> str:
         """Run a command of the pipeline to its end, and return what it printed.
