@@ -22,6 +22,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
@@ -84,10 +85,8 @@ def main() -> None:
     end_in_order()
     folder = Path(tempfile.mkdtemp(prefix="tidelake-endurance-"))
     say(f"seed {options.seed}, tables and logs in {folder} until the run has passed")
-    report = _Run(folder, options).play()
-    options.reports.mkdir(parents=True, exist_ok=True)
     file = options.reports / "endurance.json"
-    file.write_text(json.dumps(report) + "\n", encoding="utf-8")
+    report = _Run(folder, file, options).play()
     say(f"wrote {file} and {written(file, options.reports)}")
     if report["problems"]:
         raise SystemExit(f"{'; '.join(report['problems'])}. Tables and logs: {folder}")
@@ -97,8 +96,8 @@ def main() -> None:
 class _Run:
     """The story of a run."""
 
-    def __init__(self, folder: Path, options: argparse.Namespace) -> None:
-        self.folder, self.options = folder, options
+    def __init__(self, folder: Path, file: Path, options: argparse.Namespace) -> None:
+        self.folder, self.file, self.options = folder, file, options
         self.lake = Lake(folder / "lake")
         self.events: list[dict[str, Any]] = []
         self.chance = random.Random(options.seed)
@@ -131,14 +130,10 @@ class _Run:
         source = {"kind": "kafka", "bootstrap": bootstrap, "topic": _TOPIC}
         file = definition(self.folder, TWO, source)
         _change(file, _SETTINGS)
-        _change(file.parents[1] / "environments" / "local.yml", _ENVIRONMENT)
-        spark = yaml.safe_load((file.parents[1] / "environments" / "local.yml").read_text())[
-            "spark"
-        ]
-        _change(
-            file.parents[1] / "environments" / "local.yml",
-            {"spark": {**spark, "spark.driver.memory": _HEAP}},
-        )
+        environment = file.parents[1] / "environments" / "local.yml"
+        spark = yaml.safe_load(environment.read_text(encoding="utf-8"))["spark"]
+        heap = {"spark": {**spark, "spark.driver.memory": _HEAP}}
+        _change(environment, _ENVIRONMENT | heap)
         options = self.options
         stream = Stream(
             bootstrap, _TOPIC, options.rate / 10, self.folder / "sent.parquet", options.seed
@@ -151,14 +146,13 @@ class _Run:
                 self._until(lambda: _batches(self.lake.gold(TWO[-1])) >= 3, driver)
                 stream.rate, self.began = options.rate, time.time()
                 say(f"gold runs; {options.minutes:g} minutes begin")
-                with samples.running():
-                    killer = threading.Thread(target=self._kill, args=(driver,), daemon=True)
-                    killer.start()
+                with samples.running(), ThreadPoolExecutor(1) as pool:
+                    killing = pool.submit(self._kill, driver)
                     try:
                         self._story(driver, stream, file)
                     finally:
                         self.story_ends.set()
-                        killer.join()
+                    killing.result()
                     stream.end()
                     self._until(lambda: self._is_through(stream.sent), driver, _CATCHES_UP_SECONDS)
                     self._tell("everything that was sent is in gold")
@@ -166,7 +160,12 @@ class _Run:
             driver.command("run")
         finally:
             driver.close()
-        return self._report(driver, stream, samples, file)
+        found = self._series(driver, stream, samples)
+        # Kept even if a check does not come to its end.
+        self._write(found | {"problems": ["the checks did not end"]})
+        found |= self._checks(driver, stream, file)
+        self._write(found)
+        return found
 
     def _story(self, driver: Driver, stream: Stream, file: Path) -> None:
         """Let everything happen, in the thread that runs the other commands."""
@@ -251,30 +250,13 @@ class _Run:
         if mark:
             self.events.append({"minutes": round(minutes, 2), "mark": mark, "what": what})
 
-    def _report(
-        self, driver: Driver, stream: Stream, samples: Samples, file: Path
-    ) -> dict[str, Any]:
-        ledger = printed_json(driver.command("ledger", "--json", may_differ=True))
-        verified = printed_json(driver.command("verify", "--json", may_differ=True))
-        golds = yaml.safe_load(file.read_text(encoding="utf-8"))["gold"]
-        root = Path(str(self.lake.root))
-        judged = judge(root, stream.file, NAME, golds, self.promoted)
-        differing = {
-            name: [wanted, ledger[name]]
-            for name, wanted in judged["expected"].items()
-            if ledger[name] != wanted
-        }
+    def _write(self, found: dict[str, Any]) -> None:
+        self.file.parent.mkdir(parents=True, exist_ok=True)
+        self.file.write_text(json.dumps(found) + "\n", encoding="utf-8")
+
+    def _series(self, driver: Driver, stream: Stream, samples: Samples) -> dict[str, Any]:
+        """Collect what was measured."""
         tables = [table for table in self.lake.existing() if not table.name.startswith("ops.")]
-        problems = {
-            f"{judged['lost']:,} rows are lost": judged["lost"],
-            f"{judged['doubled']:,} rows are doubled": judged["doubled"],
-            f"{judged['different']:,} rows of silver have other values": judged["different"],
-            f"the ledger differs from the oracle: {differing}": differing,
-            "the ledger does not balance": not ledger["balanced"],
-            "verify is not equal": not verified["equal"],
-            f"the sender failed: {stream.failures[:3]}": stream.failures,
-            "check did not say that the column was added": not self.added,
-        }
         return {
             "title": "A continuous run that is killed again and again",
             "at": datetime.fromtimestamp(self.began, UTC).isoformat(timespec="seconds"),
@@ -300,14 +282,39 @@ class _Run:
             "batches": {table.name: _batches(table) for table in tables},
             "operations": {table.name: _operations(table) for table in tables},
             "upkeep": self.upkeep,
-            "compared": self.compared,
-            "ledger": ledger,
-            "verify": verified,
-            "oracle": judged,
+            "compared": self.compared["silver"],
             "samples": samples.taken,
             "sampling_cpu_seconds": round(samples.cost, 1),
             "heap": heap_after_collections(self.folder, samples.jvms),
             "progress": _progress(self.lake),
+        }
+
+    def _checks(self, driver: Driver, stream: Stream, file: Path) -> dict[str, Any]:
+        """Ask the ledger, verify and the oracle, and list what is wrong."""
+        ledger = printed_json(driver.command("ledger", "--json", may_differ=True))
+        verified = printed_json(driver.command("verify", "--json", may_differ=True))
+        golds = yaml.safe_load(file.read_text(encoding="utf-8"))["gold"]
+        root = Path(str(self.lake.root))
+        judged = judge(root, stream.file, NAME, golds, self.promoted)
+        differing = {
+            name: [wanted, ledger[name]]
+            for name, wanted in judged["expected"].items()
+            if ledger[name] != wanted
+        }
+        problems = {
+            f"{judged['lost']:,} rows are lost": judged["lost"],
+            f"{judged['doubled']:,} rows are doubled": judged["doubled"],
+            f"{judged['different']:,} rows of silver have other values": judged["different"],
+            f"the ledger differs from the oracle: {differing}": differing,
+            "the ledger does not balance": not ledger["balanced"],
+            "verify is not equal": not verified["equal"],
+            f"the sender failed: {stream.failures[:3]}": stream.failures,
+            "check did not say that the column was added": not self.added,
+        }
+        return {
+            "ledger": ledger,
+            "verify": verified,
+            "oracle": judged,
             "problems": [problem for problem, is_so in problems.items() if is_so],
         }
 

@@ -81,7 +81,7 @@ def _story(found: Mapping[str, Any]) -> str:
 
 
 def _table(found: Mapping[str, Any]) -> list[str]:
-    oracle, lives = found["oracle"], found["lives"]
+    lives = found["lives"]
     killed = [life for life in lives if life["how"] == "killed"]
     again = [
         max(
@@ -112,13 +112,7 @@ def _table(found: Mapping[str, Any]) -> list[str]:
         ),
         "compactions": f"{sum(each)} in {sum(map(bool, each))} tables",
         "files deleted by `maintain`": f"{deleted:,}",
-        "lost": f"**{oracle['lost']:,}**",
-        "doubled": f"**{oracle['doubled']:,}**",
-        "other values": f"**{oracle['different']:,}**",
-        "ledger": "balanced, each term as the oracle's"
-        if found["ledger"]["balanced"]
-        else "**not balanced**",
-        "verify": "equal" if found["verify"]["equal"] else "**not equal**",
+        **_checks(found),
         "memory of the run, first and last twelfth, MB": _edges(found, _memory(found)),
         "heap after collections, first and last twelfth, MB": _edges(found, _heap(found)),
         "data files, first and last twelfth": _edges(found, _files(found, 0)),
@@ -128,6 +122,20 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     if found["problems"]:
         rows["**problems**"] = "; ".join(found["problems"])
     return ["| | |", "|---|---|", *[f"| {name} | {value} |" for name, value in rows.items()]]
+
+
+def _checks(found: Mapping[str, Any]) -> dict[str, str]:
+    """Give the rows of the checks, none if they did not come to their end."""
+    if "oracle" not in found:
+        return {}
+    oracle, balanced = found["oracle"], found["ledger"]["balanced"]
+    return {
+        "lost": f"**{oracle['lost']:,}**",
+        "doubled": f"**{oracle['doubled']:,}**",
+        "other values": f"**{oracle['different']:,}**",
+        "ledger": "balanced" if balanced else "**not balanced**",
+        "verify": "equal" if found["verify"]["equal"] else "**not equal**",
+    }
 
 
 def _plots(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
