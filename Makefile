@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports mutations recovery peers bench bench-page bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports mutations recovery endurance endurance-page peers bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -76,6 +76,17 @@ recovery: setup
 		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) TIDELAKE_OUTAGES=$(OUTAGES) \
 		$(BIN)/python -m pytest -s -m long tests
 	$(BIN)/python -m tests.recovery.reporting $(REPORT)
+
+# A continuous run from Kafka that is killed every EVERY seconds; at its end an oracle knows where
+# each record must be. About ten minutes longer than MINUTES. The page is made of its report.
+MINUTES ?= 120
+RATE ?= 500
+EVERY ?= 600
+endurance: setup
+	$(BIN)/python -m benchmarks.endurance --minutes $(MINUTES) --rate $(RATE) --every $(EVERY)
+
+endurance-page: setup
+	$(BIN)/python -m benchmarks.endurance.page
 
 # Engines that the benchmarks compare with, each in an environment of its own, and Flink's jars.
 PEERS := .venv-peers

@@ -145,6 +145,10 @@ def _lines(plot: Mapping[str, Any]) -> str:
     parts.append(
         svg.text(_AXIS + 350, bottom + 40, plot["x"], colour=svg.SOFT, size=13, anchor="middle")
     )
+    for mark in plot.get("marks", ()):
+        if first <= mark <= last:
+            x = across(mark)
+            parts.append(svg.line(x, _TOP, x, bottom, svg.SOFT, dash="3 4"))
     for number, (name, line) in enumerate(named.items()):
         colour = svg.COLOURS[number % len(svg.COLOURS)]
         places = [(across(x), bottom - y / marks[-1] * _HEIGHT) for x, y in line]

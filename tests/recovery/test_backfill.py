@@ -148,6 +148,10 @@ def test_a_comparison_names_the_causes(built: World) -> None:
     # Of the third file nothing is in the live tables yet; a quarter of the events are bots.
     silver = "silver.clickstream"
     assert told[silver, None, "definition"] == 11
+    # Live silver has not read them, whatever the definition says of them.
+    read_later = {key: rows for key, rows in told.items() if key[0] is None}
+    assert {cause for _, _, cause in read_later} == {"pending"}
+    assert read_later[None, silver, "pending"] == 18
     assert not found.equal
     assert found.redefined == {"gold.by_hours"}
     assert found.gold["gold.visits"].differing > 0

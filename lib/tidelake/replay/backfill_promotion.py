@@ -30,7 +30,7 @@ from tidelake.delta.notes import (
     silver_note,
 )
 from tidelake.delta.positions import BEGINNING, Position
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
@@ -73,7 +73,8 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
 from tidelake.typed import runnable
 
-Cause = Literal["late rows", "dimension", "definition", "arrived since"]
+# Pending rows are not read yet by live silver; others have arrived since green silver was filled.
+Cause = Literal["late rows", "dimension", "definition", "pending", "arrived since"]
 
 # Columns that depend on batch boundaries, not on the event.
 _OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
@@ -151,14 +152,17 @@ def differences(run: Run, state: State) -> Differences:
 
 def _silver_changes(run: Run, green: Run) -> list[Change]:
     looked_up = [name for one in run.pipeline.enrich for name in one.columns]
-    was, becomes = _fates(run, looked_up), _fates(green, looked_up)
-    reached = becomes.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
+    live = read_inputs(run)
+    was = _fates(live.decided, looked_up)
+    becomes = _fates(read_inputs(green).decided, looked_up)
+    read, reached = _newest(live.bronze), _newest(becomes)
     same = F.col("l.record_id") == F.col("g.record_id")
     joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
     moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
     altered = ~F.col(f"l.{_WHOLE}").eqNullSafe(F.col(f"g.{_WHOLE}"))
     cause = (
         F.when(F.unix_micros("l.ingested_at") > F.lit(reached), "arrived since")
+        .when(F.isnull(f"l.{_TABLE}") & (F.unix_micros("g.ingested_at") > F.lit(read)), "pending")
         .when(F.col(f"l.{_TABLE}").endswith("__late"), "late rows")
         .when(F.col(f"g.{_TABLE}").endswith("__late"), "late rows")
         .when(~moved & (F.col(f"l.{_OWN}") == F.col(f"g.{_OWN}")), "dimension")
@@ -174,7 +178,13 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
     return [Change(*row) for row in found]
 
 
-def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
+def _newest(rows: DataFrame) -> int | None:
+    """Return the latest arrival in microseconds, None of no rows."""
+    found: int | None = rows.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
+    return found
+
+
+def _fates(decided: Mapping[Table, DataFrame], enriched: Sequence[str]) -> DataFrame:
     """Select the records of silver's tables with their table and hashes.
 
     ``_whole`` hashes all values, ``_own`` those that were not looked up in a dimension.
@@ -189,7 +199,7 @@ def _fates(run: Run, enriched: Sequence[str]) -> DataFrame:
                 _hashed(rows, ()).alias(_WHOLE),
                 _hashed(rows, enriched).alias(_OWN),
             )
-            for table, rows in read_inputs(run).decided.items()
+            for table, rows in decided.items()
         ],
     )
 
