@@ -28,7 +28,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.ledger.query import ask
 from tidelake.ops.observers import TriggerListener, TriggerProgress
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Progress
+from tidelake.runtime.progress import Observer, Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
@@ -103,7 +103,7 @@ def measured(folder: Path, sizes: tuple[int, int], batches: tuple[int, int]) -> 
     }
 
 
-class _TriggerTimes:
+class _TriggerTimes(Observer):
     """An observer that records trigger times and ignores everything else."""
 
     def __init__(self) -> None:
@@ -121,18 +121,6 @@ class _TriggerTimes:
     def detach(self) -> None:
         for session in self._sessions:
             session.streams.removeListener(self._listener)
-
-    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Ignored."""
-
-    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Ignored."""
-
-    def ends(self, hop: Hop) -> None:
-        """Ignored."""
-
-    def failed(self, hop: Hop, error: Exception) -> None:
-        """Ignored."""
 
 
 def _played(spark: SparkSession, file: Path, landing: Path, root: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.examples import clickstream, generate
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Progress
+from tidelake.runtime.progress import Observer, Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
@@ -43,7 +43,7 @@ _CLEAN = clickstream.Rates(conflicting=0, malformed=0, implausible=0, too_late=0
 
 
 @dataclass
-class Watch:
+class Watch(Observer):
     """An observer that records when hops end, and counts their batches.
 
     Attributes:
@@ -54,12 +54,6 @@ class Watch:
     ended: dict[Hop, int] = field(default_factory=dict)
     batches: dict[Hop, int] = field(default_factory=lambda: defaultdict(int))
 
-    def attach(self, session: SparkSession) -> None:
-        """Do nothing: no listener is needed."""
-
-    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Do nothing: a hop starts when the one before has ended."""
-
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Count a batch."""
         self.batches[hop] += 1
@@ -67,9 +61,6 @@ class Watch:
     def ends(self, hop: Hop) -> None:
         """Record the end of a hop."""
         self.ended[hop] = round(time.time() * 1_000)
-
-    def failed(self, hop: Hop, error: Exception) -> None:
-        """Do nothing: a failure ends the measurement."""
 
 
 @dataclass

@@ -22,7 +22,7 @@ from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import TidelakeError
-from tidelake.kafka.topic_offsets import total
+from tidelake.kafka.client import total_offsets
 
 EVERY_SECONDS = 10.0
 _MB = 1e6
@@ -121,7 +121,7 @@ def lag_of(lake: Lake, hop: Hop, sent: int) -> int:
     bronze, silver = lake.bronze(NAME), lake.silver(NAME)
     if hop == "bronze":
         last = last_commit(bronze)
-        return sent - (total(last.note.get("offsets", {})) if last else 0)
+        return sent - (total_offsets(last.note.get("offsets", {})) if last else 0)
     if hop == "silver":
         return rows_between(bronze, position(last_commit(silver), "bronze"))
     golds = [table for table in lake.existing() if table.name.startswith("gold.")]

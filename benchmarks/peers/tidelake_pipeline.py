@@ -9,30 +9,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
-
 from benchmarks.peers.definition import run_in
 from benchmarks.peers.rounds import Pipeline, drive, landed
 from tidelake.config import load_environment
 from tidelake.delta.tables import HOPS, Hop
+from tidelake.runtime.progress import Observer
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
 
 
 @dataclass
-class Stopwatch:
+class Stopwatch(Observer):
     """An observer that records the seconds of hops and batches."""
 
     spent: dict[str, float] = field(default_factory=dict)
     batches: dict[str, list[tuple[int, float]]] = field(default_factory=dict)
     _last: float = field(default_factory=time.monotonic)
-
-    def attach(self, session: SparkSession) -> None:
-        """Do nothing: no listener is needed."""
-
-    def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
-        """Do nothing: a hop is timed from the end of the one before."""
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Record a batch."""
@@ -41,9 +34,6 @@ class Stopwatch:
     def ends(self, hop: Hop) -> None:
         """Record a hop."""
         self.spent[hop], self._last = time.monotonic() - self._last, time.monotonic()
-
-    def failed(self, hop: Hop, error: Exception) -> None:
-        """Do nothing: the error is in the log."""
 
 
 def start() -> Pipeline:

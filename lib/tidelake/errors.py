@@ -116,7 +116,7 @@ class SourceChangedError(RefusedError):
         if not taken:
             what = "while they were read, and none of them was ingested"
             remedy = "Wait until their writer is done, or restore them, then run again."
-        super().__init__(f"{listed(f'files changed {what}', self.changes)}\n{remedy}")
+        super().__init__(f"{problem_list(f'files changed {what}', self.changes)}\n{remedy}")
 
 
 class LostError(RefusedError):
@@ -209,7 +209,7 @@ class JarError(MachineError):
     """A jar is missing, or its hash differs from the lock."""
 
 
-def listed(what: str, problems: Sequence[str]) -> str:
+def problem_list(what: str, problems: Sequence[str]) -> str:
     """Return a message with a line for each problem, of many for the first ones."""
     shown = "\n".join(f"  - {problem}" for problem in problems[:_SHOWN])
     more = f"\n  … and {len(problems) - _SHOWN} more" if len(problems) > _SHOWN else ""

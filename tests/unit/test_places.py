@@ -10,10 +10,10 @@ from pyspark.errors import SparkRuntimeException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze.records import BLOCK
+from tidelake.bronze.records import BLOCK, Block, shifts
 from tidelake.errors import TidelakeError
 from tidelake.folders import listed, place_of
-from tidelake.runtime.bronze_hop import Block, shifts, with_positions
+from tidelake.runtime.bronze_hop import with_positions
 
 
 def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:

@@ -7,9 +7,11 @@ the stream has a *file row* per file, without position and payload, and then the
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from itertools import takewhile
+from typing import NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -19,6 +21,7 @@ from tidelake.columns import EXACT_TIMES
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
 from tidelake.config.source import described
+from tidelake.errors import TidelakeError
 from tidelake.folders import absolute
 from tidelake.kafka.topic_source import read_topics
 from tidelake.names import quoted
@@ -154,6 +157,35 @@ def refuse_more(rows: DataFrame, ends: Sequence[tuple[int, int]]) -> DataFrame:
             "THEN raise_error('a file grew between two reads') ELSE true END"
         )
     )
+
+
+class Block(NamedTuple):
+    """Rows of a file from byte ``start`` on, with their first and last row numbers and count."""
+
+    source: str
+    start: int
+    first: int
+    last: int
+    records: int
+
+
+def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
+    """Return each block's file, first byte and offset from row number to index in the file.
+
+    A block that several tasks read is refused.
+    """
+    before: dict[str, int] = defaultdict(int)
+    found = []
+    for block in sorted(blocks):
+        if block.last - block.first + 1 != block.records:
+            raise TidelakeError(
+                f"{block.source}: several tasks read the rows from byte {block.start:,} on, so "
+                "their positions in the file are unknown. Nothing was written. Run again; if it "
+                "repeats, split the file and report it."
+            )
+        found.append((block.source, block.start, before[block.source] - block.first))
+        before[block.source] += block.records
+    return found
 
 
 def only_records(rows: DataFrame) -> DataFrame:

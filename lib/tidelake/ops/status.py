@@ -388,9 +388,7 @@ def lag_of(
     recent = [commit for commit in newest_first if commit.note.get("records")][:_RATE_BATCHES]
     took: int = sum(commit.note["records"] for commit in recent)
     rate = took / sum(map(_seconds, recent)) if recent else None
-    arriving = None
-    if earlier:
-        arriving = max(arrived, 0) / (latest.at - earlier.at).total_seconds()
+    arriving = max(arrived, 0) / (latest.at - earlier.at).total_seconds() if earlier else None
     slots = recent[0].note["slots"] if recent else 1
     tasks = max(len(lags), min_partitions)
     waits = total_offsets(latest.behind)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, takewhile
 from os import SEEK_END
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
@@ -26,12 +25,14 @@ from tidelake.bronze.records import (
     POSITION,
     REQUEUE_DDL,
     SIZE,
+    Block,
     identify,
     last_row,
     numbered,
     only_records,
     read_stream,
     refuse_more,
+    shifts,
     to_bronze,
 )
 from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
@@ -39,7 +40,7 @@ from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
-from tidelake.errors import LostError, SourceError, TidelakeError
+from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import ensure_folder, folder, place_of
 from tidelake.instants import now
@@ -454,16 +455,6 @@ def in_order(
     return together.repartitionById(parts, place).select(*records.columns)
 
 
-class Block(NamedTuple):
-    """Rows of a file from byte ``start`` on, with their first and last row numbers and count."""
-
-    source: str
-    start: int
-    first: int
-    last: int
-    records: int
-
-
 def with_positions(rows: DataFrame) -> DataFrame:
     """Add each row's index in its file, from 0, as ``_position``, if Spark splits and packs files.
 
@@ -483,22 +474,3 @@ def with_positions(rows: DataFrame) -> DataFrame:
     together = counted.join(found_shifts, on=["source", BLOCK], how="left")
     position = (F.col(NUMBER) + F.col("_shift")).cast("string")
     return together.withColumn("_position", position)
-
-
-def shifts(blocks: Sequence[Block]) -> list[tuple[str, int, int]]:
-    """Return each block's file, first byte and offset from row number to index in the file.
-
-    A block that several tasks read is refused.
-    """
-    before: dict[str, int] = defaultdict(int)
-    found = []
-    for block in sorted(blocks):
-        if block.last - block.first + 1 != block.records:
-            raise TidelakeError(
-                f"{block.source}: several tasks read the rows from byte {block.start:,} on, so "
-                "their positions in the file are unknown. Nothing was written. Run again; if it "
-                "repeats, split the file and report it."
-            )
-        found.append((block.source, block.start, before[block.source] - block.first))
-        before[block.source] += block.records
-    return found

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
-from tidelake.errors import SourceChangedError, SourceError, listed
+from tidelake.errors import SourceChangedError, SourceError, problem_list
 from tidelake.folders import (
     SCHEME,
     Folder,
@@ -196,7 +196,7 @@ def refuse_unreadable(paths: Iterable[str], format_: FileFormat) -> None:
         if (problem := _problem_of(Path(path).suffix, format_))
     ]
     if problems:
-        raise SourceError(listed("files of the source cannot be read", problems))
+        raise SourceError(problem_list("files of the source cannot be read", problems))
 
 
 def _problem_of(suffix: str, format_: FileFormat) -> str:
@@ -228,7 +228,7 @@ def refuse_too_large(files: Iterable[LandedFile]) -> None:
         if file.size > WHOLE_FILE_BYTES
     ]
     if problems:
-        raise SourceError(listed("files of the source are too large", problems))
+        raise SourceError(problem_list("files of the source are too large", problems))
 
 
 def refuse_broken(errors: Mapping[str, str]) -> None:
@@ -237,7 +237,7 @@ def refuse_broken(errors: Mapping[str, str]) -> None:
         problems = [f"{path}: {reason}" for path, reason in sorted(errors.items())]
         what = "files of the source are broken, and none of their batch was ingested"
         raise SourceError(
-            f"{listed(what, problems)}\nReplace each by a whole file of the same name "
+            f"{problem_list(what, problems)}\nReplace each by a whole file of the same name "
             "(one without records leaves it out), then run again."
         )
 
@@ -429,4 +429,4 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
 def uncleaned_text(source: FilesSource, problems: Sequence[str]) -> str:
     """Return a warning that lists the files that could not be deleted or archived."""
     done = "deleted" if source.archive_dir is None else "archived"
-    return listed(f"ingested files could not be {done}; the next run tries again", problems)
+    return problem_list(f"ingested files could not be {done}; the next run tries again", problems)
