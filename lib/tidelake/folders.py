@@ -1,19 +1,23 @@
-"""Folders and files, on a disk or an object store (``s3://…``)."""
+"""Folders and files, on a disk or an object store (``s3://…``), and their compression."""
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
+import io
 import os
 import re
 import shutil
 import threading
 import unicodedata
+import zlib
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import UsageError, imported
@@ -357,3 +361,22 @@ def namespace_of(place: str) -> tuple[str, str]:
         return "file", place
     address = urlsplit(place)
     return f"{address.scheme}://{address.netloc}", address.path.lstrip("/")
+
+
+# What reading truncated or damaged content raises.
+DAMAGE = (EOFError, OSError, ValueError, zlib.error)
+
+
+def _zstandard(stream: IO[bytes]) -> Any:
+    import pyarrow as pa  # noqa: PLC0415  slow to import
+
+    file = pa.PythonFile(stream, mode="r")
+    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+
+
+# From a file opened for reading bytes to its decompressed content.
+OPENERS: Mapping[str, Callable[[IO[bytes]], Any]] = {
+    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
+    ".bz2": bz2.BZ2File,
+    ".zst": _zstandard,
+}

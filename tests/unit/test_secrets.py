@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from tidelake.config.secrets import resolved
+from tidelake.config.environment import resolved
 from tidelake.config.source import REFERENCE
 from tidelake.errors import UsageError
 

@@ -19,8 +19,8 @@ from tidelake.bronze.avro_files import read_avro_container
 from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
-from tidelake.compression import DAMAGE, OPENERS
 from tidelake.csv_records import Dialect
+from tidelake.folders import DAMAGE, OPENERS
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:

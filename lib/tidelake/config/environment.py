@@ -1,10 +1,10 @@
-"""The model of an environment file: location of tables, Spark's settings, triggers, observers."""
+"""The model of an environment file, and references to secrets, resolved where they are used."""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -14,8 +14,8 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
 from tidelake.config.places import find_file, own_conf
-from tidelake.config.source import SecretReference, Setting
-from tidelake.errors import NotBuiltError
+from tidelake.config.source import REFERENCE, SecretReference, Setting
+from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, counted_from, folder, is_stored, problem_of
 
 # Keys of earlier versions, and what to write instead.
@@ -315,3 +315,48 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
             yield Finding((key,), f"has no effect with catalog; leave it out{_OF_A_ROOT[key]}")
     if root is None and catalog is None and not has_root:
         yield Finding(("root",), "root or catalog is required: the location of the tables")
+
+
+def on_databricks() -> bool:
+    """Return whether this process runs in a Databricks runtime, including serverless."""
+    return "DATABRICKS_RUNTIME_VERSION" in os.environ
+
+
+def resolved(options: Mapping[str, str]) -> dict[str, str]:
+    """Return settings with references replaced by their values.
+
+    Args:
+        options: Settings; a value may be ``env:NAME``, or ``secret:SCOPE/KEY`` of a Databricks
+            workspace.
+
+    Raises:
+        UsageError: A variable is not set, or a secret cannot be read; names it and the option.
+    """
+    return {
+        name: _value(name, text) if REFERENCE.fullmatch(text) else text
+        for name, text in options.items()
+    }
+
+
+def _value(option: str, reference: str) -> str:
+    kind, _, secret = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(secret)
+        if value is None:
+            raise UsageError(f"option {option} refers to the variable {secret}, which is not set.")
+        return value
+    name = f"option {option}: {reference}"
+    if not on_databricks():
+        raise UsageError(f"{name} is available on Databricks only. Write env:NAME here.")
+    try:
+        from databricks.sdk.runtime import dbutils  # noqa: PLC0415  the runtime has it
+    except ImportError as error:
+        raise UsageError(f"{name}: this runtime has no databricks-sdk. Write env:NAME.") from error
+    scope, _, key = secret.partition("/")
+    try:
+        return str(dbutils.secrets.get(scope, key))
+    except Exception as error:  # The exception differs by compute and has no common base.
+        raise UsageError(
+            f"{name} does not exist, or the job's user may not read it "
+            f"({type(error).__name__}). See: databricks secrets list-secrets {scope}"
+        ) from error

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from tidelake.config.document import Finding, KeyPath, dotted
+from tidelake.config.environment import resolved
 from tidelake.config.model import Documented, Model, Problems, Text, match_whole, matching
-from tidelake.config.secrets import resolved
 from tidelake.config.source import (
     ClientOptions,
     KafkaSource,

@@ -15,8 +15,8 @@ from contextlib import closing, contextmanager
 from typing import Any, NamedTuple
 
 from tidelake.config import KafkaSource, Registry
+from tidelake.config.environment import resolved
 from tidelake.config.loading import Address
-from tidelake.config.secrets import resolved
 from tidelake.config.source import Compatibility
 from tidelake.errors import SourceError, TidelakeError, imported
 from tidelake.folders import Folder

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
-from tidelake.config.secrets import resolved
+from tidelake.config.environment import resolved
 from tidelake.errors import SourceError
 from tidelake.kafka.client import Offsets
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace

@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tidelake.config import Environment
-from tidelake.config.secrets import resolved
+from tidelake.config.environment import resolved
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError

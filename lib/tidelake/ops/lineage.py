@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake import __version__
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, Lineage, Pipeline
-from tidelake.config.secrets import resolved
+from tidelake.config.environment import resolved
 from tidelake.delta.access import load
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import Hop, Lake, Table

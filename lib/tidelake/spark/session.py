@@ -21,8 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
-from tidelake.config.environment import REMOTE_VARIABLE
-from tidelake.config.secrets import on_databricks
+from tidelake.config.environment import REMOTE_VARIABLE, on_databricks
 from tidelake.errors import MachineError
 from tidelake.folders import is_stored
 from tidelake.object_store import spark_settings
