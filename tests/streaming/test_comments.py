@@ -65,7 +65,7 @@ def test_a_new_table_bears_the_files_words_and_the_standard_ones(commented: Worl
     assert words["_batch"] == "The micro-batch that wrote the row."
     _, words = words_of(silver)
     assert words["user_id"] == "The visitor."
-    assert words["event_time"] == "When it happened (UTC)."
+    assert words["event_time"] == "When the event happened (UTC)."
     assert words["action"] is None
     for table in commented.lake.existing():
         described, words = words_of(table)

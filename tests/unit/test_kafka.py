@@ -15,12 +15,25 @@ from tidelake.errors import SourceError, UsageError
 from tidelake.kafka import client
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
-from tidelake.kafka.topic_source import Topic, lost, options_of
+from tidelake.kafka.topic_source import Topic, failure, lost, options_of
 
 
 def _source(**more: object) -> KafkaSource:
     return KafkaSource.model_validate(
         {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", **more}
+    )
+
+
+def test_a_broker_that_refuses_access_is_not_said_to_be_away() -> None:
+    away = str(failure("h:1", None))
+    assert (
+        away
+        == "the Kafka broker at h:1 does not answer: not within 20 s. Check it, then run again."
+    )
+    told = "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized"
+    assert str(failure("h:1", f"{told}\nat x")) == (
+        f"the Kafka broker at h:1 refuses access: {told}. "
+        "Check the options and the rights of the client, then run again."
     )
 
 

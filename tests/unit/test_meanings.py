@@ -39,7 +39,8 @@ def test_a_files_words_hold_for_silver_and_for_the_gold_that_takes_its_columns(
     assert silver.of("user_id") == gold.of("user_id") == "Who it was."
     assert silver.of("value") is None
     assert (
-        silver.of("is_late") == "Whether it came behind the watermark, within the allowed lateness."
+        silver.of("is_late")
+        == "Whether the event was behind the watermark, within the allowed lateness."
     )
     assert silver.of("surprise") == "A payload field that the schema does not know, as text."
 

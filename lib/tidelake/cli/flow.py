@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Result:
-    """What became of one pipeline of a run; ``exit_code`` is that of a run of it alone."""
+    """The outcome of one pipeline of a run; ``exit_code`` is that of a run of it alone."""
 
     pipeline: str
     outcome: Literal["done", "failed", "skipped"]

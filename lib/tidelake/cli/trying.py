@@ -184,7 +184,7 @@ def _broker_folder(folder: Path | None, where: Place) -> Path:
 @as_json
 @placed
 def up(port: int, folder: Path | None, where: Place) -> None:
-    """Start a broker in the background; port 0: any free port."""
+    """Start a broker in the background."""
     broker = start_broker(_broker_folder(folder, where), port)
     found = {"bootstrap": broker.bootstrap, "process": broker.process, "dir": str(broker.folder)}
     if where.printed(found):

@@ -196,6 +196,15 @@ def recreated_text(name: str) -> str:
     return f"{name} was deleted and recreated: its offsets refer to other records"
 
 
+def failure(bootstrap: str, message: str | None) -> SourceError:
+    """Describe a failed request by the message of Kafka's client, which a timeout may lack."""
+    why = (message or f"not within {_ADMIN_SECONDS} s").splitlines()[0]
+    what, remedy = "does not answer", "Check it"
+    if "Authorization" in why or "Authentication" in why:
+        what, remedy = "refuses access", "Check the options and the rights of the client"
+    return SourceError(f"the Kafka broker at {bootstrap} {what}: {why}. {remedy}, then run again.")
+
+
 @contextmanager
 def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
     settings = jvm.java.util.Properties()
@@ -208,12 +217,7 @@ def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
     try:
         yield admin
     except JavaError as error:
-        # A timeout has no message.
-        why = error.java_exception.getMessage() or f"not within {_ADMIN_SECONDS} s"
-        raise SourceError(
-            f"the Kafka broker at {source.bootstrap} does not answer: {str(why).splitlines()[0]}. "
-            "Check it, then run again."
-        ) from error
+        raise failure(source.bootstrap, error.java_exception.getMessage()) from error
     finally:
         admin.close()
 
