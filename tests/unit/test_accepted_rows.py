@@ -3,7 +3,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from unittest.mock import MagicMock
 
 import numpy as np
 import pyarrow as pa
@@ -91,19 +90,6 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
     assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
     assert known.count == 12
     assert asked == [table.name]
-
-
-def test_a_table_is_not_prepared_before_it_has_a_batch(
-    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    thread = MagicMock()
-    monkeypatch.setattr(accepted_rows, "InheritableThread", thread)
-    table.create(spark, events(spark, 0).schema, {})
-    FilesInScope(table).prepare(spark)
-    thread.assert_not_called()
-    fill(spark, table, 0)
-    FilesInScope(table).prepare(spark)
-    thread.return_value.start.assert_called_once_with()
 
 
 def test_a_batch_that_reaches_back_further_finds_older_files(

@@ -165,7 +165,7 @@ class FilesInScope:
     _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
     def prepare(self, spark: SparkSession) -> None:
-        """Start a thread in which Delta reconstructs the table's state, if it may have rows."""
+        """Start a thread in which Delta reconstructs the table's state."""
 
         def reconstruct() -> None:
             # The batch that reads the table will raise the same error.
@@ -173,8 +173,7 @@ class FilesInScope:
                 # Statistics exclude every file, so that no file is read.
                 load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
 
-        # Version 0 only creates the table.
-        if self._is_direct() and newest_version(self.table) > 0:
+        if self._is_direct():
             InheritableThread(reconstruct, daemon=True).start()
 
     def _is_direct(self) -> bool:
