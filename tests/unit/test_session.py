@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
 
 from tidelake.config import Environment
@@ -126,3 +127,20 @@ def test_a_missing_client_is_named_with_the_command_that_brings_it(
     monkeypatch.setitem(sys.modules, "pyspark.sql.connect.session", None)
     with pytest.raises(MachineError, match=r"pip install 'tidelake\[connect\]'"):
         _connected("sc://127.0.0.1:1")
+
+
+def test_pyspark_looks_a_function_up_in_the_jvm_once(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = spark.sparkContext._gateway._gateway_client  # type: ignore[union-attr]
+    real, lookups = client.send_command, []
+
+    def send(command: str, *rest: Any, **options: Any) -> Any:
+        lookups.extend([command] if command.startswith("r\n") else [])
+        return real(command, *rest, **options)
+
+    monkeypatch.setattr(client, "send_command", send)
+    for name in ("a", "b"):
+        lookups.clear()
+        F.upper(F.col(name)), F.struct(F.col(name), F.lit(1))
+    assert lookups == []

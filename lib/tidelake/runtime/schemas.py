@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from itertools import chain
 from typing import Any, NamedTuple
 
 from pyspark.errors import AnalysisException, ParseException
@@ -182,7 +184,7 @@ def check_definition(run: Run) -> None:
     if schema is not None and (problem := reading_problem(spark, schema)):
         raise ConfigError(pipeline.file, [Violation("source.schema", problem)])
     read = payloads.read_payloads(spark.createDataFrame([], REQUEUE_DDL), pipeline)
-    violations = _refused(payload_scope(read, pipeline), _event_expressions(pipeline))
+    violations = _refused(payload_scope(read, pipeline), _event_expressions(pipeline).items())
     if not violations:
         inputs = _empty_inputs(run)
         queries: list[Queried] = []
@@ -190,11 +192,7 @@ def check_definition(run: Run) -> None:
             if isinstance(target.kind, Queried):
                 queries.append(target.kind)
                 continue
-            found = []
-            for path, expression in target.kind.expressions().items():
-                place, column = f"{target.kind.place}.{path}", F.expr(expression.sql)
-                wanted = F.count_if(column) if expression.is_condition else column
-                found += _refused(inputs[expression.key], {place: wanted})
+            found = _expression_violations(target.kind, inputs)
             violations += found or _derived_violations(target.kind, inputs)
         # Their expressions are over other tables, which must be valid.
         for query in [] if violations else queries:
@@ -217,6 +215,19 @@ def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
     return named
 
 
+def _expression_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list[Violation]:
+    used = {f"{kind.place}.{path}": found for path, found in kind.expressions().items()}
+    # Conditions apart: no select may have aggregates beside values.
+    selects: dict[tuple[str, bool], dict[str, Column]] = {}
+    for place, one in used.items():
+        column = F.expr(one.sql)
+        wanted = F.count_if(column) if one.is_condition else column
+        selects.setdefault((one.key, one.is_condition), {})[place] = wanted
+    found = [_refused(inputs[key], columns.items()) for (key, _), columns in selects.items()]
+    order = list(used)
+    return sorted(chain.from_iterable(found), key=lambda one: order.index(one.path))
+
+
 def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list[Violation]:
     if not kind.derived:
         return []
@@ -224,7 +235,7 @@ def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list
     violations = []
     for name, sql in kind.derived.items():
         place = f"{kind.place}.derive.{name}"
-        found = _refused(rows, {place: F.expr(sql)})
+        found = _refused(rows, [(place, F.expr(sql))])
         value_type = None if found else rows.select(F.expr(sql)).schema[0].dataType
         if isinstance(value_type, _UNSTORABLE):
             what = value_type.simpleString()
@@ -238,9 +249,9 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     place, parts = f"{kind.place}.sql", kind.parts
     rows = kind.read(Inputs(inputs, inputs.__getitem__))
     wanted = [F.expr(sql) for words, sql in parts.used() if words != "WHERE"]
+    violations = _refused(rows, [(place, column) for column in wanted])
     if parts.where is not None:
-        wanted.append(F.count_if(F.expr(parts.where)))
-    violations = [one for column in wanted for one in _refused(rows, {place: column})]
+        violations += _refused(rows, [(place, F.count_if(F.expr(parts.where)))])
     if violations:
         return violations
     source = kind.definition.source
@@ -250,9 +261,9 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     problems += [f"{call}: {CAST_TO_DECIMAL}" for call in kind.inexact(rows)]
     grouped = kind.aggregated(rows)
     computed = [F.expr(column.computed) for column in parts.columns]
+    violations = _refused(grouped, [(place, column) for column in computed])
     if parts.having is not None:
-        computed.append(F.count_if(F.expr(parts.having)))
-    violations = [one for column in computed for one in _refused(grouped, {place: column})]
+        violations += _refused(grouped, [(place, F.count_if(F.expr(parts.having)))])
     for field in [] if violations else kind.answer(rows).schema.fields:
         what = field.dataType.simpleString()
         if isinstance(field.dataType, _UNSTORABLE):
@@ -262,10 +273,13 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     return violations + [Violation(place, problem) for problem in problems]
 
 
-def _refused(frame: DataFrame, expressions: dict[str, Column]) -> list[Violation]:
-    """Analyse each expression separately, so that each violation names its config path."""
+def _refused(frame: DataFrame, expressions: Collection[tuple[str, Column]]) -> list[Violation]:
+    """Analyse all expressions at once, and each if Spark refuses that: violations name paths."""
+    with suppress(AnalysisException, ParseException):
+        frame.select(*(column for _, column in expressions))
+        return []
     violations = []
-    for path, column in expressions.items():
+    for path, column in expressions:
         try:
             frame.select(column)
         except (AnalysisException, ParseException) as error:
