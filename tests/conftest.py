@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 from tests.brokers import Kafka, a_broker
 from tests.recovery.reporting import add_to, reports_of, table
 from tests.stores import Store, a_free_port, a_store, variables
+from tests.unit.judged import without_codegen
 from tidelake.config import Environment, load_environment
 from tidelake.delta.tables import Lake
 from tidelake.spark.session import build_session
@@ -44,11 +46,27 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["TZ"] = "America/New_York"
     time.tzset()
     environment = load_environment("local", root=str(tmp_path_factory.mktemp("spark")))
+    # The state of a table of a few commits is read in one task.
+    settings = environment.spark | {"spark.databricks.delta.snapshotPartitions": "1"}
+    environment = environment.model_copy(update={"spark": settings})
     session = build_session(environment, reads=["s3://tests/of-the-store"])
+    # Each hop collects garbage after its batches; what the imports left is never any.
+    gc.freeze()
     try:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture(scope="module")
+def interpreted(spark: SparkSession) -> Iterator[None]:
+    """Let the session interpret expressions, as it does in small batches.
+
+    For tests whose many plans of a few rows are compiled once each: that takes up to a seventh of
+    the processor's time. Tests of frames, and processes of their own, run compiled code.
+    """
+    with without_codegen(spark):
+        yield
 
 
 @pytest.fixture(scope="session")

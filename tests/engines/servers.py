@@ -30,6 +30,7 @@ _SETTINGS = {
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
+    "spark.databricks.delta.allFilesInCrc.enabled": "false",
     "spark.databricks.delta.snapshotPartitions": "1",
     # Blocks of a few lines, several of them to a partition, as no user would have them.
     "spark.sql.files.maxPartitionBytes": "4000",

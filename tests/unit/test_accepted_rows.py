@@ -23,6 +23,8 @@ from tidelake.silver.stages import hash_of_id
 from tidelake.spark import tuning
 from tidelake.spark.internals import JavaError
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = 20_513
 

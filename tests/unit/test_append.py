@@ -20,6 +20,8 @@ from tidelake.delta.tables import Lake
 from tidelake.folders import Folder, folder
 from tidelake.runtime.schemas import from_ddl
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
 
 

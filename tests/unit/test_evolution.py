@@ -16,6 +16,8 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.ledger.query import ask
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 GROWS = [
     ("tinyint", "smallint"),
     ("tinyint", "int"),

@@ -12,6 +12,8 @@ from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
 from tidelake.runtime.gold_tables import up_to
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 
 @pytest.fixture(scope="module")
 def table(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Table:

@@ -18,6 +18,8 @@ from tidelake.silver.fates import decide, to_silver
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.summary import summarize
 
+pytestmark = pytest.mark.usefixtures("interpreted")
+
 _BUILDERS: dict[Any, tuple[str, ...]] = {
     stages: ("_evaluated", "_reasons", "_output", "compile_rules", "decoding"),
     dedup.Comparison: ("__init__",),
