@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.crashes import after_merges, before_silver_closes
-from tests.recovery.failpoints import armed, die
+from tests.recovery.failpoints import DiedError, armed, die
 from tests.running import click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, reference_gold, world
 from tidelake.delta.tables import HOPS, Hop, Lake
@@ -175,6 +175,17 @@ def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
     # Three broken lines and three conflicts, less the first file, which has none.
     assert len(read(broken.lake, "silver.clickstream__quarantine", "payload")) == 5
     assert broken.run() == []
+
+
+def test_the_first_batch_after_a_repair_may_be_cut_off(broken: World) -> None:
+    for hop in HOPS:
+        repair(broken.context, hop)
+    broken.land("part 2.jsonl", _lines(2))
+    for hop in HOPS:
+        with armed(f"{hop}/batch/after", die), pytest.raises((DiedError, TidelakeError)):
+            broken.run(hops=[hop])
+        broken.run(hops=[hop])
+    _assert_whole(broken, [line for part in range(3) for line in _lines(part)])
 
 
 (_TOTALS,) = reference_gold("product_totals")

@@ -14,7 +14,7 @@ from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
-from tidelake.runtime.checkpoints import open_generation, prepare, unreadable
+from tidelake.runtime.checkpoints import complete_prepared, open_generation, prepare, unreadable
 from tidelake.runtime.landed_files import (
     batch_paths,
     check_landing,
@@ -155,6 +155,23 @@ def test_an_interrupted_repair_leaves_a_checkpoint_that_is_refused_or_counts_for
     assert "metadata" in unreadable(checkpoints / "g2", 3)
     prepare(checkpoints / "g2", 3, ["{}"])
     assert unreadable(checkpoints / "g2", 3) == ""
+
+
+def test_an_open_batch_gives_the_prepared_one_before_it_its_partitions(place: Folder) -> None:
+    checkpoint = place / "g1"
+    prepare(checkpoint, 3, ['{"offset": 1}'])
+    prepared = (checkpoint / "offsets" / "3").read_text(encoding="utf-8")
+    complete_prepared(checkpoint)
+    assert (checkpoint / "offsets" / "3").read_text(encoding="utf-8") == prepared
+
+    settings = {"spark.sql.shuffle.partitions": "7", "spark.sql.streaming.other": "x"}
+    planned = "\n".join(["v1", json.dumps({"conf": settings}), '{"offset": 2}'])
+    (checkpoint / "offsets" / "4").write_text(planned, encoding="utf-8")
+    complete_prepared(checkpoint)
+    done = (checkpoint / "offsets" / "3").read_text(encoding="utf-8").splitlines()
+    assert json.loads(done[1])["conf"] == {"spark.sql.shuffle.partitions": "7"}
+    assert [done[0], *done[2:]] == ["v1", '{"offset": 1}']
+    assert (checkpoint / "offsets" / "4").read_text(encoding="utf-8") == planned
 
 
 def test_a_checkpoint_without_a_batch_is_left_to_the_query(place: Folder) -> None:

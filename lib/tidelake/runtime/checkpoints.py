@@ -35,11 +35,12 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError
-from tidelake.folders import Folder, remove_tree
+from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.typed import runnable
 
 _VERSION, _NO_DATA = "v1", "-"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 # Lines of the offset log before the first source: version and metadata.
 _FIRST_INPUT = 2
 # A position at which no batch ends.
@@ -381,6 +382,25 @@ def prepare(
         file = folder / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text("\n".join(lines), encoding="utf-8")
+
+
+def complete_prepared(checkpoint: Folder) -> None:
+    """Make a checkpoint of :func:`prepare` readable whose first batch was planned, but not closed.
+
+    Spark compares the shuffle partitions of an open batch with those of the batch before, and fails
+    if that has none. A prepared batch gets them only here, since the query that continues decides
+    how many it uses. Does nothing to any other checkpoint.
+    """
+    opened = newest_logged(checkpoint / "offsets")
+    if opened <= max(newest_logged(checkpoint / "commits"), 0):
+        return
+    files = [checkpoint / "offsets" / str(batch) for batch in (opened - 1, opened)]
+    before, lines = [file.read_text(encoding="utf-8").splitlines() for file in files]
+    state, planned = json.loads(before[1]), json.loads(lines[1])
+    partitions = planned.get("conf", {}).get(_PARTITIONS)
+    if partitions and not state.get("conf"):
+        state["conf"] = {_PARTITIONS: partitions}
+        write_whole(files[0], "\n".join([before[0], json.dumps(state), *before[_FIRST_INPUT:]]))
 
 
 def delta_offset(table_id: str, position: Position) -> str:

@@ -36,7 +36,13 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.instants import from_json
-from tidelake.runtime.checkpoints import CheckpointGuard, Fence, open_generation, ordered_inputs
+from tidelake.runtime.checkpoints import (
+    CheckpointGuard,
+    Fence,
+    complete_prepared,
+    open_generation,
+    ordered_inputs,
+)
 from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
@@ -204,6 +210,7 @@ class HopQuery(ABC):
             build = partial(_rebuild_hop, type(self), self.fence, description(self.run), current())
             on_batch = partial(run_in_worker, build, tidelake.__version__)
             self._closings = Closings(self.hop, self.closing[-1], self.run.progress)
+        complete_prepared(self.checkpoint)
         # Query names are unique in a session, and a backfill may run along with the live hop.
         suffix = "-backfill" if self.run.replays else ""
         writer = (
