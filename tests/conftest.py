@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 import sys
 import time
@@ -50,8 +49,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     settings = environment.spark | {"spark.databricks.delta.snapshotPartitions": "1"}
     environment = environment.model_copy(update={"spark": settings})
     session = build_session(environment, reads=["s3://tests/of-the-store"])
-    # Each hop collects garbage after its batches; what the imports left is never any.
-    gc.freeze()
     try:
         yield session
     finally:
