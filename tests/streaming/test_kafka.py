@@ -61,7 +61,7 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
         lines = clicks.run()
     assert [line.split(":")[0] for line in lines if "batch" not in line] == [
         "bronze  waits",
-        "bronze  goes on",
+        "bronze  resumed",
     ]
     # The broker's own client says what the topic holds.
     held = kafka.records(topic)
