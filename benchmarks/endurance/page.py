@@ -53,7 +53,7 @@ def written(report: Path, docs: Path) -> Path:
     parts = [_HEAD, _story(found), *_table(found), ""]
     for name, plot, text in _plots(found):
         (pictures / f"{name}.svg").write_text(plots.drawn(plot), encoding="utf-8")
-        parts += [f"![{plot['title']}](endurance/{name}.svg)", "", text, ""]
+        parts += [f"![{plot['title']}](endurance/{name}.svg)", "", *([text, ""] if text else [])]
     parts += ["[All figures](endurance/endurance.json)", ""]
     page = docs / "endurance.md"
     page.write_text("\n".join(parts).rstrip() + "\n", encoding="utf-8")
@@ -84,13 +84,10 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     lives = found["lives"]
     killed = [life for life in lives if life["how"] == "killed"]
     again = [
-        max(
-            life["first_commit"][f"{one}"]
-            for one in life["first_commit"]
-            if one.startswith("gold.")
-        )
+        max(golds)
         for before, life in pairwise(lives)
-        if before["how"] == "killed" and life["first_commit"]
+        if before["how"] == "killed"
+        and (golds := [at for one, at in life["first_commit"].items() if one.startswith("gold.")])
     ]
     planned = sum(len(life["planned"]) for life in killed)
     committed = sum(len(life["committed"]) for life in killed)
@@ -99,6 +96,7 @@ def _table(found: Mapping[str, Any]) -> list[str]:
     batches = found["batches"]
     rows = {
         "minutes": f"{found['setting']['minutes']:g}",
+        "minutes until all of it was in gold": f"{_length(found):.0f}",
         "records sent": f"{found['sent']:,}",
         "kills": f"{len(killed)}",
         "seconds from a start after a kill to gold's first commit": _range(again),
@@ -112,12 +110,13 @@ def _table(found: Mapping[str, Any]) -> list[str]:
         ),
         "compactions": f"{sum(each)} in {sum(map(bool, each))} tables",
         "files deleted by `maintain`": f"{deleted:,}",
+        "records that the topic forgot meanwhile": f"{found['forgotten']:,}",
         **_checks(found),
         "memory of the run, first and last twelfth, MB": _edges(found, _memory(found)),
         "heap after collections, first and last twelfth, MB": _edges(found, _heap(found)),
         "data files, first and last twelfth": _edges(found, _files(found, 0)),
         "log files, first and last twelfth": _edges(found, _files(found, 1)),
-        "checkpoints, first and last twelfth, MB": _edges(found, _checkpoints(found)),
+        "checkpoints, first and last twelfth, kB": _edges(found, _checkpoints(found)),
     }
     if found["problems"]:
         rows["**problems**"] = "; ".join(found["problems"])
@@ -200,7 +199,7 @@ def _plots(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
         ),
         (
             "checkpoints",
-            lines("Checkpoints of the hops", {"MB": _checkpoints(found)}, x=x, y="MB"),
+            lines("Checkpoints of the hops, in kB", {"kB": _checkpoints(found)}, x=x, y="kB"),
             "",
         ),
     ]
@@ -209,6 +208,11 @@ def _plots(found: Mapping[str, Any]) -> list[tuple[str, dict[str, Any], str]]:
 
 def _minutes(found: Mapping[str, Any], at: float) -> float:
     return float(round((at - found["began"]) / _MINUTE, 2))
+
+
+def _length(found: Mapping[str, Any]) -> float:
+    """Give the minutes of the run, with what it took to catch up at its end."""
+    return _minutes(found, found["samples"][-1]["at"])
 
 
 def _last(found: Mapping[str, Any], table: str) -> int:
@@ -236,12 +240,12 @@ def _files(found: Mapping[str, Any], kind: int) -> list[tuple[float, float]]:
 
 
 def _checkpoints(found: Mapping[str, Any]) -> list[tuple[float, float]]:
-    return [(_minutes(found, one["at"]), one["checkpoints"] / 1e6) for one in found["samples"]]
+    return [(_minutes(found, one["at"]), one["checkpoints"] / 1e3) for one in found["samples"]]
 
 
 def _seconds(found: Mapping[str, Any]) -> dict[str, list[tuple[float, float]]]:
     """Sum up the batches of each hop: medians of equal parts of the run."""
-    part = found["setting"]["minutes"] / _PARTS
+    part = _length(found) / _PARTS
     grouped: dict[str, dict[int, list[float]]] = {hop: defaultdict(list) for hop in _HOPS}
     for hop, at, seconds, _ in found["progress"]:
         if at >= found["began"] and hop in grouped:
@@ -262,7 +266,7 @@ def _most(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def _edges(found: Mapping[str, Any], points: Sequence[tuple[float, float]]) -> str:
     end = max(minute for minute, _ in points)
-    edge = found["setting"]["minutes"] * _EDGE
+    edge = _length(found) * _EDGE
     first = [value for minute, value in points if minute <= edge]
     last = [value for minute, value in points if minute >= end - edge]
     return " → ".join(

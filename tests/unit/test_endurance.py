@@ -162,6 +162,7 @@ def _report(**more: Any) -> dict[str, Any]:
         "at": "2026-01-05T10:00:00",
         "began": 0,
         "sent": 120_000,
+        "forgotten": 90_000,
         "marks": [{"minutes": 5.1, "mark": "field", "what": "the events have a new field"}],
         "lives": [
             life | {"first_commit": first},
@@ -195,6 +196,7 @@ def test_the_page_shows_the_table_and_plots_of_a_report(tmp_path: Path) -> None:
         "| batches that a kill interrupted, each tried again | 1, 0 of them committed already |",
         "| compactions | 2 in 1 tables |",
         "| files deleted by `maintain` | 4 |",
+        "| records that the topic forgot meanwhile | 90,000 |",
         "| lost | **0** |",
         "| verify | equal |",
         "| memory of the run, first and last twelfth, MB | 999 → 999 |",
