@@ -32,7 +32,9 @@ _BUILDERS: dict[Any, tuple[str, ...]] = {
 
 
 def _batch(spark: SparkSession, plan: SilverPlan) -> list[str]:
-    judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
+    classified = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
+    # What follows reads stored rows, as in a batch; otherwise it is planned for a minute.
+    judged = spark.createDataFrame([], classified.schema)
     allowed = plan.pipeline.watermark.allowed_lateness
     new = dedup.undecided_rows(judged, plan.comparison)
     repeats = dedup.Repeats(dedup.rank_arrivals(new, plan.comparison), 0)
