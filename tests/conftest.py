@@ -53,8 +53,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
-        # Hypothesis, if it comes only for the summary, looks for what refers to a generator.
-        gc.unfreeze()
 
 
 @pytest.fixture(scope="module")
