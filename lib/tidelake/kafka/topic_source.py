@@ -199,10 +199,14 @@ def recreated_text(name: str) -> str:
 def failure(bootstrap: str, message: str | None) -> SourceError:
     """Describe a failed request by the message of Kafka's client, which a timeout may lack."""
     why = (message or f"not within {_ADMIN_SECONDS} s").splitlines()[0]
-    what, remedy = "does not answer", "Check it"
     if "Authorization" in why or "Authentication" in why:
-        what, remedy = "refuses access", "Check the options and the rights of the client"
-    return SourceError(f"the Kafka broker at {bootstrap} {what}: {why}. {remedy}, then run again.")
+        return SourceError(
+            f"the Kafka broker at {bootstrap} refuses access: {why}. Check the options and the "
+            "rights of the client, then run again."
+        )
+    return SourceError(
+        f"the Kafka broker at {bootstrap} does not answer: {why}. Check it, then run again."
+    )
 
 
 @contextmanager
