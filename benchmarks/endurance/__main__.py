@@ -45,7 +45,7 @@ from benchmarks.endurance.samples import (
 from benchmarks.endurance.stream import PARTITIONS, SHARES, Stream
 from benchmarks.measuring import end_in_order, machine, say
 from benchmarks.runner import HERE
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import Entry, last_commit, note_of
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.kafka.broker import down, up
 from tidelake.ledger.query import ask
@@ -330,39 +330,27 @@ def _change(file: Path, changes: dict[str, Any]) -> None:
 
 def _batches(table: Table) -> int:
     """Count the batches that a table's log holds, before and after a rebuild."""
-    return sum(map(_is_batch, _log(table)))
+    return sum(map(_is_batch, table.entries()))
 
 
-def _is_batch(file: Path) -> bool:
-    note = _info(file).get("userMetadata") or "{}"
-    return int(json.loads(note).get("tidelake", {}).get("batch", -1)) >= 0
+def _is_batch(entry: Entry) -> bool:
+    note = note_of(entry)
+    return note is not None and int(note["batch"]) >= 0
 
 
 def _operations(table: Table) -> dict[str, int]:
     """Count the commits of a table by operation."""
-    return dict(Counter(str(_info(file).get("operation")) for file in _log(table)))
-
-
-def _log(table: Table) -> list[Path]:
-    return sorted((Path(str(table.path)) / "_delta_log").glob("*[0-9].json"))
-
-
-def _info(file: Path) -> dict[str, Any]:
-    for line in file.read_text(encoding="utf-8").splitlines():
-        if '"commitInfo"' in line:
-            return dict(json.loads(line)["commitInfo"])
-    return {}
+    return dict(Counter(entry.info.operation for entry in table.entries()))
 
 
 def _first_commits(tables: list[Table], life: Life) -> dict[str, float]:
     """Find the seconds from a start to each table's first batch before the process ended."""
     found = {}
     for table in tables:
-        times = {file: file.stat().st_mtime for file in _log(table)}
-        ours = (file for file, at in times.items() if life.started < at < (life.ended or at + 1))
-        first = next(filter(_is_batch, ours), None)
-        if first is not None:
-            found[table.name] = round(times[first] - life.started, 1)
+        times = [one.info.written_at.timestamp() for one in table.entries() if _is_batch(one)]
+        ours = [at for at in times if life.started < at < (life.ended or at + 1)]
+        if ours:
+            found[table.name] = round(min(ours) - life.started, 1)
     return found
 
 

@@ -17,6 +17,7 @@ from tests.recovery.processes import Started, started
 from benchmarks.measuring import say
 from tidelake.delta.log import batch_reached
 from tidelake.delta.tables import HOPS, Hop, Lake
+from tidelake.runtime.checkpoints import newest_logged
 
 NAME = "clickstream"
 _STOP_SECONDS, _COMMAND_SECONDS = 300, 3600
@@ -162,7 +163,7 @@ class Driver:
         if not folders:
             return None
         newest = max(folders, key=lambda folder: folder.stat().st_mtime)
-        planned, done = _newest(newest), _newest(newest.parent / "commits")
+        planned, done = newest_logged(newest), newest_logged(newest.parent / "commits")
         return planned if planned > done else None
 
     def _reached(self, hop: Hop) -> int:
@@ -181,12 +182,3 @@ def printed_json(output: str) -> Any:
                 except ValueError:
                     continue
     raise SystemExit(f"no JSON was printed:\n{output[-_SHOWN:]}")
-
-
-def _newest(folder: Path) -> int:
-    numbers = (
-        [int(file.name) for file in folder.iterdir() if file.name.isdigit()]
-        if folder.is_dir()
-        else []
-    )
-    return max(numbers, default=-1)

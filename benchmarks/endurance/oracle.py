@@ -37,7 +37,7 @@ _EVENTS = (
 def judge(
     root: Path, sent: Path, name: str, golds: list[Mapping[str, Any]], promoted: int
 ) -> dict[str, Any]:
-    """Hold every table against what was sent.
+    """Compare every table with what was sent.
 
     Args:
         root: The tables.

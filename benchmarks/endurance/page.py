@@ -24,7 +24,7 @@ _DOCS = HERE.parent / "docs"
 _HOPS = ("bronze", "silver", "gold")
 _MINUTE = 60.0
 # Memory of a life counts from here: before, the JVM starts.
-_WARM_SECONDS = 60.0
+_WARM_SECONDS = 15.0
 # The part of the run at its beginning and end over which figures are medians.
 _EDGE = 1 / 12
 # Points of a line over which batches are summed up.
@@ -224,7 +224,7 @@ def _memory(found: Mapping[str, Any]) -> list[tuple[float, float]]:
     return [
         (_minutes(found, one["at"]), one["java"] + one["python"])
         for one in found["samples"]
-        if one["java"] and one["at"] - max(s for s in starts if s <= one["at"]) > _WARM_SECONDS / 4
+        if one["java"] and one["at"] - max(s for s in starts if s <= one["at"]) > _WARM_SECONDS
     ]
 
 
