@@ -127,7 +127,7 @@ def fill(run: Run, landing: Path, minutes: Minutes, first: int, last: int) -> No
             )
             version += 1
             made[number] = version
-            if hop != "gold" and is_due(number):
+            if hop != "gold" and is_due(number, hop):
                 compact(run.spark, tables[hop])
                 version = newest_version(tables[hop])
         assert version == newest_version(tables[hop])

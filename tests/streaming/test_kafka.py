@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.brokers import Kafka, following, until_decided
@@ -27,7 +27,7 @@ from tidelake.ops.status import read_status
 from tidelake.replay.repairing import repair
 from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
-from tidelake.runtime.hop import HopQuery
+from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.progress import LimitChangedError
 
 _BRONZE: tuple[Hop, ...] = ("bronze",)
@@ -179,6 +179,28 @@ def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     held = [row[0] for row in kafka.records(topic)]
     assert [row[0] for row in read(clicks.lake, "bronze.clicks", "record_id")] == held
     assert read_ledger(clicks.lake, clicks.pipeline).balanced
+
+
+def test_what_arrives_during_a_batch_waits_until_silver_has_decided_that_batch(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = kafka.topic()
+    kafka.send(topic, _clicks(0, 5))
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    bronze, silver = clicks.lake.bronze("clicks"), clicks.lake.silver("clicks")
+    undecided: list[int] = []
+    real = BronzeHop.write
+
+    def write(hop: BronzeHop, rows: DataFrame, batch: int, heads: Heads) -> None:
+        added = [sum(commit.added_rows for commit in commits(one)) for one in (bronze, silver)]
+        undecided.append(added[0] - added[1])
+        real(hop, rows, batch, heads)
+        if batch < 3:
+            kafka.send(topic, _clicks(5 * (batch + 1), 5))
+
+    monkeypatch.setattr(BronzeHop, "write", write)
+    until_decided(clicks, 20, [])
+    assert undecided == [0, 0, 0, 0]
 
 
 @pytest.mark.long

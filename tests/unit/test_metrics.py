@@ -119,6 +119,21 @@ def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: BatchJoin
     assert second.input_rows_per_second == 1.0
 
 
+def test_the_time_that_a_batch_waits_for_later_hops_is_not_its_own(joining: BatchJoiner) -> None:
+    first, second = take(
+        joining,
+        closed("silver", 0, 10, 12.8),
+        lambda joining: joining.gave_way("silver", 0, 2.0),
+        trigger("silver", 0, 10),
+        closed("silver", 1, 10, 24.8),
+        trigger("silver", 1, 20),
+    )
+    assert (first.seconds, first.ended_at, first.processed_rows_per_second) == (3.0, at(13), 10 / 3)
+    less = {"addBatch": 2000, "triggerExecution": 3000}
+    assert first.phases == PHASES | less | {"turn": 2000}
+    assert (second.seconds, second.phases) == (5.0, PHASES)
+
+
 def test_a_batch_that_an_earlier_run_wrote_is_not_counted_again(joining: BatchJoiner) -> None:
     assert take(joining, started("silver", "g1", None), trigger("silver", 0, 10)) == []
 

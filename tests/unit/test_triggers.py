@@ -31,8 +31,12 @@ def test_continuous_starts_each_batch_after_the_last() -> None:
     ],
 )
 def test_an_interval_goes_to_spark_as_it_is_and_bounds_a_batch(text: str, seconds: float) -> None:
-    options = {"processingTime": text}
-    assert parse_trigger(text) == Trigger(ends=False, options=options, seconds=seconds)
+    assert parse_trigger(text) == Trigger(
+        ends=False,
+        options={"processingTime": text},
+        seconds=seconds,
+        has_interval=text != "0 seconds",
+    )
 
 
 @pytest.mark.parametrize(

@@ -104,9 +104,13 @@ def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractConte
     return with_settings(spark, {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS})
 
 
-def is_due(batch: int) -> bool:
-    """Return whether tables are compacted after a batch."""
-    return (batch + 1) % tuning.COMPACTION_BATCHES == 0
+def is_due(batch: int, hop: str = "") -> bool:
+    """Return whether tables are compacted after a batch, silver's half an interval after bronze's.
+
+    Hops that take turns reach the same batch at the same time.
+    """
+    since = batch + (tuning.COMPACTION_BATCHES // 2 if hop == "silver" else 0)
+    return (since + 1) % tuning.COMPACTION_BATCHES == 0
 
 
 def compact(spark: SparkSession, table: Table) -> None:

@@ -48,8 +48,10 @@ _NEWEST = 20
 _POLL_SECONDS = 1.0
 # How long the end of a run waits for Spark's last reports, and for the sinks.
 _LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
-# How long Spark may take to report the trigger of a committed batch.
-_OVERDUE = timedelta(seconds=10)
+# How long Spark may take to report the trigger of a committed batch, which may wait for later hops.
+_OVERDUE = timedelta(seconds=20)
+# Spark's phases of a trigger that contain all of foreachBatch.
+_WITH_THE_BATCH = ("addBatch", "triggerExecution")
 # Batches that are kept for alerts: an hour of batches of a second.
 _RECENT = 3_600
 # Generation and limit of a hop whose start was not reported.
@@ -84,6 +86,12 @@ class TriggerProgress:
     def seconds(self) -> float:
         """Duration of the whole trigger: planning, the batch, and both checkpoint writes."""
         return self.phases.get("triggerExecution", 0) / 1000
+
+    def without(self, seconds: float) -> TriggerProgress:
+        """Return the trigger without the time that its batch waited for later hops."""
+        waited = round(1000 * seconds)
+        less = {name: self.phases.get(name, 0) - waited for name in _WITH_THE_BATCH}
+        return replace(self, phases={**self.phases, **less, "turn": waited})
 
 
 class TriggerListener(listener.StreamingQueryListener):
@@ -135,6 +143,8 @@ class BatchJoiner:
         self._interval = interval
         self._backlogs = BacklogReader(lake, pipeline)
         self._open: dict[tuple[Hop, int], Closed] = {}
+        # The last batch of each hop that waited for later hops, and how many seconds.
+        self._waited: dict[Hop, tuple[int, float]] = {}
         self._reported: dict[Hop, TriggerProgress] = {}
         # The generation, and the limit of a batch.
         self._started: dict[Hop, tuple[str, int | None]] = {}
@@ -164,12 +174,20 @@ class BatchJoiner:
         self._open[batch.hop, batch.batch] = batch
         yield from self._joined(batch.hop)
 
+    def gave_way(self, hop: Hop, batch: int, seconds: float) -> Iterable[Measured]:
+        """A batch waited for later hops, after it was committed to the tables."""
+        self._waited[hop] = batch, seconds
+        return ()
+
     def triggered(self, trigger: TriggerProgress) -> Iterator[Measured]:
         """Spark reported a trigger, of any query."""
         for hop in HOPS:
             if trigger.query == f"{self._pipeline.name}-{hop}":
                 # With Spark Connect the trigger's progress may arrive before the batch's report.
-                self._reported[hop] = trigger
+                batch, seconds = self._waited.get(hop, (-1, 0.0))
+                self._reported[hop] = (
+                    trigger.without(seconds) if batch == trigger.batch else trigger
+                )
                 yield from self._joined(hop)
 
     def _joined(self, hop: Hop) -> Iterator[Measured]:
@@ -316,6 +334,10 @@ class RunObserver(Observer):
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Record a committed batch."""
         self.hear(self._joining.closed, Closed(hop, batch, rows, seconds, now()))
+
+    def gave_way(self, hop: Hop, batch: int, seconds: float) -> None:
+        """Record how long a batch waited for later hops."""
+        self.hear(self._joining.gave_way, hop, batch, seconds)
 
     def ends(self, hop: Hop) -> None:
         """Forward the end of a hop, which has no metrics."""

@@ -101,6 +101,8 @@ class HopQuery(ABC):
     unit: ClassVar[str] = "bytes"
     # Adapts the limit in a continuous run, so that batches fit into the interval.
     pace: Pace | None = None
+    # Called after each batch, with whether it was light; the next batch waits until it returns.
+    give_way: Callable[[bool], None] | None = None
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Open the current generation and, if it ``creates``, missing tables.
@@ -227,20 +229,27 @@ class HopQuery(ABC):
         return self._query
 
     def take(self, rows: DataFrame, batch: int) -> None:
-        """Write one micro-batch, compact the tables if due, and adapt the limit."""
+        """Write one micro-batch, compact the tables if due, adapt the limit, and give way."""
         began = time.monotonic()
         heads = [last_commit(table) for table in self.closing]
         self.write(rows, batch, heads)
-        if is_due(batch):
+        if is_due(batch, self.hop):
             for table in self.compacted(rows.sparkSession):
                 compact(rows.sparkSession, table)
-        if self.pace is None or (taken := self.taken(heads[0], batch)) is None:
-            return
-        ended = time.monotonic()
-        changed = self.pace.closed(Load(taken[0], ended - began, taken[1], ended))
-        if changed and self._query is not None:
-            self.run.progress.say(f"{self.hop:<7} {changed}")
-            self._stop_after_batch(self._query)
+        is_light = False
+        if self.pace is not None and (taken := self.taken(heads[0], batch)) is not None:
+            ended = time.monotonic()
+            load = Load(taken[0], ended - began, taken[1], ended)
+            is_light, changed = load.is_light, self.pace.closed(load)
+            if changed and self._query is not None:
+                self.run.progress.say(f"{self.hop:<7} {changed}")
+                self._stop_after_batch(self._query)
+                return
+        if self.give_way is not None:
+            closed_at = time.monotonic()
+            self.give_way(is_light)
+            waited = time.monotonic() - closed_at
+            self.run.progress.observer.gave_way(self.hop, batch, waited)
 
     def _stop_after_batch(self, query: StreamingQuery) -> None:
         """Stop a query after its open batch; Spark cannot change the limit of a running query.

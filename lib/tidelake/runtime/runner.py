@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
@@ -33,6 +34,8 @@ from tidelake.spark.internals import clone_of
 _COPY_SECONDS = 600
 # How often it closes epochs; shorter, since analysts wait for them.
 _EPOCH_SECONDS = 5
+# How long a hop of it waits for the later ones: one may compact its tables, or start anew.
+_LONGEST_TURN_SECONDS = 10
 # How often it replaces the views of the last epoch: a statement per table.
 _VIEWS_SECONDS = 60
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
@@ -148,21 +151,66 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
     run.progress.observer.ends(hop)
 
 
+class Turns:
+    """Lets the hops of a continuous run without an interval take turns while batches are light.
+
+    Side by side, hops with small batches compete for the cores, and a row waits in front of each
+    hop for the batch that is under way there. In turns a batch goes through all hops at once, with
+    most of the machine to itself, and what arrives meanwhile is the next batch.
+    """
+
+    def __init__(self, run: Run, hops: Sequence[Hop]) -> None:
+        """Take the hops of the run, in the order of the flow."""
+        self._run, self._hops = run, hops
+        self._changed = threading.Condition()
+        self._is_over = False
+
+    def give_way(self, hop: Hop, is_light: bool) -> None:
+        """Report that a hop has closed a batch; wait until later hops have taken in its rows.
+
+        Side by side the hops use more of the machine, which a batch that is not light needs.
+        """
+        later = self._hops[self._hops.index(hop) + 1 :]
+        with self._changed:
+            self._changed.notify_all()
+            if is_light:
+                self._changed.wait_for(
+                    lambda: self._is_over or all(self._has_consumed(one) for one in later),
+                    _LONGEST_TURN_SECONDS,
+                )
+
+    def end(self) -> None:
+        """Let no hop wait any longer."""
+        with self._changed:
+            self._is_over = True
+            self._changed.notify_all()
+
+    def _has_consumed(self, hop: Hop) -> bool:
+        lake, pipeline = self._run.lake, self._run.pipeline
+        # Others write the requeue, and the silver tables of other pipelines.
+        own = (lake.bronze(pipeline.name), lake.silver(pipeline.name))
+        inputs = lake.hop_inputs(pipeline, hop).items()
+        return have_consumed(
+            lake.closing_tables(pipeline, hop), {key: one for key, one in inputs if one in own}
+        )
+
+
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes: bool) -> None:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
     copied_at = closed_at = shown_at = time.monotonic()
     publishing = _publishing(run) if publishes and "gold" in hops else None
+    turns = None if trigger.has_interval else Turns(run, hops)
     try:
         for hop in hops:
-            started[hop] = _start_hop(run, hop, trigger)
+            started[hop] = _start_hop(run, hop, trigger, turns)
         while True:
             for hop, (query, streaming) in started.items():
                 try:
                     with run.progress.blaming(hop):
                         query.check(streaming)
                 except (InputGrewError, LimitChangedError):
-                    started[hop] = _start_hop(run, hop, trigger, query.pace)
+                    started[hop] = _start_hop(run, hop, trigger, turns, query.pace)
             if time.monotonic() - copied_at > _COPY_SECONDS:
                 _copy_books(run, hops)
                 copied_at = time.monotonic()
@@ -175,6 +223,8 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
                 shown_at = closed_at if shows else shown_at
             time.sleep(0.1)
     finally:
+        if turns is not None:
+            turns.end()
         for _, streaming in started.values():
             streaming.stop()
         if publishing is not None:
@@ -187,7 +237,7 @@ def _publishing(run: Run) -> Publishing:
 
 
 def _start_hop(
-    run: Run, hop: Hop, trigger: Trigger, pace: Pace | None = None
+    run: Run, hop: Hop, trigger: Trigger, turns: Turns | None, pace: Pace | None = None
 ) -> tuple[HopQuery, StreamingQuery]:
     """Start a hop of a continuous run; ``pace`` keeps the measurements of its last query."""
     with run.progress.blaming(hop):
@@ -195,6 +245,8 @@ def _start_hop(
         query.fill_new_tables()
         if trigger.seconds is not None:
             query.pace = pace or Pace(trigger.seconds, query.most, query.unit)
+        if turns is not None:
+            query.give_way = partial(turns.give_way, hop)
         return query, _start_query(query, trigger)
 
 

@@ -31,12 +31,13 @@ class Trigger:
     """When micro-batches start, as ``options`` of Spark's ``trigger``.
 
     With one that ``ends``, a run ends when its source is exhausted. A batch may take so many
-    ``seconds``; None for no limit.
+    ``seconds``; None for no limit. Without ``has_interval`` the next batch starts at once.
     """
 
     ends: bool
     options: dict[str, Any]
     seconds: float | None = None
+    has_interval: bool = False
 
 
 def parse_trigger(text: str) -> Trigger:
@@ -49,10 +50,17 @@ def parse_trigger(text: str) -> Trigger:
             f"{text!r} is not a trigger: write available-now, continuous or an interval like "
             "'10 seconds'."
         )
-    seconds = parse_duration(interval).total_seconds() or _LONGEST_SECONDS
-    return Trigger(ends=False, options={"processingTime": interval}, seconds=seconds)
+    seconds = parse_duration(interval).total_seconds()
+    return Trigger(
+        ends=False,
+        options={"processingTime": interval},
+        seconds=seconds or _LONGEST_SECONDS,
+        has_interval=bool(seconds),
+    )
 
 
+# A batch that takes longer is mostly work on rows; a shorter one is mostly planning and commits.
+_LIGHT_SECONDS = 3.0
 # Consecutive batches that must agree before the limit changes: a single slow batch may be due to a
 # compaction or other load on the machine.
 PATIENCE = 3
@@ -91,6 +99,11 @@ class Load:
     seconds: float
     waiting: int
     ended: float
+
+    @property
+    def is_light(self) -> bool:
+        """Whether the hop keeps up, and its time does not depend on the rows of a batch."""
+        return self.waiting <= self.size and self.seconds <= _LIGHT_SECONDS
 
 
 @dataclass
