@@ -1,6 +1,6 @@
 """P8: how long an event takes from a Kafka producer to gold, at 1,000 events a second.
 
-Broker, producer and `tidelake run`, with its three hops in parallel, share one machine. An event's
+Broker, producer and `tidelake run`, with its three hops, share one machine. An event's
 time starts just before the producer takes it, and ends when the commit that covers it is in the
 log of the last of two gold tables. It is read from the tables' logs and file times afterwards, so
 that nothing polls during the run. The first minutes warm the JVM and do not count.

@@ -74,7 +74,7 @@ def _class_of(letter: str | None) -> str:
     return "" if letter is None else rf"\x{ord(letter):02x}"
 
 
-def layout_of(dialect: Dialect, columns: Sequence[str]) -> bytes:
+def record_layout(dialect: Dialect, columns: Sequence[str]) -> bytes:
     """Return what is needed to read a record again, as canonical JSON."""
     layout = {**asdict(dialect), "columns": list(columns)}
     return json.dumps(layout, ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode()

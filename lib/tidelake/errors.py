@@ -7,7 +7,7 @@ TidelakeError                    1  any other failure with a message for the use
 │   ├── TransformError              a transform function cannot be used
 │   ├── NotBuiltError               a documented feature that this version does not implement
 │   └── SourceError                 the source is missing, empty or unreadable
-├── RefusedError                 3  a check failed; no table was changed
+├── RefusedError                 3  a check failed; no table was changed, unless it says so
 │   ├── SourceChangedError          a file changed during or after its read
 │   ├── LostError                   unread records of a topic are gone
 │   ├── GenerationError             table and checkpoint do not match
@@ -100,7 +100,7 @@ class SourceError(UsageError):
 
 
 class RefusedError(TidelakeError):
-    """A check failed; no table was changed."""
+    """A check failed; no table was changed, unless the message lists completed steps."""
 
     exit_code = 3
 

@@ -21,7 +21,7 @@ from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import UsageError, imported
-from tidelake.object_store import client, filesystem_options, refuse_unreachable
+from tidelake.object_store import client, filesystem_options, refuse_unreachable_bucket
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -180,7 +180,7 @@ def list_folder(folder: Folder) -> list[Listed]:
     ]
 
 
-def matching(folder: Folder, pattern: str) -> list[Folder]:
+def list_matching(folder: Folder, pattern: str) -> list[Folder]:
     """List the paths below a folder that match a pattern, sorted by name."""
     return sorted(folder.glob(pattern), key=str)
 
@@ -307,7 +307,7 @@ def for_each(work: Callable[[str], _T], paths: Sequence[str]) -> list[_T]:
         return list(pool.map(work, paths))
 
 
-def states_of(paths: Sequence[str]) -> list[tuple[int, int]]:
+def file_states(paths: Sequence[str]) -> list[tuple[int, int]]:
     """Return the size in bytes and the modification time in milliseconds of each file."""
     return for_each(file_state, paths)
 
@@ -341,7 +341,7 @@ def refuse_unusable(root: Folder) -> None:
     """
     if is_stored(root):
         bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
-        refuse_unreachable(bucket, f"{prefix}/", what=f"the root {root}")
+        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the root {root}")
         return
     for place in (root, *root.parents):
         try:

@@ -117,14 +117,14 @@ def client() -> Any:
     return _client(connect_timeout=5, read_timeout=30)
 
 
-def refuse_unreachable(bucket: str, prefix: str, *, what: str) -> None:
+def refuse_unreachable_bucket(bucket: str, prefix: str, *, what: str) -> None:
     """Check in one request, without a retry, that a prefix can be listed; errors name ``what``.
 
     Raises:
         UsageError: There is no such bucket.
         MachineError: The store does not answer, or refuses access.
     """
-    with named(what):
+    with translating_errors(what):
         once = {"max_attempts": 1, "mode": "standard"}
         found = _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries=once)
         found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
@@ -147,7 +147,7 @@ def store_error(error: BaseException, what: str) -> TidelakeError | None:
 
 
 @contextmanager
-def named(what: str) -> Iterator[None]:
+def translating_errors(what: str) -> Iterator[None]:
     """Translate a store's errors raised in the block; ``what`` names the operation."""
     try:
         yield

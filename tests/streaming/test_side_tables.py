@@ -22,6 +22,7 @@ from tidelake.cli.exits import run_command
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
+from tidelake.replay.verify import verify
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
@@ -307,3 +308,5 @@ def test_a_late_row_is_applied_although_its_id_came_again_as_another_event(
     again = assert_fates(played.lake)
     assert Counter(fate.verdict for fate in again.fates.values()) == {"silver": 6}
     assert_books(played.lake, played.pipeline, again)
+    told = verify(played.context).to_json()
+    assert (told["equal"], told["repeated_ids"]) == (True, {"count": 1, "first": ["e30"]})

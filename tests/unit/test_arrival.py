@@ -7,7 +7,7 @@ from pathlib import Path
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.runtime.bronze_hop import in_order
+from tidelake.runtime.bronze_hop import in_order_of_arrival
 from tidelake.runtime.landed_files import LandedFile
 
 
@@ -21,7 +21,7 @@ def test_older_files_come_first_whatever_their_size(spark: SparkSession, tmp_pat
     rows = [(f"{uris[name]}:{n}", uris[name]) for name in by_size for n in range(sizes[name])]
     records = spark.createDataFrame(rows, "record_id string, source string")
 
-    placed = in_order(records, files, offered, 2)
+    placed = in_order_of_arrival(records, files, offered, 2)
 
     assert placed.columns == records.columns
     found = placed.select("source", F.spark_partition_id()).distinct().collect()
@@ -37,4 +37,4 @@ def test_a_row_of_no_file_is_not_lost(spark: SparkSession, tmp_path: Path) -> No
         [("x:0", "x"), ("y:0", None)], "record_id string, source string"
     )
 
-    assert in_order(records, files, offered, 2).count() == len(records.collect())
+    assert in_order_of_arrival(records, files, offered, 2).count() == len(records.collect())

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from tidelake.config.types import parse_schema
-from tidelake.csv_records import Dialect, layout_of, split_fields, split_records
+from tidelake.csv_records import Dialect, record_layout, split_fields, split_records
 from tidelake.silver import csv_decode
 from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.silver.decode import DecodedField
@@ -41,7 +41,7 @@ def decoded(
     dialect: Dialect = PLAIN,
 ) -> list[dict[str, Any]]:
     raw = [record.encode() if isinstance(record, str) else record for record in records]
-    layouts = pa.array([layout_of(dialect, names)] * len(raw), pa.binary())
+    layouts = pa.array([record_layout(dialect, names)] * len(raw), pa.binary())
     found = by.decode(pa.array(raw, pa.binary()), layouts)
     assert found.type == by.type
     assert found.null_count == 0
@@ -57,7 +57,10 @@ def test_columns_are_found_by_name_whatever_their_order() -> None:
 
 def test_rows_of_several_layouts_keep_their_order() -> None:
     by = decoder("a STRING, b INT")
-    layouts = [layout_of(Dialect(), ["a", "b"]), layout_of(Dialect(delimiter=";"), ["b", "a"])]
+    layouts = [
+        record_layout(Dialect(), ["a", "b"]),
+        record_layout(Dialect(delimiter=";"), ["b", "a"]),
+    ]
     records = [b"x,1", b"2;y", b"z,3", b'4;"u"', b"v", b"5;w;0"]
     which = [0, 1, 0, 1, 0, 1]
     given = pa.array([layouts[at] for at in which], pa.binary())

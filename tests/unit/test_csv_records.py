@@ -24,8 +24,8 @@ from tidelake.csv_records import (
     Dialect,
     MalformedRecord,
     keeps_bytes,
-    layout_of,
     parse_layout,
+    record_layout,
     split_fields,
     split_records,
 )
@@ -294,7 +294,7 @@ def test_encodings_are_told_apart_by_what_their_bytes_mean() -> None:
 
 def test_a_layout_is_read_as_it_was_written() -> None:
     for dialect in DIALECTS:
-        assert parse_layout(layout_of(dialect, ["a", 'é"'])) == (dialect, ("a", 'é"'))
+        assert parse_layout(record_layout(dialect, ["a", 'é"'])) == (dialect, ("a", 'é"'))
     for broken in (b"", b"{}", b"[]", b'{"columns":["a"],"colour":1}', b"\xff"):
         with pytest.raises(ValueError, match=r"layout|codec|Expecting"):
             parse_layout(broken)

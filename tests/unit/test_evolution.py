@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.delta.append import Difference, Freedom, append, differences, ensure_table
+from tidelake.delta.append import Difference, Freedom, append, ensure_table, schema_differences
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SchemaChangedError
@@ -63,7 +63,7 @@ NEW = "id bigint, s int, f double, d decimal(14,4), fresh string, mapped map<str
 
 
 def compared(old: str, new: str, freedom: Freedom) -> list[Difference]:
-    return differences(StructType.fromDDL(old), StructType.fromDDL(new), freedom)
+    return schema_differences(StructType.fromDDL(old), StructType.fromDDL(new), freedom)
 
 
 @pytest.mark.parametrize(("old", "new"), GROWS)

@@ -26,7 +26,7 @@ from tidelake.config.places import conf_dir
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.names import SILVER_RESERVED
-from tidelake.ops.gate import GateReport, judge_tables
+from tidelake.ops.gate import GateReport, judge_by_suites
 
 NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)
 _AT = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
@@ -128,7 +128,7 @@ def _judge(
     spark: SparkSession, lake: Lake, docs: Path, *expectations: Expectation, **gold: Any
 ) -> GateReport:
     suite = Suite(name="shop", expectations=expectations, gold=gold)
-    return judge_tables(spark, lake, _shop(suite), docs=docs, now=NOW)
+    return judge_by_suites(spark, lake, _shop(suite), docs=docs, now=NOW)
 
 
 def _shop(suite: Suite | None, **rules: str) -> Pipeline:
@@ -257,7 +257,7 @@ def test_a_table_that_is_not_there_is_named_with_the_command_that_fills_it(
         gold={"gone": [expect("table_row_count_to_equal", value=3)]},
     )
     with pytest.raises(UsageError, match=r"gold\.gone does not exist yet; .*tidelake run shop"):
-        judge_tables(spark, filled, _shop(suite), docs=tmp_path, now=NOW)
+        judge_by_suites(spark, filled, _shop(suite), docs=tmp_path, now=NOW)
 
 
 def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
@@ -268,7 +268,7 @@ def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
         "positive": "d > 0",
         "numeric": "CAST(s AS INT) > 0",
     }
-    alone = judge_tables(spark, filled, _shop(None, **rules), docs=tmp_path, now=NOW)
+    alone = judge_by_suites(spark, filled, _shop(None, **rules), docs=tmp_path, now=NOW)
     assert [(one.table, one.type, one.passed, one.unexpected) for one in alone.results] == [
         ("silver.shop", "sql_rule", True, 0),
         ("silver.shop", "sql_rule", False, 1),
@@ -277,7 +277,7 @@ def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
     assert [one.observed for one in alone.results[:2]] == ["0 unexpected", "1 unexpected"]
     assert "CAST_INVALID_INPUT" in alone.results[2].observed
     suite = Suite(name="shop", expectations=[expect("table_row_count_to_equal", value=3)])
-    both = judge_tables(spark, filled, _shop(suite, positive="d > -2"), docs=tmp_path, now=NOW)
+    both = judge_by_suites(spark, filled, _shop(suite, positive="d > -2"), docs=tmp_path, now=NOW)
     assert [one.text for one in both.results] == [suite.expectations[0].text, "positive: d > -2"]
     assert both.passed
 

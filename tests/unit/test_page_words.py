@@ -39,8 +39,11 @@ def test_steps_are_told_in_their_largest_whole_unit(step: timedelta, told: str) 
 
 
 def test_instants_are_of_utc_and_dates_have_no_time() -> None:
-    assert words.instant(datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC)) == "2026-03-01 04:05:06Z"
-    assert words.instant(date(2026, 3, 1)) == "2026-03-01"
+    assert (
+        words.shown_instant(datetime(2026, 3, 1, 4, 5, 6, 789, tzinfo=UTC))
+        == "2026-03-01 04:05:06Z"
+    )
+    assert words.shown_instant(date(2026, 3, 1)) == "2026-03-01"
 
 
 def test_bytes_that_are_no_text_are_shown_as_what_they_are() -> None:

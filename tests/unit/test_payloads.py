@@ -20,7 +20,7 @@ from tidelake.config import Pipeline
 from tidelake.errors import UsageError
 from tidelake.runtime.schemas import reading_problem, refuse_unlimited
 from tidelake.silver import payloads as reading
-from tidelake.silver.avro_schema import problem_of
+from tidelake.silver.avro_schema import schema_problem
 from tidelake.silver.payloads import (
     BROKEN,
     PARSED,
@@ -391,7 +391,7 @@ def test_a_schema_that_cannot_be_read_is_told_why(
 
 def test_one_type_may_stand_in_two_fields() -> None:
     inner = {"type": "record", "name": "Inner", "fields": [{"name": "x", "type": "int"}]}
-    assert problem_of(json.dumps(record(a=inner, b="Inner"))) == ""
+    assert schema_problem(json.dumps(record(a=inner, b="Inner"))) == ""
 
 
 def test_sessions_of_tidelake_bound_what_a_record_may_announce(spark: SparkSession) -> None:

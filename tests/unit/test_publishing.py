@@ -23,7 +23,7 @@ from tidelake.delta.positions import TopicPosition
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError
 from tidelake.kafka.client import refuse_unreachable
-from tidelake.kafka.topic_source import client_options
+from tidelake.kafka.topic_source import java_client_options
 
 _TO = {"topic": "clicks.per_minute", "bootstrap": "h:1"}
 _JAAS = "kafka.sasl.jaas.config"
@@ -146,7 +146,7 @@ def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyP
     refuse_unset({"gold.t": to})
     # The values themselves are read when they are used, and told by no message.
     assert (to.client.bootstrap, to.client.options) == ("env:BROKERS", {_JAAS: "env:LOGIN"})
-    assert client_options(to.client) == {"kafka.bootstrap.servers": "a:1,b:2", _JAAS: "secret"}
+    assert java_client_options(to.client) == {"kafka.bootstrap.servers": "a:1,b:2", _JAAS: "secret"}
     monkeypatch.setenv("BROKERS", "127.0.0.1:1,[::1]:one")
     with pytest.raises(SourceError) as caught:
         refuse_unreachable(to.client.bootstrap, key="publish.bootstrap")

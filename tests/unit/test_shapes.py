@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tidelake.cli.init.payload import shape_of
+from tidelake.cli.init.payload import value_shape
 
 
 def values(*texts: str) -> list[Any]:
@@ -45,11 +45,11 @@ def values(*texts: str) -> list[Any]:
     ],
 )
 def test_values_have_the_type_that_keeps_them_exactly(name: str, held: list[str], sql: str) -> None:
-    assert shape_of(name, [*values(*held), None]).type.sql == sql
+    assert value_shape(name, [*values(*held), None]).type.sql == sql
 
 
 def test_an_object_with_ever_new_names_is_a_map() -> None:
-    shape = shape_of("by_user", values(*[f'{{"u{n}": {n}}}' for n in range(30)]))
+    shape = value_shape("by_user", values(*[f'{{"u{n}": {n}}}' for n in range(30)]))
     assert shape.type.sql == "MAP<STRING, BIGINT>"
     assert shape.notes == ("30 names in the sample, so a map",)
 
@@ -68,5 +68,5 @@ def test_an_object_with_ever_new_names_is_a_map() -> None:
     ],
 )
 def test_what_the_sample_leaves_open_is_noted(held: list[str], sql: str, note: str) -> None:
-    shape = shape_of("x", values(*held))
+    shape = value_shape("x", values(*held))
     assert (shape.type.sql, shape.notes) == (sql, (note,))

@@ -13,7 +13,12 @@ from tidelake.cli.options import Place
 from tidelake.config import load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, TidelakeError, UsageError
-from tidelake.object_store import duckdb_secret, named, refuse_unreachable, spark_settings
+from tidelake.object_store import (
+    duckdb_secret,
+    refuse_unreachable_bucket,
+    spark_settings,
+    translating_errors,
+)
 from tidelake.spark.session import _settings, _store_settings
 from tidelake.typed import Typed
 
@@ -79,7 +84,7 @@ def test_missing_credentials_are_named(anew: Callable[..., None]) -> None:
     )
 
     with pytest.raises(MachineError, match=r"no credentials.*AWS_ACCESS_KEY_ID"):
-        refuse_unreachable("bucket", "lake/", what="the root")
+        refuse_unreachable_bucket("bucket", "lake/", what="the root")
     with pytest.raises(MachineError, match="no credentials"):
         duckdb_secret()
 
@@ -99,7 +104,7 @@ def test_each_answer_of_a_store_has_its_remedy(
 ) -> None:
     from botocore.exceptions import ClientError  # noqa: PLC0415
 
-    with pytest.raises(kind, match=told), named("the root"):
+    with pytest.raises(kind, match=told), translating_errors("the root"):
         raise ClientError({"Error": {"Code": code}}, "ListObjectsV2")
 
 

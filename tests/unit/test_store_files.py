@@ -13,7 +13,7 @@ from tidelake.config import FilesSource
 from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
-from tidelake.folders import Folder, folder, list_folder, matching, remove_tree, write_whole
+from tidelake.folders import Folder, folder, list_folder, list_matching, remove_tree, write_whole
 from tidelake.runtime.checkpoints import complete_prepared, open_generation, prepare, unreadable
 from tidelake.runtime.landed_files import (
     batch_paths,
@@ -37,7 +37,7 @@ def put(file: Folder, text: str) -> None:
 
 def test_a_folder_that_is_not_there_lists_nothing(place: Folder) -> None:
     assert list_folder(place) == []
-    assert matching(place, "*/x") == []
+    assert list_matching(place, "*/x") == []
     remove_tree(place)
 
 
@@ -49,7 +49,7 @@ def test_a_listing_has_the_files_right_in_the_folder(place: Folder) -> None:
         "a.json",
         "b.json",
     ]
-    assert [file.name for file in matching(place, "*.json")] == ["a.json", "b.json"]
+    assert [file.name for file in list_matching(place, "*.json")] == ["a.json", "b.json"]
 
 
 def test_what_another_process_wrote_is_seen_at_once(s3: Store) -> None:

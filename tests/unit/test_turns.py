@@ -13,11 +13,12 @@ from typing import cast
 import pytest
 
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.store import Catalog
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.runtime import runner
 from tidelake.runtime.hop import Run
-from tidelake.runtime.runner import Turns
-from tidelake.runtime.triggers import Load
+from tidelake.runtime.runner import Turns, turns_of
+from tidelake.runtime.triggers import Load, parse_trigger
 
 _A_WHILE, _LONG = 0.05, 20
 
@@ -50,10 +51,14 @@ class Played:
         return hop in self.consumed
 
 
+def _run_on(lake: Lake) -> Run:
+    pipeline = load_pipeline("clickstream", load_environment("local", root=str(lake.root)))
+    return cast("Run", SimpleNamespace(lake=lake, pipeline=pipeline))
+
+
 @pytest.fixture
 def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Played]:
-    pipeline = load_pipeline("clickstream", load_environment("local", root=str(tmp_path)))
-    run = cast("Run", SimpleNamespace(lake=Lake(tmp_path), pipeline=pipeline))
+    run = _run_on(Lake(tmp_path))
     with ThreadPoolExecutor(len(HOPS)) as pool:
         made = Played(Turns(run, HOPS), pool)
         monkeypatch.setattr(runner, "have_consumed", made.have_consumed)
@@ -90,6 +95,16 @@ def test_no_hop_waits_once_the_run_ends(played: Played) -> None:
 def test_a_hop_waits_for_so_long_only(played: Played, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runner, "_LONGEST_TURN_SECONDS", _A_WHILE)
     played.close("bronze").result(_LONG)
+
+
+def test_hops_take_turns_on_a_disk_and_without_an_interval(tmp_path: Path) -> None:
+    on_disk = _run_on(Lake(tmp_path))
+    catalog = Catalog("c", session=lambda: pytest.fail("Spark was asked"))
+    in_catalog = _run_on(Lake(tmp_path, catalog=catalog))
+    continuous = parse_trigger("continuous")
+    assert turns_of(on_disk, HOPS, continuous) is not None
+    assert turns_of(on_disk, HOPS, parse_trigger("10 seconds")) is None
+    assert turns_of(in_catalog, HOPS, continuous) is None
 
 
 @pytest.mark.parametrize(

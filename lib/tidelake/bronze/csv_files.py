@@ -18,7 +18,7 @@ from tidelake.csv_records import (
     Dialect,
     MalformedRecord,
     keeps_bytes,
-    layout_of,
+    record_layout,
     split_fields,
     split_records,
 )
@@ -52,7 +52,7 @@ def read_csv(
         if names is None:
             names = _names(records[0], dialect)
         payloads = pa.array(records[has_header:], pa.binary())
-        yield payloads, {LAYOUT_HEADER: layout_of(dialect, names)}
+        yield payloads, {LAYOUT_HEADER: record_layout(dialect, names)}
 
 
 def _converted(content: bytes, encoding: str) -> bytes:

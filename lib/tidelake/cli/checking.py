@@ -52,7 +52,7 @@ def check(tables: bool, where: Place) -> None:
     report: GateReport | None = None
     not_judged = _why_not_judged(where) if tables else None
     with started(where) as run:
-        from tidelake.ops.gate import judge_tables as judge_by_suite  # noqa: PLC0415
+        from tidelake.ops.gate import judge_by_suites  # noqa: PLC0415
         from tidelake.replay.compatibility import judge_tables, payload_drift  # noqa: PLC0415
         from tidelake.runtime.runner import refusals  # noqa: PLC0415
 
@@ -64,7 +64,7 @@ def check(tables: bool, where: Place) -> None:
             # Data Docs are opened in a browser, so they must be on a local disk.
             disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
             docs, now = disk / "data_docs" / name, datetime.now(UTC)
-            report = judge_by_suite(run.spark, where.lake, definition, docs=docs, now=now)
+            report = judge_by_suites(run.spark, where.lake, definition, docs=docs, now=now)
     may_continue = all(verdict.may_continue for verdict in verdicts)
     found = {
         "pipeline": name,
@@ -256,6 +256,13 @@ def _show_verdict(verdict: Verification) -> None:
         more = found.differing - len(found.differences)
         if more > 0:
             print_line(f"  !! {name}: … and {more:,} more")
+    count, first = verdict.repeated
+    if count:
+        rest = ", …" if count > len(first) else ""
+        print_line(
+            f"  {count:,} event ids were accepted more than once: their copies arrived past "
+            f"dedup.ttl and count as events: {', '.join(map(_shortened, first))}{rest}"
+        )
 
 
 def _difference_text(difference: RowDifference) -> str:

@@ -419,7 +419,7 @@ class Detection(TableSettings, Publishable):
                 Measure(name=TOTAL, aggregate="sum", expression=value),
             ]
         if self.impossible_travel:
-            place = place_of(self.impossible_travel)
+            place = event_place(self.impossible_travel)
             measures.append(Measure(name=LAST_PLACE, aggregate="max", expression=place))
         return GoldTable(
             name=self.features,
@@ -429,7 +429,7 @@ class Detection(TableSettings, Publishable):
         )
 
 
-def place_of(rule: ImpossibleTravel) -> str:
+def event_place(rule: ImpossibleTravel) -> str:
     """Return SQL for a struct of an event's time and place; null without a place.
 
     The structs sort by event time, then by event id.

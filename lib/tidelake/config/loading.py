@@ -1,4 +1,4 @@
-"""Load and validate a pipeline file, and report all violations at once.
+"""Load and validate a pipeline file, and report all violations of the file at once.
 
 Checks across several sections use the valid sections only, so that one invalid section does not
 hide violations in others.
@@ -40,11 +40,11 @@ from tidelake.config.sharing import (
     REFERENCE,
     SUFFIXES,
     Parameters,
+    defined_tables,
     find_definition,
     read_definition,
     refuse_second,
     replaced,
-    tables_in,
 )
 from tidelake.config.source import base_paths, source_findings
 from tidelake.config.table_settings import publish_findings
@@ -122,7 +122,8 @@ def load_pipeline(
 
     Raises:
         UsageError: There is no such pipeline, or ``source`` cannot replace its source.
-        ConfigError: The file is invalid; lists all violations.
+        ConfigError: The file is invalid; lists all violations. What it says about dimensions and
+            the suite is checked once nothing else is wrong.
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
@@ -198,7 +199,7 @@ def _suite(
     def of_others() -> set[str]:
         folders = {file.parent, conf_dir() / "pipelines"}
         own = {name.partition(".")[2] for name in pipeline.gold_names}
-        return set().union(*map(tables_in, folders)) - own
+        return set().union(*map(defined_tables, folders)) - own
 
     # Rules are evaluated before dimensions are joined.
     columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)

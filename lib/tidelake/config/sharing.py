@@ -86,8 +86,11 @@ def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
     return UsageError(f"pipeline '{name}' is defined by both {found}; rename one of them")
 
 
-def tables_in(folder: Path) -> set[str]:
-    """List the tables that the files of a folder define under the keys of ``_TABLES``."""
+def defined_tables(folder: Path) -> set[str]:
+    """List the gold tables, without layer, that the pipeline files of a folder define.
+
+    ``for_each`` is resolved; files that cannot be read are left out.
+    """
     found: set[str] = set()
     for file in folder.iterdir() if folder.is_dir() else ():
         if not is_pipeline_file(file):

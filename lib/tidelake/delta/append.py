@@ -189,7 +189,9 @@ class Difference:
         )
 
 
-def differences(stored: StructType, wanted: StructType, freedom: Freedom) -> list[Difference]:
+def schema_differences(
+    stored: StructType, wanted: StructType, freedom: Freedom
+) -> list[Difference]:
     """Compare a stored schema with the defined one, ignoring column order."""
     before, after = types_of(stored), types_of(wanted)
     result = []
@@ -218,7 +220,7 @@ def evolve(
     ``pipeline``.
     """
     stored = load(spark, table).schema
-    changes = differences(stored, wanted, freedom)
+    changes = schema_differences(stored, wanted, freedom)
     refused = [f"  - {change}" for change in changes if change.verdict == "refused"]
     if refused:
         raise SchemaChangedError(

@@ -30,7 +30,7 @@ import psutil
 from tidelake.delta.tables import Hop, Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError, NoLocksError, RefusedError
 from tidelake.folders import SCHEME, Folder
-from tidelake.object_store import client, named
+from tidelake.object_store import client, translating_errors
 from tidelake.typed import runnable
 
 LEASE_SECONDS = 60.0
@@ -64,7 +64,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     Raises a MachineError where the store does not support conditional writes.
     """
     held = _Lease(str(file), what)
-    with named(what.rstrip(",")):
+    with translating_errors(what.rstrip(",")):
         held.take(waits=waits)
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
     renewal.start()

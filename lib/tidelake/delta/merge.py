@@ -8,8 +8,8 @@ metadata, and the caller writes a second commit that closes the batch. If that o
 is retried, and the condition on ``_batch`` skips the rows already merged.
 
 Each batch adds at least one file. Small files are compacted at intervals; large ones are not. A
-merge rewrites every file with a changed row, so compaction increases the rows that merges copy.
-Tables where that is much get deletion vectors: merges then copy nothing, but take longer on small
+merge rewrites every file with a changed row, so it copies more rows after a compaction. Tables
+whose merges copy many rows get deletion vectors, which avoid the copies but take longer on small
 files.
 """
 

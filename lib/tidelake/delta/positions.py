@@ -98,10 +98,10 @@ def _since(last: Commit | None) -> Position:
 
 
 def version_at(table: Table, position: Position) -> int | None:
-    """Return the newest version that has exactly the rows a reader of an append-only table read.
+    """Return the newest version of an append-only table with exactly the rows before a position.
 
-    Following commits without rows, such as compactions, are included. None where the position is
-    within a commit, or the log no longer has it.
+    Following commits without rows, such as compactions, are included. None if the position is
+    inside a commit or nothing was read. The log may no longer have the version.
     """
     version, read = position[0] - 1, max(position[1] + 1, 0)
     since = list(takewhile(lambda entry: entry.version > version, table.entries()))

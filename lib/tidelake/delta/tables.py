@@ -14,7 +14,7 @@ from typing import Literal
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
-from tidelake.folders import Folder, is_stored, matching
+from tidelake.folders import Folder, is_stored, list_matching
 from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, split_name
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable
@@ -150,7 +150,7 @@ class Lake:
 
     def _names_in(self, layer: str) -> list[str]:
         if self.catalog is None:
-            return [str(folder.name) for folder in matching(self.root / layer, "*")]
+            return [str(folder.name) for folder in list_matching(self.root / layer, "*")]
         session, schema = self.catalog.session(), self.catalog.schema(layer)
         if layer not in self.catalog.layers():
             return []

@@ -320,7 +320,9 @@ def _distance(origin: Column, target: Column) -> Column:
     return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(F.least(half, F.lit(1.0))))
 
 
-def known(hours: DataFrame, recent: DataFrame, detection: Detection, *, now: datetime) -> DataFrame:
+def features_by_key(
+    hours: DataFrame, recent: DataFrame, detection: Detection, *, now: datetime
+) -> DataFrame:
     """Aggregate the features of each key for the fast lane, which broadcasts them.
 
     The fast lane applies the same rules to an older state of the tables. Later events are missing

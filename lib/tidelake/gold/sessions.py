@@ -106,8 +106,8 @@ def to_sessions(events: DataFrame, plan: GoldPlan, *, salt: timedelta | None = N
     instants = values.withColumns(dict.fromkeys(_BOUNDS, F.col("event_time")))
     if salt is None:
         return _group(instants, table, form="partial")
-    slice_length = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
-    sliced = instants.withColumn(_SALT, slice_length)
+    slice_number = F.floor(F.unix_micros("event_time") / (salt // timedelta(microseconds=1)))
+    sliced = instants.withColumn(_SALT, slice_number)
     # Sessions within a slice are partial: those within the gap of each other are merged.
     return _group(_group(sliced, table, form="partial", salt=_SALT), table, form="combine")
 

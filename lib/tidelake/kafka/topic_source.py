@@ -63,11 +63,11 @@ def options_of(source: KafkaSource) -> dict[str, str]:
         "kafkaConsumer.pollTimeoutMs": str(_POLL_MILLISECONDS),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
-        **client_options(source),
+        **java_client_options(source),
     }
 
 
-def client_options(source: KafkaSource) -> dict[str, str]:
+def java_client_options(source: KafkaSource) -> dict[str, str]:
     """Return the options of Kafka's Java client: the brokers, and the source's options.
 
     Raises a UsageError if one refers to a variable that is not set.
@@ -164,7 +164,7 @@ def has_records(spark: SparkSession, source: KafkaSource, name: str) -> bool:
 
     For engines that cannot describe a topic. The user of ``source`` must be allowed to read it.
     """
-    options = {**client_options(source), "subscribe": name, "startingOffsets": "earliest"}
+    options = {**java_client_options(source), "subscribe": name, "startingOffsets": "earliest"}
     try:
         return not spark.read.format("kafka").options(**options).load().isEmpty()
     except (PySparkException, JavaError) as error:

@@ -32,7 +32,7 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, SourceError, UsageError
-from tidelake.folders import matching
+from tidelake.folders import list_matching
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
@@ -358,7 +358,7 @@ def _topics(tables: Iterable[Table]) -> Iterator[_VersionReader]:
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
     """Yield the versions that a rollback would restore."""
-    for file in matching(lake.root, "backfill/*/backfill.json"):
+    for file in list_matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
         swapped = state["stage"] in ("promoting", "promoted", "rolling back")
         if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:

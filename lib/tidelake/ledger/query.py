@@ -29,7 +29,7 @@ from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageErr
 from tidelake.fingerprints import IN_SPARK
 from tidelake.folders import Folder
 from tidelake.instants import from_micros
-from tidelake.ledger.statements import DUCKDB, SPARK, known, tables_in
+from tidelake.ledger.statements import DUCKDB, SPARK, known_tables, tables_in
 from tidelake.object_store import duckdb_secret
 from tidelake.typed import runnable
 from tidelake.visible import kind_of
@@ -163,7 +163,7 @@ def write_for_user(
     except duckdb.Error as error:
         if str(part) in str(error):
             raise TidelakeError(f"{file}: {_first_line(error)}") from error
-        raise UsageError(f"{_first_line(error)}\n{known(lake)}") from error
+        raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
     finally:
         part.unlink(missing_ok=True)
     return rows
@@ -326,7 +326,7 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         columns = tuple(column[0] for column in result.description or [])
         return Answer(columns, tuple(result.fetchall()))
     except duckdb.Error as error:
-        raise UsageError(f"{_first_line(error)}\n{known(lake)}") from error
+        raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
 
 
 def _first_line(error: Exception) -> str:

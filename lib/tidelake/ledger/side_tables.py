@@ -72,8 +72,11 @@ def in_closed_batch(closed: ClosedBatch) -> str:
     return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
 
 
-def still_there(side: Table, requeue: Table, closed: ClosedBatch) -> str:
-    """Return the query for a side table's rows that were not requeued, for Spark and DuckDB."""
+def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
+    """Return SQL, for Spark and DuckDB, for a side table's rows that were not requeued since.
+
+    Rows of batches after ``closed`` are left out.
+    """
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("
         f"SELECT 1 FROM {requeue.name} r WHERE r.record_id = q.record_id "
@@ -96,9 +99,9 @@ def side_rows(lake: Lake, name: str) -> dict[str, int]:
     if not lake.silver(name).exists:
         return {"quarantined": 0, "late": 0, "discarded": 0}
     closed, requeue = closed_batch(lake, name), lake.requeue(name)
-    there = still_there(lake.quarantine(name), requeue, closed)
+    there = not_requeued(lake.quarantine(name), requeue, closed)
     kept = unless_discarded(there, lake.discarded(name))
-    late = still_there(lake.late(name), requeue, closed)
+    late = not_requeued(lake.late(name), requeue, closed)
     counts = ", ".join(f"(SELECT count(*) FROM ({query}))" for query in (there, kept, late))
     quarantined, left, too_late = ask(lake, f"SELECT {counts}").rows[0]
     return {"quarantined": quarantined, "late": too_late, "discarded": quarantined - left}
@@ -108,7 +111,7 @@ def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
     """Count quarantine's rows that were not requeued, by an SQL expression over its columns."""
     if not lake.silver(name).exists:
         return {}
-    there = still_there(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
+    there = not_requeued(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
     named = f"SELECT {expression} AS what FROM ({there})"
     counted = f"SELECT what, count(*) FROM ({named}) GROUP BY 1 ORDER BY 2 DESC, 1"
     return {str(what): int(count) for what, count in ask(lake, counted).rows}
@@ -121,7 +124,7 @@ def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
     if not late.exists:
         return []
     closed = closed_batch(lake, pipeline.name)
-    there = still_there(late, lake.requeue(pipeline.name), closed)
+    there = not_requeued(late, lake.requeue(pipeline.name), closed)
     rows = ask(
         lake,
         "SELECT l.event_date, count(*), count(w.record_id), min(l.lateness_seconds), "
@@ -158,7 +161,7 @@ def list_quarantine(
         + ", ".join(f"count_if(_batch = {batch})" for batch in newest)
         + f" FROM (SELECT q.*, unnest(q.reasons) AS reason, {given_up} AS given_up, "
         f"(SELECT count(*) FROM {requeue.name} r WHERE r.record_id = q.record_id) AS attempts "
-        f"FROM ({still_there(quarantine, requeue, closed)}) q) "
+        f"FROM ({not_requeued(quarantine, requeue, closed)}) q) "
         "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
     ).rows
     groups = [

@@ -148,15 +148,15 @@ def _refuse_unless(is_allowed: bool, function: str, lake: Lake) -> None:
     if not is_allowed:
         raise UsageError(
             f"{function}() is refused: a statement cannot access anything but the lake's tables."
-            f"\n{known(lake)}"
+            f"\n{known_tables(lake)}"
         )
 
 
 def _unknown(names: Collection[str], lake: Lake) -> UsageError:
-    return UsageError(f"there is no table {', '.join(names)}.\n{known(lake)}")
+    return UsageError(f"there is no table {', '.join(names)}.\n{known_tables(lake)}")
 
 
-def known(lake: Lake) -> str:
+def known_tables(lake: Lake) -> str:
     """Return a message line that lists the existing tables."""
     names = ", ".join(table.name for table in lake.existing())
     first = "" if names else runnable(first_command())

@@ -68,7 +68,7 @@ class GateReport:
         return asdict(self) | {"passed": self.passed, "docs": str(self.docs)}
 
 
-def judge_tables(
+def judge_by_suites(
     spark: SparkSession, lake: Lake, pipeline: Pipeline, *, docs: Path, now: datetime
 ) -> GateReport:
     """Validate a pipeline's silver, and the gold tables that its suite names, as they are now.

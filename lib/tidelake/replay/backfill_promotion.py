@@ -235,8 +235,9 @@ def promote(run: Run) -> State:
     """Replace the live tables with the green ones, and return the new state.
 
     First the green tables process what arrived since they were filled. Meanwhile live bronze may
-    run, live silver and gold must not. Rows waiting in the requeue are not lost: the green tables
-    decided them together with all of bronze, and those they quarantined are requeued.
+    run, live silver and gold must not. Rows waiting in the requeue are in bronze too, so the green
+    tables have decided them; those that the green tables quarantined are requeued again. If
+    interrupted, call it again.
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.

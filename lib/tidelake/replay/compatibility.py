@@ -14,7 +14,7 @@ from typing import Literal
 from tidelake.config import Pipeline
 from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
-from tidelake.delta.append import Difference, differences
+from tidelake.delta.append import Difference, schema_differences
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import changed_definition, changed_parts, positions
 from tidelake.delta.positions import unfilled_tables
@@ -117,7 +117,7 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
             yield TableVerdict(table.name, "not there yet")
             continue
         changed = changed_parts(last_commit(table), pipeline)
-        found = tuple(differences(load(spark, table).schema, wanted, freedom))
+        found = tuple(schema_differences(load(spark, table).schema, wanted, freedom))
         standing: Standing = "redefined" if changed.identity else "continues"
         yield TableVerdict(table.name, standing, found, changed.identity + changed.rules)
 

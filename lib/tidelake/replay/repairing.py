@@ -225,7 +225,7 @@ def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
         if name not in (target.table.name, target.table.bare):
             continue
         filled = [table for table in tables if table not in unfilled]
-        closed = last_closed(filled, but=[target.table])
+        closed = last_closed(filled, except_for=[target.table])
         if closed is None or target.table in unfilled:
             raise UsageError(
                 f"{target.table.name} is not filled yet. "

@@ -27,7 +27,7 @@ from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import span
 from tidelake.instants import from_micros, now, now_after, to_json
-from tidelake.ledger.side_tables import ClosedBatch, closed_batch, still_there, unless_discarded
+from tidelake.ledger.side_tables import ClosedBatch, closed_batch, not_requeued, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -65,7 +65,7 @@ def read_side(
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
-    query = still_there(side, requeue, closed or closed_batch(lake, name))
+    query = not_requeued(side, requeue, closed or closed_batch(lake, name))
     named = [side, requeue]
     if exclude_discarded:
         query = unless_discarded(query, discarded)

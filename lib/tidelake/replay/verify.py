@@ -52,6 +52,17 @@ _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
 _FORMAT = 1
 
 
+class RepeatedIds(NamedTuple):
+    """How many event ids silver has accepted more than once, and the first of them.
+
+    Their copies arrived past ``dedup.ttl`` on another event date, or with ``beyond_ttl: ignore``,
+    and count as events.
+    """
+
+    ids: int
+    first: tuple[str, ...]
+
+
 class Judged(NamedTuple):
     """A table, the compared version, and the result."""
 
@@ -67,6 +78,7 @@ class Verification:
     pipeline: str
     since: datetime | None
     tables: tuple[Judged, ...]
+    repeated: RepeatedIds
 
     @property
     def equal(self) -> bool:
@@ -79,6 +91,7 @@ class Verification:
             "pipeline": self.pipeline,
             "equal": self.equal,
             "tables": {one.table.name: one.comparison.to_json() for one in self.tables},
+            "repeated_ids": {"count": self.repeated.ids, "first": list(self.repeated.first)},
         }
 
 
@@ -106,7 +119,8 @@ def verify(
             verdict = "equal" if found.equal else f"{found.differing:,} DIFFER"
             run.progress.say(f"{table.name}: {found.rows:,} rows, {verdict}")
             judged.append(Judged(table, version, found))
-    return Verification(name, since, tuple(judged))
+    (version,) = [one.version for one in judged if one.table == run.lake.silver(name)]
+    return Verification(name, since, tuple(judged), find_repeated_ids(run, version, since))
 
 
 def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
@@ -214,22 +228,40 @@ def _stored(rows: DataFrame) -> tuple[dict[datetime, Mark], dict[str, tuple[int,
 
 
 def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
-    """Count the records that bronze holds more than once, and list the first of them.
+    """Count the records that bronze holds more than once, and list the first of them."""
+    total, first = _more_than_once(rows, "record_id")
+    return total, [
+        RowDifference("doubled", {"record_id": value}, {"rows": (1, count)})
+        for value, count in first
+    ]
 
-    Groups by hash, which shuffles faster than long ids; ids are grouped only where a hash repeats.
+
+def find_repeated_ids(run: Run, version: int, since: datetime | None) -> RepeatedIds:
+    """Find the event ids that a version of silver holds more than once.
+
+    With ``since``, only among the rows that arrived from that instant on (UTC).
     """
-    ids = rows.select("record_id", F.xxhash64("record_id").alias("_hash"))
-    hashes = ids.groupBy("_hash").count().where("count > 1").select("_hash")
+    rows = load(run.spark, run.lake.silver(run.pipeline.name), version=version)
+    if since is not None:
+        rows = rows.where(F.col("ingested_at") >= F.lit(since))
+    total, first = _more_than_once(rows, "event_id")
+    return RepeatedIds(total, tuple(value for value, _ in first))
+
+
+def _more_than_once(rows: DataFrame, column: str) -> tuple[int, list[tuple[str, int]]]:
+    """Count the values of a text column that occur more than once; return the first with counts.
+
+    Groups by hash, which shuffles faster than long texts; these are grouped only where a hash
+    repeats.
+    """
+    values = rows.select(column, F.xxhash64(column).alias("_hash"))
+    hashes = values.groupBy("_hash").count().where("count > 1").select("_hash")
     if hashes.isEmpty():
         return 0, []
-    among = ids.join(hashes, on="_hash", how="left_semi")
-    found = among.groupBy("record_id").agg(F.count("*").alias("rows")).where("rows > 1")
-    first = found.orderBy("record_id").limit(SHOWN).collect()
-    total = len(first) if len(first) < SHOWN else found.count()
-    return total, [
-        RowDifference("doubled", {"record_id": row["record_id"]}, {"rows": (1, row["rows"])})
-        for row in first
-    ]
+    among = values.join(hashes, on="_hash", how="left_semi")
+    found = among.groupBy(column).agg(F.count("*").alias("rows")).where("rows > 1")
+    first = [(value, count) for value, count in found.orderBy(column).limit(SHOWN).collect()]
+    return len(first) if len(first) < SHOWN else found.count(), first
 
 
 def judge_target(run: Run, target: Target, version: int, since: datetime | None) -> TableComparison:

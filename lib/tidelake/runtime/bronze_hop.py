@@ -250,7 +250,7 @@ class BronzeHop(HopQuery):
         # Without files the size is unknown, and so is the number of files to write.
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
         records = to_bronze(identified, ingested_at=stamp)
-        records = in_order(records, files, offered, int(parts))
+        records = in_order_of_arrival(records, files, offered, int(parts))
         count = sum(row["records"] for row in offered)
         marks = (
             combined(Fingerprint.of(*row[name]) for row in offered)
@@ -427,7 +427,7 @@ def _is_suspect(path: str) -> bool:
         return not ends_as_bzip2(stream.read())
 
 
-def in_order(
+def in_order_of_arrival(
     records: DataFrame, files: Sequence[tuple[LandedFile, int]], offered: Sequence[Row], parts: int
 ) -> DataFrame:
     """Repartition a bronze batch into parts of about equal size, older files in earlier parts.

@@ -52,12 +52,12 @@ class Boundary(NamedTuple):
 def close_epoch(run: Run, *, shows: bool = True) -> None:
     """Close an epoch if the tables are at a new boundary; only the writes need Spark.
 
-    In a catalog, views of final rows are made with the first one. With ``shows`` those of an epoch
-    follow, where the environment wants them.
+    In a catalog, the first epoch creates the ``__final`` views. With ``shows``, and if the
+    environment sets ``consistent_views``, the ``__consistent`` views are updated too.
     """
     number = _close(run)
     follows = shows and run.environment.consistent_views
-    # Views of final rows look the newest epoch up, so they need the first one and no other.
+    # The `__final` views read the newest epoch themselves, so they are created once.
     if follows or number == 1:
         ensure_views(run, consistent=follows)
 

@@ -29,12 +29,12 @@ from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
-from tidelake.gold.detections import EVIDENCE, RULE, known, to_fast_alerts
+from tidelake.gold.detections import EVIDENCE, RULE, features_by_key, to_fast_alerts
 from tidelake.gold.kinds import OWN
 from tidelake.instants import BEGINNING as FIRST_INSTANT
 from tidelake.instants import back, from_micros
 from tidelake.kafka.client import refuse_unreachable
-from tidelake.kafka.topic_source import client_options
+from tidelake.kafka.topic_source import java_client_options
 from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
@@ -93,7 +93,7 @@ class Lane:
         times = [p.max_event_time for p in partitions if p.max_event_time is not None]
         burst = detection.burst.within if detection.burst else timedelta(0)
         recent_since = back(max(times, default=FIRST_INSTANT), burst)
-        rows = known(
+        rows = features_by_key(
             hours.where(F.col("window_start") >= instant(back(now, detection.lookback))),
             load(spark, silver).where(F.col("event_time") > instant(recent_since)),
             detection,
@@ -177,7 +177,7 @@ class Lane:
         if isinstance(source, KafkaSource):
             key = F.concat_ws("/", *self.detection.keys)
             rows = alerts.select(key.alias("key"), message.alias("value"))
-            to = {"topic": self.fast.topic, **client_options(source)}
+            to = {"topic": self.fast.topic, **java_client_options(source)}
             return rows.writeStream.format("kafka").outputMode("update").options(**to)
         rows = alerts.select(message.alias("value"))
         return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))

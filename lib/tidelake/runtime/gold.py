@@ -111,7 +111,7 @@ class GoldHop(HopQuery):
             self._refuse_missing_columns(target)
         for target in self._targets:
             if target in redefined:
-                # Its creation was the last that happened to it: the filling replaces its columns.
+                # It holds no batch yet; filling it replaces its columns.
                 continue
             settings = settings_for(self.run, target)
             with naming_settings(self.run, target):
@@ -165,8 +165,8 @@ class GoldHop(HopQuery):
         """Compute tables that were added to the definition as of the last batch of the others.
 
         Each is written in one commit with that batch's number and positions, so that the next batch
-        continues all tables. If some tables hold a batch that others do not, it is the one before,
-        and the retried batch is merged into the new tables too.
+        continues all tables. If an interrupted run left some tables one batch ahead, it is the
+        batch before, and the retry merges the open batch into the new tables too.
         """
         targets, closed = self._unfilled(), last_closed(self.guard.closing)
         if not targets or closed is None:
@@ -291,9 +291,9 @@ class GoldHop(HopQuery):
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
                     close_unchanged(inputs, target.table, noted)
-                    # A table that was replaced or restored as of the batch before has held this
-                    # one: Delta knows the id of that commit, and skipped the new one. Only a retry,
-                    # the first batch of a query, can be such a batch.
+                    # If the table held this batch before it was replaced or restored, Delta has
+                    # seen the transaction id and skipped the new commit. Only a retry, the first
+                    # batch of a query, can be such a batch.
                     is_retry = note["batch"] <= self.fence.closed + 1
                     if is_retry and batch_reached(target.table) < note["batch"]:
                         close_unchanged(inputs, target.table, noted, may_repeat=True)

@@ -179,15 +179,15 @@ def recomputed(
         yield target, rows, {**counts, **gold_note(target, until, settled)}
 
 
-def last_closed(tables: Sequence[Table], *, but: Collection[Table] = ()) -> Commit | None:
+def last_closed(tables: Sequence[Table], *, except_for: Collection[Table] = ()) -> Commit | None:
     """Return the commit of the newest batch that all gold tables hold; None if none holds a batch.
 
-    Tables without a batch do not count, nor, if there are others, those of ``but``, which are to be
-    filled.
+    Ignores tables without a batch, and ``except_for``, the tables to be filled, unless no other
+    table has one.
     """
     heads = {table: last_commit(table) for table in tables}
     filled = {table: last for table, last in heads.items() if last and last.batch > CREATION}
-    others = [last for table, last in filled.items() if table not in but]
+    others = [last for table, last in filled.items() if table not in except_for]
     return min(others or filled.values(), key=lambda last: last.batch, default=None)
 
 

@@ -26,6 +26,7 @@ from tidelake.folders import (
     SCHEME,
     Folder,
     file_state,
+    file_states,
     folder,
     for_each,
     has_one_time,
@@ -33,9 +34,8 @@ from tidelake.folders import (
     place_of,
     remove_file,
     state_of,
-    states_of,
 )
-from tidelake.object_store import named
+from tidelake.object_store import translating_errors
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _walk(folder: str) -> Iterator[LandedFile]:
 
 
 def _list_store(root: UPath) -> dict[str, LandedFile]:
-    with named(f"the source {root}"):
+    with translating_errors(f"the source {root}"):
         entries = root.fs.find(root.path, detail=True).values()
     found = {}
     for entry in entries:
@@ -151,7 +151,7 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
 
 def present_files(paths: Sequence[str]) -> list[LandedFile]:
     """Return files in their present state."""
-    return [LandedFile(path, *state) for path, state in zip(paths, states_of(paths), strict=True)]
+    return [LandedFile(path, *state) for path, state in zip(paths, file_states(paths), strict=True)]
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
@@ -322,7 +322,8 @@ class LandingGuard:
     def check_if_due(self) -> None:
         """Compare all files if the interval since the last check has passed.
 
-        A folder from which all files were moved away is no error.
+        A source that is empty, missing or unreadable is not an error here: the next batch or run
+        reports it.
         """
         if time.monotonic() >= self._due:
             with suppress(SourceError):
@@ -420,7 +421,7 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
             return f"{path}: {error.strerror or error}"
         return ""
 
-    with named(f"the source {root}"):
+    with translating_errors(f"the source {root}"):
         problems = for_each(clean, list(taken))
     refuse_changed(changed, taken)
     return [problem for problem in problems if problem]

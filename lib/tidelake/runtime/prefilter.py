@@ -108,7 +108,7 @@ def prepare_state(spark: SparkSession) -> None:
 
 @dataclass(frozen=True)
 class PrefilteredBatch:
-    """Rows for exact deduplication: the operator's survivors, and rows that are no sure copies.
+    """Rows for exact deduplication: the operator's survivors, and rows that may not be copies.
 
     ``copies`` counts the sure copies, in the shape of a count by fate; ``held_back`` all rows that
     the operator dropped, None without a prefilter. ``judged`` rows are classified already.
@@ -126,7 +126,7 @@ def recover(
     between: tuple[Position, Position],
     frames: CheckpointedFrames,
 ) -> PrefilteredBatch:
-    """Return the batch with the dropped rows that are no sure copies, and count the copies.
+    """Return the batch with the dropped rows that may not be copies, and count the copies.
 
     ``survivors`` is the stream's batch, checkpointed because it must not be computed twice;
     ``between`` are the batch's start and end in bronze.

@@ -41,9 +41,9 @@ from tidelake.kafka.client import refuse_unreachable
 from tidelake.kafka.topic_source import (
     Topic,
     asks_brokers,
-    client_options,
     ensure_topic,
     has_records,
+    java_client_options,
 )
 from tidelake.names import quoted
 from tidelake.runtime.failures import FOREIGN, error_text, named
@@ -302,7 +302,7 @@ class _Publication:
     def _send(self, rows: DataFrame, head: RecordHead) -> None:
         """Send records, and wait until the brokers have all of them."""
         options = {
-            **client_options(self.to),
+            **java_client_options(self.to),
             "kafka.acks": "all",
             "kafka.enable.idempotence": "true",
             "topic": self.topic,

@@ -34,7 +34,7 @@ from tidelake.spark.internals import clone_of
 _COPY_SECONDS = 600
 # How often it closes epochs; shorter, since analysts wait for them.
 _EPOCH_SECONDS = 5
-# How long a hop of it waits for the later ones: one may compact its tables, or start anew.
+# The longest wait of a hop of it for later hops, which may be compacting tables or restarting.
 _LONGEST_TURN_SECONDS = 10
 # How often it replaces the views of the last epoch: a statement per table.
 _VIEWS_SECONDS = 60
@@ -154,9 +154,9 @@ def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
 class Turns:
     """Lets the hops of a continuous run without an interval take turns while batches are light.
 
-    Side by side, hops with small batches compete for the cores, and a row waits in front of each
-    hop for the batch that is under way there. In turns a batch goes through all hops at once, with
-    most of the machine to itself, and what arrives meanwhile is the next batch.
+    When hops run concurrently, small batches compete for the cores, and a row waits at each hop for
+    the batch that is running there. In turns, a batch passes through all hops before the next one
+    starts.
     """
 
     def __init__(self, run: Run, hops: Sequence[Hop]) -> None:
@@ -166,9 +166,10 @@ class Turns:
         self._is_over = False
 
     def give_way(self, hop: Hop, is_light: bool) -> None:
-        """Report that a hop has closed a batch; wait until later hops have taken in its rows.
+        """Report that a hop has committed a batch; if it was light, wait for the later hops.
 
-        Side by side the hops use more of the machine, which a batch that is not light needs.
+        Returns when they have read its rows, or after ten seconds. A batch that is not light does
+        not wait, because concurrent hops use more of the cores.
         """
         later = self._hops[self._hops.index(hop) + 1 :]
         with self._changed:
@@ -195,12 +196,22 @@ class Turns:
         )
 
 
+def turns_of(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Turns | None:
+    """Return the turns of a run, or None if its hops run concurrently.
+
+    With an interval the hops start at the same instants. Without direct access to logs, it takes
+    queries or requests to see how far later hops have come.
+    """
+    reads_logs = run.lake.bronze(run.pipeline.name).reads_files_directly
+    return Turns(run, hops) if reads_logs and not trigger.has_interval else None
+
+
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes: bool) -> None:
     """Keep all hops running until one fails or the user interrupts."""
     started: dict[Hop, tuple[HopQuery, StreamingQuery]] = {}
     copied_at = closed_at = shown_at = time.monotonic()
     publishing = _publishing(run) if publishes and "gold" in hops else None
-    turns = None if trigger.has_interval else Turns(run, hops)
+    turns = turns_of(run, hops, trigger)
     try:
         for hop in hops:
             started[hop] = _start_hop(run, hop, trigger, turns)

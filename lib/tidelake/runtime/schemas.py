@@ -38,8 +38,8 @@ from tidelake.delta.append import (
     Difference,
     Freedom,
     append,
-    differences,
     ensure_table,
+    schema_differences,
     types_of,
 )
 from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, newest_version
@@ -55,7 +55,7 @@ from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.silver import payloads
-from tidelake.silver.avro_schema import problem_of
+from tidelake.silver.avro_schema import schema_problem
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
 from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_silver
@@ -155,7 +155,7 @@ def target_schema(run: Run, target: Target) -> StructType:
 def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
     """Compare the columns of a stored gold table with the definition's."""
     stored = load(run.spark, target.table).schema
-    return tuple(differences(stored, target_schema(run, target), GOLD_FREEDOM))
+    return tuple(schema_differences(stored, target_schema(run, target), GOLD_FREEDOM))
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
@@ -289,7 +289,7 @@ def _refused(frame: DataFrame, expressions: Collection[tuple[str, Column]]) -> l
 
 def reading_problem(spark: SparkSession, schema: str) -> str:
     """Return why records of an Avro schema cannot be read; empty if they can."""
-    if problem := problem_of(schema):
+    if problem := schema_problem(schema):
         return problem
     try:
         spark.range(0).select(payloads.trial(schema))

@@ -168,7 +168,7 @@ class SilverHop(HopQuery):
         )
 
     def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
-        """Return the batch plus the rows that the prefilter dropped and that are no sure copies."""
+        """Return the batch plus the rows that the prefilter dropped and that may not be copies."""
         if not self._prefilters:
             return PrefilteredBatch(rows, [], None, judged=self._judges_in_stream)
         accepted = context.accepted(rows.sparkSession)
@@ -405,7 +405,7 @@ def _write_sides(
     kept. Others are replaced in one commit, even by no rows, so that one definition decides silver
     and its side tables.
     """
-    # Safe in SQL: a generation's name comes from our batch_rows commits, a letter and digits.
+    # Safe in SQL: the name of a generation is generated, a letter and digits.
     batch_rows = f"_generation = '{context.generation}' AND _batch = {context.number}"
     writes: dict[str, Callable[[], None]] = {}
     for side in sides:

@@ -1,8 +1,9 @@
 """Parse triggers, and adapt the batch limit so that batches fit into the trigger's interval.
 
 A batch of ``n`` rows takes ``fixed + n * each`` seconds. Smaller batches are faster but cost more
-per row, since each pays the fixed part. So a limit is lowered only as far as the hop still
-processes more than arrives, and raised otherwise: a growing backlog is worse than a long batch.
+per row, since each pays the fixed part. A growing backlog is worse than a long batch: a limit is
+lowered only while the hop still processes more than arrives, and raised if batches reach it and a
+backlog remains.
 """
 
 from __future__ import annotations
@@ -165,9 +166,10 @@ def next_limit(
 ) -> int | None:
     """Return the limit for the next batches; the current one if a change is not worthwhile.
 
-    ``batches`` are recent ones under the current limit, oldest first; ``earlier`` are some under
-    previous limits, since equal sizes do not tell the fixed cost. A limit of None is none; ``most``
-    is never exceeded, and a batch may take ``target`` seconds.
+    ``batches`` are recent ones under the current limit, oldest first, of which three are needed;
+    ``earlier`` are some under previous limits, since batches of one size cannot separate the fixed
+    cost. A limit of None means no limit; ``most``, in the unit of the batches' sizes, is never
+    exceeded, and a batch may take ``target`` seconds.
     """
     recent = batches[-PATIENCE:]
     size = max((batch.size for batch in recent), default=0)

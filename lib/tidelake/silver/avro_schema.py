@@ -71,7 +71,7 @@ def _connect(schema: Any, namespace: str, named: dict[str, dict[str, Any]]) -> d
     return found
 
 
-def problem_of(schema: str) -> str:
+def schema_problem(schema: str) -> str:
     """Return why data of a schema cannot be converted to JSON objects, or an empty string."""
     try:
         content = json.loads(schema)

@@ -44,9 +44,9 @@ from tidelake.silver.scope import (
     DedupScope,
     arrival_columns,
     arrival_order,
-    position,
     scope_in_driver,
     scope_in_spark,
+    split_record_id,
 )
 from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, ROW, STAGE
 from tidelake.spark.tuning import BROADCAST, COMPARED_ROWS, HASHES
@@ -154,12 +154,12 @@ def find_repeats(
 ) -> Repeats:
     """Find the rows of a batch that repeat the event id of an accepted row in scope.
 
-    Accepted are the rows of silver and late, and those of the batch that arrived before and repeat
-    none themselves. In scope are those that arrived within the TTL, before or after the row, or, if
-    the rules are widened, have the same event date. A late row is not compared with the row that
-    was requeued from it. The earliest one in scope decides: its payload makes a duplicate, another
-    one a conflict. Rows with a stage (filtered or quarantined) are neither judged nor compared
-    with.
+    Accepted rows are those of silver and late, and earlier rows of the batch that are no repeats
+    themselves. An accepted row is in scope if it arrived within the TTL, before or after the row,
+    or, if the rules are widened, has the same event date. A late row is not compared with the row
+    that was requeued from it. The earliest accepted row in scope decides: an equal payload makes
+    the row a duplicate, a different one a conflict. Rows with a stage (filtered or quarantined) are
+    neither judged nor compared with.
 
     The driver looks up the id hashes with ``search`` and compares the rows that share one. If the
     rows have no row numbers, or the driver would have too many rows or pairs
@@ -330,7 +330,7 @@ def _grouping() -> tuple[Column, Column]:
     # Sort fields come first, so that array_min is the earliest. The tables have no source column;
     # the record id begins with the source.
     source = F.regexp_replace("record_id", F.lit("(:[0-9]+)+$"), F.lit("")).alias("source")
-    arrival: list[Column | str] = ["ingested_at", source, *position()]
+    arrival: list[Column | str] = ["ingested_at", source, *split_record_id()]
     own = [*arrival, PAYLOAD_HASH, "event_date", "_late", "record_id"]
     return F.col("event_id").alias(_ACCEPTED_ID), F.collect_list(F.struct(*own)).alias(_ACCEPTED)
 

@@ -143,7 +143,8 @@ def judge_arrivals(new: pa.Table, accepted: pa.Table, rules: Dedup) -> dict[str,
     ``accepted`` has the schema :data:`ACCEPTED`.
 
     Returns:
-        Row numbers of the repeats, by verdict; None if there are more than :data:`MOST_PAIRS`.
+        Row numbers of the repeats, by verdict; None if more than :data:`MOST_PAIRS` pairs of a new
+        and an accepted row have the same id.
     """
     ids = _codes([*new["event_id"].chunks, *accepted["event_id"].chunks])
     new_ids, accepted_ids = np.split(ids, [new.num_rows])

@@ -85,10 +85,10 @@ def arrival_order() -> list[Column]:
     replayed, ingested_at = F.col(ORIGIN) == "quarantine", F.col("ingested_at")
     arrived = F.when(replayed, F.col(REQUEUED_AT)).otherwise(ingested_at).alias("arrived")
     copies = [F.col(name) for name in (ROW, PAYLOAD_HASH)]
-    return [arrived, ingested_at, F.col("source"), *position(), *copies]
+    return [arrived, ingested_at, F.col("source"), *split_record_id(), *copies]
 
 
-def position() -> list[Column]:
+def split_record_id() -> list[Column]:
     """Split a record id into the text before its last number, and that number."""
     tail = F.substring_index("record_id", ":", -1)
     return [

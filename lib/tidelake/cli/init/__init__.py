@@ -218,7 +218,7 @@ def _prompt_for_choices(
     sample: Sample, payload: Payload, choices: dict[str, Any], *, from_topic: bool
 ) -> dict[str, Any]:
     """Prompt for each choice without an option; repeat a prompt whose answer does not fit."""
-    from tidelake.cli.init.draft import NO_KEY, draft_of, kind_of  # noqa: PLC0415
+    from tidelake.cli.init.draft import NO_KEY, draft_of, pipeline_kind  # noqa: PLC0415
     from tidelake.cli.init.guesses import event_ids, event_times  # noqa: PLC0415
 
     def draft(**answer: Any) -> Draft:
@@ -229,7 +229,7 @@ def _prompt_for_choices(
             try:
                 answer = parse_duration(text) if option in ("window", "delay") else text
                 # A dimension's draft needs its key, which is asked for next.
-                _ = kind_of(sample, text) if option == "kind" else draft(**{option: answer})
+                _ = pipeline_kind(sample, text) if option == "kind" else draft(**{option: answer})
             except (UsageError, ValueError) as error:
                 raise click.BadParameter(str(error)) from error
             return answer
@@ -241,11 +241,11 @@ def _prompt_for_choices(
     times = event_times(sample, payload, from_topic=from_topic)
     say(f"{len(sample.records):,} records, {len(payload.fields)} fields.")
     if sample.changes:
-        ask("kind", "Change events: a dimension or events", kind_of(sample, None))
+        ask("kind", "Change events: a dimension or events", pipeline_kind(sample, None))
     for what, candidates in (("id", ids), ("time", times)):
         for candidate in candidates[:_SHOWN]:
             say(f"  {what:<5} {candidate.sql}: {candidate.why}")
-    if kind_of(sample, choices["kind"]) == "dimension":
+    if pipeline_kind(sample, choices["kind"]) == "dimension":
         ask("key", "Key of the dimension", ",".join(sample.key[0]))
     ask("id_", "Event id", ids[0].sql)
     ask("time", "Event time", times[0].sql)

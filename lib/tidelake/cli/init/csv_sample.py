@@ -14,7 +14,7 @@ from decimal import Decimal
 from itertools import chain, islice
 from typing import Any
 
-from tidelake.cli.init.payload import STRING, shape_of
+from tidelake.cli.init.payload import STRING, value_shape
 from tidelake.cli.init.sample import Record
 from tidelake.config import CsvFormat
 from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
@@ -164,7 +164,7 @@ def _delimiter_of(content: bytes, *, is_cut: bool) -> str | None:
 def _is_header(record: bytes, dialect: Dialect) -> bool:
     """Return whether all fields are different names."""
     names = _fields(record, dialect) or [None]
-    shape = [shape_of("", [_value(name)]).type for name in names if name]
+    shape = [value_shape("", [_value(name)]).type for name in names if name]
     return all(names) and len(set(names)) == len(names) and set(shape) <= {STRING}
 
 
@@ -173,7 +173,7 @@ def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:
     found = set()
     for name, texts in _columns(records, dialect, ()).items():
         others = [text for text in texts if text is not None and text not in _NULLS]
-        if others and shape_of(name, _typed(others)).type != STRING:
+        if others and value_shape(name, _typed(others)).type != STRING:
             found |= {text for text in texts if text in _NULLS}
     return tuple(text for text in _NULLS if text in found)
 

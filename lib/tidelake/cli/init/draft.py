@@ -188,7 +188,7 @@ def draft_of(
     Raises:
         UsageError: An option names an unknown field, is not valid SQL, or does not fit the kind.
     """
-    is_dimension = kind_of(sample, kind) == "dimension"
+    is_dimension = pipeline_kind(sample, kind) == "dimension"
     if is_dimension and window is not None:
         raise UsageError("--window is for events: a dimension has no gold table with a window.")
     chosen_id = _choice(id_, payload, guesses.event_ids(sample, payload), "--id")
@@ -224,7 +224,7 @@ def draft_of(
     )
 
 
-def kind_of(sample: Sample, kind: str | None) -> str:
+def pipeline_kind(sample: Sample, kind: str | None) -> str:
     """Return the kind of the pipeline, dimension or events: as given, or what the sample suggests.
 
     Raises:

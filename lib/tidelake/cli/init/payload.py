@@ -75,7 +75,7 @@ class Shape:
     notes: tuple[str, ...] = ()
 
 
-def shape_of(name: str, values: Iterable[object]) -> Shape:
+def value_shape(name: str, values: Iterable[object]) -> Shape:
     """Infer a field's type from its values; numbers with a decimal point are ``Decimal``.
 
     The name decides whether such numbers are money.
@@ -91,7 +91,7 @@ def shape_of(name: str, values: Iterable[object]) -> Shape:
         return _object([value for value in present if isinstance(value, dict)])
     if kinds == {"array"}:
         items = [item for value in present if isinstance(value, list) for item in value]
-        inner = shape_of(name, items)
+        inner = value_shape(name, items)
         notes = inner.notes if items else ("always empty in the sample",)
         return Shape(FieldType("array", element=inner.type), notes)
     clock = clock_of(present) if kinds == {"text"} else None
@@ -103,7 +103,7 @@ def shape_of(name: str, values: Iterable[object]) -> Shape:
 def fields_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
     """Infer the fields of objects, in order of first appearance."""
     names = dict.fromkeys(name for value in values for name in value)
-    return {name: shape_of(name, [value.get(name) for value in values]) for name in names}
+    return {name: value_shape(name, [value.get(name) for value in values]) for name in names}
 
 
 def _number(name: str, values: Sequence[Decimal]) -> Shape:
@@ -131,7 +131,7 @@ def _object(values: Sequence[dict[str, Any]]) -> Shape:
     rare = len(names) > _RARE_NAMES and filled < _RARE
     folded = {name.lower() for name in names if name.strip() and name.isprintable()}
     if len(names) > _NAMES or rare or len(folded) < len(names):
-        inner = shape_of("", [item for value in values for item in value.values()])
+        inner = value_shape("", [item for value in values for item in value.values()])
         note = f"{len(names)} names in the sample, so a map"
         return Shape(FieldType("map", key=STRING, value=inner.type), (note, *inner.notes))
     inferred = fields_of(values)
@@ -412,7 +412,7 @@ def _columns(
     if kind.kind == "struct" and len(path) < _DEEPEST:
         for field in kind.fields:
             inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
-            inferred = Shape(field.type) if is_known else shape_of(field.name, inner)
+            inferred = Shape(field.type) if is_known else value_shape(field.name, inner)
             yield from _columns((*path, field.name), inferred, inner, is_known)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)

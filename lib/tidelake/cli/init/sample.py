@@ -20,7 +20,7 @@ from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
 from tidelake.folders import DAMAGE, OPENERS, Folder, folder
-from tidelake.object_store import named
+from tidelake.object_store import translating_errors
 from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
 from tidelake.visible import shortened
 
@@ -162,7 +162,7 @@ def read_source(place: str, *, lines: int) -> Sample:
         MachineError: The object store refuses access or does not answer.
     """
     place = os.path.expanduser(place).rstrip("/") or "/"
-    with named(f"the source {place}"):
+    with translating_errors(f"the source {place}"):
         if _is_table(place):
             return _read_table(folder(place), lines)
         return _read_files(place, lines=lines)

@@ -22,7 +22,7 @@ from tidelake.delta.locks import writer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
-from tidelake.folders import Folder, list_folder, matching
+from tidelake.folders import Folder, list_folder, list_matching
 from tidelake.instants import now
 from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
@@ -256,7 +256,7 @@ def change_fingerprint(
 
 def _checkpoint(folder: Folder) -> Iterator[tuple[str, object]]:
     """Yield each checkpoint log of each generation with the time of its last change."""
-    for log in matching(folder, "*/*"):
+    for log in list_matching(folder, "*/*"):
         # A run may delete files at the same time.
         with contextlib.suppress(FileNotFoundError):
             # Folders in an object store have no modification time: use the file names instead.

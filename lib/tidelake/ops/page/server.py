@@ -115,7 +115,7 @@ class Renderer:
             lstrip_blocks=True,
             finalize=_shown,
         )
-        texts = (number, brief, lasting, instant, per, plain, excerpt, some)
+        texts = (number, brief, lasting, shown_instant, per, plain, excerpt, some)
         drawings = (columns, shares, lengths, line)
         self._environment.filters |= {one.__name__: one for one in (*texts, *drawings)}
         functions = {one.__name__: one for one in (verdict_of, ledger_by, first_command)}
@@ -192,7 +192,7 @@ def per(step: timedelta) -> str:
     return f"{step.total_seconds():g} seconds"
 
 
-def instant(value: datetime | date) -> str:
+def shown_instant(value: datetime | date) -> str:
     """Format an instant to the second."""
     return f"{value:%Y-%m-%d %H:%M:%S}Z" if isinstance(value, datetime) else f"{value:%Y-%m-%d}"
 
