@@ -20,11 +20,11 @@ from tests.running import START, click, land, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import newest_version
 from tidelake.delta.notes import SilverNote
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compare import SHOWN
 from tidelake.replay.verify import find_repeated_ids
+from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.schemas import from_ddl
 from tidelake.spark import tuning
 
@@ -91,11 +91,12 @@ def test_of_any_number_of_copies_the_first_arrival_counts(copied: World) -> None
     assert sum(ids.values()) > _IDS
     alike = Counter(read(copied.lake, "silver.clickstream", "event_id, event_date"))
     assert (max(alike.values()) == 1) is merges
-    repeated = sorted(name for name, count in ids.items() if count > 1)
-    version = newest_version(copied.lake.silver("clickstream"))
-    found = find_repeated_ids(copied.context, version, None)
-    assert found == (len(repeated), tuple(repeated[:SHOWN]))
-    assert find_repeated_ids(copied.context, version, _NOON + timedelta(days=1)) == (0, ())
+    late = read(copied.lake, "silver.clickstream__late", "event_id")
+    events = Counter([*ids.elements(), *(row[0] for row in late)])
+    repeated = sorted(name for name, count in events.items() if count > 1)
+    inputs = read_inputs(copied.context)
+    assert find_repeated_ids(inputs) == (len(repeated), tuple(repeated[:SHOWN]))
+    assert find_repeated_ids(inputs.since(_NOON + timedelta(days=1))) == (0, ())
 
 
 def test_a_first_arrival_is_first_by_number_and_not_by_text(copied: World) -> None:

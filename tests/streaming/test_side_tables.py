@@ -303,10 +303,11 @@ def test_a_late_row_is_applied_although_its_id_came_again_as_another_event(
     played.run(*[_ARRIVAL + timedelta(hours=hour) for hour in hours], hops=TO_SILVER)
     judge = assert_fates(played.lake)
     assert Counter(fate.verdict for fate in judge.fates.values()) == {"silver": 5, "late": 1}
+    found = verify(played.context).to_json()["repeated_ids"]
+    assert found == {"count": 1, "first": ["e30"]}
     assert apply_late(played.context) == 1
     played.run(hops=TO_SILVER)
     again = assert_fates(played.lake)
     assert Counter(fate.verdict for fate in again.fates.values()) == {"silver": 6}
     assert_books(played.lake, played.pipeline, again)
-    told = verify(played.context).to_json()
-    assert (told["equal"], told["repeated_ids"]) == (True, {"count": 1, "first": ["e30"]})
+    assert found == verify(played.context).to_json()["repeated_ids"]

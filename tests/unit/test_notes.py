@@ -95,6 +95,12 @@ def test_rows_are_final_once_what_may_follow_their_end_is_late() -> None:
     assert Final.of(commit(final_note(None, NOON))) is None
 
 
+def test_rows_that_an_event_at_their_end_changes_are_final_an_instant_later() -> None:
+    closed, open_ended = FinalAfter.after_last("a"), FinalAfter("a")
+    found = [Final.of(commit(final_note(ends, NOON))) for ends in (open_ended, closed)]
+    assert found == [Final("a", NOON), Final("a", NOON - timedelta(microseconds=1))]
+
+
 def test_what_is_settled_is_so_in_every_input_as_far_as_it_was_read(tmp_path: Path) -> None:
     fast, slow, missing = (Lake(tmp_path).silver(name) for name in ("fast", "slow", "missing"))
     hours = [NOON + timedelta(hours=hour) for hour in range(3)]

@@ -46,6 +46,19 @@ def stages(
     return judgements(classify(rows, Judging(pipeline)))
 
 
+def test_a_text_without_a_date_is_no_event_time(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's cast would make it a time of today, and of another day when it is verified."""
+    sound = ("2024-01-01 12:00", " 2024-01-01T12:00:00Z", "2024-01")
+    broken = ("12:30", "T12:30", "T12", "  1:05", "\t12:30:01.5", "soon")
+    rows = {text: payload(user_id=text) for text in (*sound, *broken)}
+    reasons = ["event.time: cannot be computed", "event_time: missing"]
+    for time in ("user_id", "concat(user_id, '')"):
+        assert stages(spark, tmp_path, rows, time=time) == {
+            **dict.fromkeys(sound, (None, [])),
+            **dict.fromkeys(broken, ("contract", reasons)),
+        }
+
+
 def test_a_row_has_the_first_fate_that_applies_and_every_reason(
     spark: SparkSession, tmp_path: Path
 ) -> None:

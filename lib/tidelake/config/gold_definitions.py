@@ -40,6 +40,11 @@ class FinalAfter(NamedTuple):
     column: str
     after: timedelta = timedelta(0)
 
+    @classmethod
+    def after_last(cls, column: str, after: timedelta = timedelta(0)) -> FinalAfter:
+        """Return it for rows that an event at the very end changes; windows exclude their end."""
+        return cls(column, after + timedelta(microseconds=1))
+
 
 class TumblingWindow(Model):
     """Adjacent windows of a fixed size.

@@ -87,7 +87,7 @@ COLUMNS = {
     "is_late": "Whether the event was behind the watermark, within the allowed lateness.",
     "watermark": "The watermark in effect (UTC).",
     "lateness_seconds": "How far the event was behind the watermark, in seconds.",
-    "reasons": "Every check that the row failed.",
+    "reasons": "Every check of the stage that the row failed.",
     "stage": "The stage at which the row failed.",
     "why": "Reason for discarding the row.",
     "discarded_at": "When the row was discarded (UTC).",

@@ -56,7 +56,7 @@ class Detected(GoldKind):
 
     moment = "event_time"
     identity = (RECORD, RULE)
-    ends = FinalAfter("event_time")
+    ends = FinalAfter.after_last("event_time")
 
     def __init__(self, name: str, place: str, detection: Detection, features: str) -> None:
         """Store the rules; the fast lane's alert sink is excluded from the definition."""

@@ -35,7 +35,7 @@ class Joined(GoldKind):
         self.name, self.place, self.definition, self.join = name, place, join, join
         other = join.right.pipeline
         self._right = OWN if other == pipeline else f"silver.{other}"
-        self.ends, self.reach = FinalAfter(LEFT_TIME, join.within), join.within
+        self.ends, self.reach = FinalAfter.after_last(LEFT_TIME, join.within), join.within
         self.sources = (OWN,) if self._right == OWN else (OWN, self._right)
 
     def expressions(self) -> dict[str, Expression]:

@@ -34,7 +34,7 @@ class Sessions(Aggregated):
         super().__init__(name, place, gold)
         self.identity = ("session_id", *gold.keys)
         self._leading = (*gold.keys, "session_id", *_BOUNDS)
-        self.moment, self.ends = "session_start", FinalAfter("session_end", gap_of(gold))
+        self.moment, self.ends = "session_start", FinalAfter.after_last("session_end", gap_of(gold))
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the sessions of all of silver."""

@@ -42,7 +42,13 @@ from tidelake.replay.compare import (
     sums_of_hash,
 )
 from tidelake.replay.generations import fitted_to_bronze
-from tidelake.replay.verify_silver import BATCH_COLUMNS, EVENTS, judge_silver, read_inputs
+from tidelake.replay.verify_silver import (
+    BATCH_COLUMNS,
+    EVENTS,
+    SilverInputs,
+    judge_silver,
+    read_inputs,
+)
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import Target, targets_of, up_to
 from tidelake.runtime.hop import Run
@@ -53,7 +59,7 @@ _FORMAT = 1
 
 
 class RepeatedIds(NamedTuple):
-    """How many event ids silver has accepted more than once, and the first of them.
+    """How many event ids silver and late hold more than once, and the first of them.
 
     Their copies arrived past ``dedup.ttl`` on another event date, or with ``beyond_ttl: ignore``,
     and count as events.
@@ -114,20 +120,20 @@ def verify(
     changes = changed_since(run, earlier) if earlier else {}
     judged = []
     with fitted_to_bronze(run):
-        for table, version, comparison in _judged(run, since):
+        # Read silver's position first, so that no table is read past it.
+        inputs = read_inputs(run).since(since)
+        for table, version, comparison in _judged(run, inputs, since):
             found = comparison.with_more(changes.get(table.name, ()))
             verdict = "equal" if found.equal else f"{found.differing:,} DIFFER"
             run.progress.say(f"{table.name}: {found.rows:,} rows, {verdict}")
             judged.append(Judged(table, version, found))
-    (version,) = [one.version for one in judged if one.table == run.lake.silver(name)]
-    return Verification(name, since, tuple(judged), find_repeated_ids(run, version, since))
+        repeated = find_repeated_ids(inputs)
+    return Verification(name, since, tuple(judged), repeated)
 
 
-def _judged(run: Run, since: datetime | None) -> Iterator[Judged]:
+def _judged(run: Run, inputs: SilverInputs, since: datetime | None) -> Iterator[Judged]:
     """Compare the tables one by one, in dependency order."""
     lake, name = run.lake, run.pipeline.name
-    # Read silver's position first, so that no table is read past it.
-    inputs = read_inputs(run).since(since)
     yield Judged(lake.bronze(name), *judge_bronze(run, since))
     requeue = lake.requeue(name)
     yield Judged(requeue, newest_version(requeue), _judge_requeue(inputs.requeued, inputs.bronze))
@@ -236,15 +242,11 @@ def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
     ]
 
 
-def find_repeated_ids(run: Run, version: int, since: datetime | None) -> RepeatedIds:
-    """Find the event ids that a version of silver holds more than once.
-
-    With ``since``, only among the rows that arrived from that instant on (UTC).
-    """
-    rows = load(run.spark, run.lake.silver(run.pipeline.name), version=version)
-    if since is not None:
-        rows = rows.where(F.col("ingested_at") >= F.lit(since))
-    total, first = _more_than_once(rows, "event_id")
+def find_repeated_ids(inputs: SilverInputs) -> RepeatedIds:
+    """Find the event ids that silver and late, less what was requeued, hold more than once."""
+    silver, _, late = (rows for rows in inputs.decided.values())
+    ids = silver.select("event_id").union(late.select("event_id"))
+    total, first = _more_than_once(ids, "event_id")
     return RepeatedIds(total, tuple(value for value, _ in first))
 
 
