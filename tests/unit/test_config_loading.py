@@ -103,6 +103,8 @@ def test_defaults_are_those_of_the_contract(tmp_path: Path) -> None:
     assert pipeline.kind == "events"
     assert pipeline.watermark.delay == timedelta(minutes=10)
     assert pipeline.watermark.allowed_lateness == timedelta(days=1)
+    assert pipeline.watermark.max_future_skew == timedelta(minutes=5)
+    assert pipeline.watermark.idle_after == timedelta(minutes=5)
     assert pipeline.dedup.ttl == timedelta(hours=1)
     assert (pipeline.dedup.beyond_ttl, pipeline.dedup.prefilter) == ("merge", "none")
     assert pipeline.event.evolution == "additive"
