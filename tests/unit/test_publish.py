@@ -319,6 +319,7 @@ def test_the_hops_of_a_continuous_run_are_watched_while_a_step_goes_on(
         begin_step=lambda: seen.append("begin"), end=lambda: seen.append("end")
     )
     monkeypatch.setattr(runner, "_publishing", lambda _: publishing)
+    monkeypatch.setattr(runner, "turns_of", lambda *_: None)
     monkeypatch.setattr(runner, "_start_hop", lambda *_: (query, streaming))
     monkeypatch.setattr(runner, "_close_epoch", lambda *_, **__: None)
     monkeypatch.setattr(runner, "_EPOCH_SECONDS", -1)
