@@ -32,6 +32,7 @@ import yaml
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # its stubs lack it
 
+from benchmarks.measuring import in_thread
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.places import find_file
 from tidelake.delta.log import last_commit
@@ -77,13 +78,8 @@ class Stream:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Send in a thread until the block ends."""
-        thread = threading.Thread(target=self._send)
-        thread.start()
-        try:
+        with in_thread(self._send, self._ends):
             yield
-        finally:
-            self._ends.set()
-            thread.join()
 
     def _send(self) -> None:
         settings = {"bootstrap.servers": self.bootstrap, "enable.idempotence": True}

@@ -11,8 +11,10 @@ import signal
 import statistics
 import subprocess
 import sys
+import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -185,6 +187,18 @@ def arguments(about: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--repeats", type=int, default=5, help="counted rounds")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the report to this file")
     return parser
+
+
+@contextmanager
+def in_thread(work: Callable[[], None], ends: threading.Event) -> Iterator[None]:
+    """Run ``work`` in a thread; when the block ends, set ``ends`` and wait for its return."""
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ends.set()
+        thread.join()
 
 
 def end_in_order() -> None:

@@ -17,6 +17,7 @@ import psutil
 
 from benchmarks.endurance.driver import NAME, Driver
 from benchmarks.endurance.stream import Stream
+from benchmarks.measuring import in_thread
 from tidelake.delta.log import last_commit
 from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
@@ -54,13 +55,8 @@ class Samples:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Take samples until the block ends."""
-        thread = threading.Thread(target=self._run, name="samples", daemon=True)
-        thread.start()
-        try:
+        with in_thread(self._run, self._ends):
             yield
-        finally:
-            self._ends.set()
-            thread.join()
 
     def _run(self) -> None:
         while True:

@@ -18,6 +18,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
+from benchmarks.measuring import in_thread
+
 PARTITIONS = 2
 # The fates that a record is made for, and their shares in a thousand; the rest are fresh events.
 SHARES = {
@@ -87,13 +89,8 @@ class Stream:
     @contextmanager
     def sending(self) -> Iterator[None]:
         """Send in a thread until the block ends; then every record is acknowledged."""
-        thread = threading.Thread(target=self._send, name="stream", daemon=True)
-        thread.start()
-        try:
+        with in_thread(self._send, self._ends):
             yield
-        finally:
-            self.end()
-            thread.join()
 
     def end(self) -> None:
         """Stop sending; the records that were sent are still acknowledged."""

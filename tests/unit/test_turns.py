@@ -17,6 +17,7 @@ from tidelake.delta.store import Catalog
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.runtime import runner
 from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import Turns, turns_of
 from tidelake.runtime.triggers import Load, parse_trigger
 
@@ -40,7 +41,7 @@ class Played:
     def close(self, hop: Hop, *, is_light: bool = True) -> Future[None]:
         """Close a batch, with which the hop has taken in its input; give when it may go on."""
         self.consumed.add(hop)
-        closing = self.pool.submit(self.turns.give_way, hop, is_light)
+        closing = self.pool.submit(self.turns.give_way, hop, 0, is_light)
         time.sleep(_A_WHILE)
         return closing
 
@@ -53,7 +54,8 @@ class Played:
 
 def _run_on(lake: Lake) -> Run:
     pipeline = load_pipeline("clickstream", load_environment("local", root=str(lake.root)))
-    return cast("Run", SimpleNamespace(lake=lake, pipeline=pipeline))
+    progress = Progress(lambda _: None)
+    return cast("Run", SimpleNamespace(lake=lake, pipeline=pipeline, progress=progress))
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from pyspark.sql import DataFrame
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 import tidelake
@@ -27,7 +27,7 @@ from tidelake.gold.kinds import GoldKind, Inputs, span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.commit_checks import Mark
 from tidelake.ledger.history import history
-from tidelake.names import BRONZE_COLUMNS
+from tidelake.names import BRONZE_COLUMNS, ID_HASH
 from tidelake.replay.compare import (
     SHOWN,
     Kind,
@@ -235,7 +235,7 @@ def _stored(rows: DataFrame) -> tuple[dict[datetime, Mark], dict[str, tuple[int,
 
 def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
     """Count the records that bronze holds more than once, and list the first of them."""
-    total, first = _more_than_once(rows, "record_id")
+    total, first = _more_than_once(rows, "record_id", F.xxhash64("record_id"))
     return total, [
         RowDifference("doubled", {"record_id": value}, {"rows": (1, count)})
         for value, count in first
@@ -244,19 +244,21 @@ def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
 
 def find_repeated_ids(inputs: SilverInputs) -> RepeatedIds:
     """Find the event ids that silver and late, less what was requeued, hold more than once."""
-    silver, _, late = (rows for rows in inputs.decided.values())
-    ids = silver.select("event_id").union(late.select("event_id"))
-    total, first = _more_than_once(ids, "event_id")
+    silver, _, late = inputs.decided.values()
+    ids = silver.select("event_id", ID_HASH).union(late.select("event_id", ID_HASH))
+    total, first = _more_than_once(ids, "event_id", F.col(ID_HASH))
     return RepeatedIds(total, tuple(value for value, _ in first))
 
 
-def _more_than_once(rows: DataFrame, column: str) -> tuple[int, list[tuple[str, int]]]:
+def _more_than_once(
+    rows: DataFrame, column: str, hashed: Column
+) -> tuple[int, list[tuple[str, int]]]:
     """Count the values of a text column that occur more than once; return the first with counts.
 
-    Groups by hash, which shuffles faster than long texts; these are grouped only where a hash
-    repeats.
+    Groups by their hash ``hashed``, which shuffles faster than long texts; these are grouped only
+    where a hash repeats.
     """
-    values = rows.select(column, F.xxhash64(column).alias("_hash"))
+    values = rows.select(column, hashed.alias("_hash"))
     hashes = values.groupBy("_hash").count().where("count > 1").select("_hash")
     if hashes.isEmpty():
         return 0, []

@@ -101,8 +101,8 @@ class HopQuery(ABC):
     unit: ClassVar[str] = "bytes"
     # Adapts the limit in a continuous run, so that batches fit into the interval.
     pace: Pace | None = None
-    # Called after each batch, with whether it was light; the next batch waits until it returns.
-    give_way: Callable[[bool], None] | None = None
+    # Called after each batch, with its number and whether it was light; the next one waits for it.
+    give_way: Callable[[int, bool], None] | None = None
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Open the current generation and, if it ``creates``, missing tables.
@@ -246,10 +246,7 @@ class HopQuery(ABC):
                 self._stop_after_batch(self._query)
                 return
         if self.give_way is not None:
-            closed_at = time.monotonic()
-            self.give_way(is_light)
-            waited = time.monotonic() - closed_at
-            self.run.progress.observer.gave_way(self.hop, batch, waited)
+            self.give_way(batch, is_light)
 
     def _stop_after_batch(self, query: StreamingQuery) -> None:
         """Stop a query after its open batch; Spark cannot change the limit of a running query.

@@ -165,13 +165,13 @@ class Turns:
         self._changed = threading.Condition()
         self._is_over = False
 
-    def give_way(self, hop: Hop, is_light: bool) -> None:
+    def give_way(self, hop: Hop, batch: int, is_light: bool) -> None:
         """Report that a hop has committed a batch; if it was light, wait for the later hops.
 
         Returns when they have read its rows, or after ten seconds. A batch that is not light does
-        not wait, because concurrent hops use more of the cores.
+        not wait, because concurrent hops use more of the cores. The observer gets the wait.
         """
-        later = self._hops[self._hops.index(hop) + 1 :]
+        later, began = self._hops[self._hops.index(hop) + 1 :], time.monotonic()
         with self._changed:
             self._changed.notify_all()
             if is_light:
@@ -179,6 +179,7 @@ class Turns:
                     lambda: self._is_over or all(self._has_consumed(one) for one in later),
                     _LONGEST_TURN_SECONDS,
                 )
+        self._run.progress.observer.gave_way(hop, batch, time.monotonic() - began)
 
     def end(self) -> None:
         """Let no hop wait any longer."""
