@@ -126,8 +126,8 @@ def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: Worl
     for last in new:
         assert last is not None
         assert (last.generation, last.batch, positions(last)) == ("g1", 1, positions(old))
-    # A left event may be matched until 30 minutes after it.
-    ended = Final.of(old).until - timedelta(minutes=30)  # type: ignore[union-attr]
+    # A left event may be matched until 30 minutes after it, that instant included (ADR 69).
+    ended = Final.of(old).until - timedelta(minutes=30, microseconds=1)  # type: ignore[union-attr]
     assert Final.of(new[1]).until == ended  # type: ignore[union-attr]
     assert tables_to_fill(grown.lake, grown.pipeline) == ()
     epoch = ask(grown.lake, "SELECT versions FROM ops.epochs ORDER BY epoch DESC LIMIT 1").rows
