@@ -6,7 +6,7 @@ import ctypes
 import os
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,10 +27,11 @@ class Took:
     cpu: float
 
 
-def took(command: Sequence[str], log: Path) -> Took:
+def took(command: Sequence[str], log: Path, variables: Mapping[str, str] | None = None) -> Took:
     """Run a command to its end, with its output in a file.
 
-    It waits for any child of this process, so start no other process meanwhile.
+    It waits for any child of this process, so start no other process meanwhile. ``variables`` of
+    the environment are set for it in addition to those of this process.
 
     Raises:
         SystemExit: The command failed; the message has the end of its output.
@@ -38,7 +39,9 @@ def took(command: Sequence[str], log: Path) -> Took:
     ctypes.CDLL(None).prctl(_SUBREAPER, 1, 0, 0, 0)
     with log.open("wb") as output:
         began = time.monotonic()
-        process = subprocess.Popen(command, stdout=output, stderr=output)
+        process = subprocess.Popen(
+            command, stdout=output, stderr=output, env={**os.environ, **(variables or {})}
+        )
         seconds, cpu, code = 0.0, 0.0, 0
         while True:
             try:
