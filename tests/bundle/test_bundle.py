@@ -271,6 +271,18 @@ def test_an_erasure_waits_for_a_yes_after_a_dry_run() -> None:
     assert {"name": "erase", "default": "false"} in BUNDLE.jobs["erase"]["parameters"]
 
 
+def test_a_repair_rebuilds_only_when_it_may() -> None:
+    tasks = {task.key: task for task in BUNDLE.tasks() if task.job == "repair"}
+    asked = {key: "--yes" in next(iter(BUNDLE.calls(tasks[key]))) for key in ("repair", "rebuild")}
+
+    assert asked == {"repair": False, "rebuild": True}
+    assert {key: tasks[key].body["depends_on"] for key in ("repair", "rebuild")} == {
+        "repair": [{"task_key": "wanted", "outcome": "false"}],
+        "rebuild": [{"task_key": "wanted", "outcome": "true"}],
+    }
+    assert {"name": "rebuild", "default": "false"} in BUNDLE.jobs["repair"]["parameters"]
+
+
 def test_a_pipeline_that_fails_stops_its_own_maintenance_and_no_other() -> None:
     _, each = BUNDLE.jobs["maintenance"]["tasks"]
     verify, maintain = BUNDLE.jobs["upkeep"]["tasks"]

@@ -6,8 +6,10 @@ import io
 import json
 import shutil
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from typing import Any, cast
 
 import click
 import pytest
@@ -18,7 +20,9 @@ from tidelake.cli.exits import run_command
 from tidelake.cli.options import confirm
 from tidelake.delta.notes import hash_of
 from tidelake.errors import RefusedError, UsageError
+from tidelake.replay import backfill, repairing
 from tidelake.replay.backfill import State, read_state, write_state
+from tidelake.runtime.hop import Run
 
 # Commands that change more than new batches, with the options that they need.
 CHANGING = {
@@ -67,8 +71,8 @@ def test_each_command_that_changes_tables_has_a_dry_run_and_json() -> None:
     for name in CHANGING:
         assert {"pipeline", "--dry-run", "--json"} <= _options_of(known[name]), name
     asking = {name for name, command in known.items() if "--yes" in _options_of(command)}
-    # The questions of init and new are about their guesses.
-    assert asking == {*ASKING, "init", "new"}
+    # These two ask in some cases only. The questions of init and new are about their guesses.
+    assert asking == {*ASKING, "backfill run", "repair", "init", "new"}
     dry = {name for name, command in known.items() if "--dry-run" in _options_of(command)}
     assert dry == {*CHANGING, "generate", "init", "new", "run"}
     # Services print nothing on stdout, and a schema is JSON.
@@ -144,6 +148,49 @@ def test_nothing_is_asked_where_there_is_nothing(
         told = capsys.readouterr().err
         assert "tidelake run clickstream" in told
         assert "undone" not in told
+
+
+def test_a_repair_asks_before_it_rebuilds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, rebuilt = Shop(tmp_path).run(2), list[Run]()
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", lambda where: nullcontext(run))
+    monkeypatch.setattr(repairing, "why_rebuilt", lambda *_: "silver.shop was rewritten")
+    monkeypatch.setattr(repairing, "rebuild_gold", lambda run: rebuilt.append(run) or "g2")
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    words = ["repair", str(shop.file), "--hop", "gold", "--root", str(shop.root)]
+
+    assert run_command(app, words) == 2
+    told = capsys.readouterr().err
+    assert "Rebuilding gold of shop (silver.shop was rewritten) cannot be undone" in told
+    assert rebuilt == []
+
+    assert run_command(app, [*words, "--yes"]) == 0
+    assert "Rebuilt gold of shop as generation g2" in capsys.readouterr().err
+    assert len(rebuilt) == 1
+
+
+def test_a_backfill_asks_before_it_gives_up_a_rollback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", lambda where: nullcontext())
+    monkeypatch.setattr(backfill, "build", lambda *_, **__: State("silver", "", stage="built"))
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    words = ["backfill", "run", str(shop.file), "--from", "silver", "--root", str(shop.root)]
+
+    for stage, code in (("built", 0), ("promoted", 2), ("rolled back", 0)):
+        write_state(shop.lake, shop.pipeline, State("silver", "", stage=stage))
+        assert run_command(app, words) == code
+        told = capsys.readouterr().err
+        question = "Giving up the rollback of shop's promoted backfill cannot be undone"
+        assert (question in told) == (code == 2)
+
+    write_state(shop.lake, shop.pipeline, State("silver", "", stage="promoted"))
+    assert run_command(app, [*words, "--dry-run"]) == 0
+    assert "is promoted; a new one gives up its rollback." in capsys.readouterr().err
+    assert run_command(app, [*words, "--yes"]) == 0
 
 
 def test_a_dry_run_of_a_reset_is_that_of_a_reset(

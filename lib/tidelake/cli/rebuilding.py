@@ -33,19 +33,26 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.option("--hop", type=click.Choice(HOPS), required=True, help="Hop to repair.")
+@yes_option
 @changing
-def repair(hop: Hop, dry_run: bool, where: Place) -> None:
+def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
     """Resume a hop after the last batch in its tables.
 
     If that position is unknown, because an input was rewritten, the tables disagree or the
-    definition changed, silver or gold is recomputed instead.
+    definition changed, silver or gold is recomputed instead. It asks before that, because it
+    replaces the rows.
     """
+    name = where.pipeline.name
+
+    def agreed(why: str) -> None:
+        confirm(f"Rebuilding {hop} of {name} ({why})", yes=yes)
+
     with started(where) as run:
         from tidelake.replay.repairing import repair as begin  # noqa: PLC0415
         from tidelake.replay.repairing import why_rebuilt  # noqa: PLC0415
 
-        generation, why = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop)
-    name = where.pipeline.name
+        repaired = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop, agreed=agreed)
+    generation, why = repaired
     found = {"pipeline": name, "hop": hop, "generation": generation, "rebuilt": why or None}
     if where.printed(found | {"dry_run": dry_run}):
         return
@@ -150,15 +157,21 @@ def _print_steps(steps: Sequence[Step], title: str) -> None:
 
 
 def _show_plan(start: Start, where: Place, table: str | None) -> None:
-    from tidelake.replay.backfill import read_state, table_option  # noqa: PLC0415
+    from tidelake.replay.backfill import (  # noqa: PLC0415
+        ends_rollback,
+        read_state,
+        table_option,
+    )
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
         return
     _print_steps(steps, f"Backfill of {name} from {start}")
-    state = read_state(where.lake, where.pipeline)
+    place = where.lake, where.pipeline
+    state = read_state(*place)
     if state is not None:
-        say(f"The last backfill of {name} is {state.stage}.")
+        gives_up = "; a new one gives up its rollback" if ends_rollback(*place) else ""
+        say(f"The last backfill of {name} is {state.stage}{gives_up}.")
     command = where.command("backfill run", table_option(table))
     say(f"Live tables are not changed. Start with: {command}")
 
@@ -175,6 +188,7 @@ def _minutes(seconds: float | None) -> str:
 @moment_option("--start", "first", help="From this arrival (bronze) or event time (silver), UTC.")
 @moment_option("--end", "last", help="With --from silver: rows before this event time (UTC).")
 @duration_option("--for", "length", help="Range length from --start, instead of --end.")
+@yes_option
 @changing
 def run(
     start: Start | None,
@@ -182,10 +196,14 @@ def run(
     first: datetime | None,
     last: datetime | None,
     length: timedelta | None,
+    yes: bool,
     dry_run: bool,
     where: Place,
 ) -> None:
-    """Fill new tables; run again to add new arrivals."""
+    """Fill new tables; run again to add new arrivals.
+
+    After a promotion it asks, because it gives up the rollback.
+    """
     start, table = _started_from(start, table), _known_table(table, where)
     if table and (first or last or length):
         raise UsageError("--table recomputes all of a table: leave out --start, --end and --for")
@@ -207,9 +225,11 @@ def run(
             say("The rows and the estimate are those of whole tables, not of the range.")
         _show_plan(start, where, table)
         return
-    with started(where) as context:
-        from tidelake.replay.backfill import build  # noqa: PLC0415
+    from tidelake.replay.backfill import build, ends_rollback  # noqa: PLC0415
 
+    if ends_rollback(where.lake, where.pipeline):
+        confirm(f"Giving up the rollback of {where.pipeline.name}'s promoted backfill", yes=yes)
+    with started(where) as context:
         span = (first, last) if first and last else None
         since = first if start == "bronze" else None
         state = build(context, start, span, since=since, table=table)

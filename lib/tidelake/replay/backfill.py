@@ -193,6 +193,11 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     return state
 
 
+def ends_rollback(lake: Lake, pipeline: Pipeline) -> bool:
+    """Return whether a new backfill removes one that was promoted and can still be rolled back."""
+    return (state := read_state(lake, pipeline)) is not None and state.stage == "promoted"
+
+
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
     before, command, after = _NEXT[state.stage]

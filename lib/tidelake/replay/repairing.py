@@ -10,7 +10,7 @@ How a generation begins: :mod:`.generations`.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
@@ -58,11 +58,12 @@ class Repaired(NamedTuple):
     why: str
 
 
-def repair(run: Run, hop: Hop) -> Repaired:
+def repair(run: Run, hop: Hop, *, agreed: Callable[[str], None] = lambda why: None) -> Repaired:
     """Begin a new generation of a hop whose tables and checkpoint do not match.
 
     The hop continues after the last batch in its tables; if that cannot be determined, the tables
-    are rebuilt.
+    are rebuilt. Before that ``agreed`` is called with the reason; it raises an error to leave them
+    as they are.
 
     Raises:
         UsageError: The hop has no tables yet.
@@ -76,6 +77,7 @@ def repair(run: Run, hop: Hop) -> Repaired:
         if hop == "bronze":
             return Repaired(_repair_bronze(locked), why)
         if why:
+            agreed(why)
             return Repaired((rebuild_silver if hop == "silver" else rebuild_gold)(locked), why)
         tables = run.lake.closing_tables(run.pipeline, hop)
         last = newest_of(run, hop, tables[0])
