@@ -11,7 +11,14 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 
-from tidelake.config.expressions import MOST_LETTERS, Types, never_fails, texts_to_bound
+from tidelake.config.expressions import (
+    DATELESS,
+    MOST_LETTERS,
+    Types,
+    never_fails,
+    texts_as_timestamps,
+    texts_to_bound,
+)
 from tidelake.instants import to_micros
 from tidelake.spark.internals import null_on_error
 
@@ -63,7 +70,9 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
     Without ANSI mode errors would become nulls, indistinguishable from real ones.
 
     A text too long for a regular expression that may exhaust the stack counts as a failure,
-    whatever the stack size: an overflow cannot be caught, and would end the JVM.
+    whatever the stack size: an overflow cannot be caught, and would end the JVM. So does a text
+    without a date that is cast to a timestamp: Spark adds the current date, so a retry or a
+    verification on another day would find another value.
 
     Args:
         sql: The expression.
@@ -78,11 +87,18 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
         kind = never_fails(sql, types)
         if kind is not None and (cast is None or cast == kind.lower()):
             return wrapped
-    lengths = [F.length(F.expr(text)) for text in texts_to_bound(sql)]
-    if lengths:
-        short = [F.coalesce(length <= MOST_LETTERS, F.lit(True)) for length in lengths]
-        wrapped = F.when(reduce(and_, short), wrapped)
+    allowed = [F.length(F.expr(text)) <= MOST_LETTERS for text in texts_to_bound(sql)]
+    timed = [*texts_as_timestamps(sql), *([sql] if cast == "timestamp" else [])]
+    allowed += [~_is_dateless(F.expr(text)) for text in timed]
+    if allowed:
+        known = [F.coalesce(one, F.lit(True)) for one in allowed]
+        wrapped = F.when(reduce(and_, known), wrapped)
     return null_on_error(wrapped)
+
+
+def _is_dateless(value: Column) -> Column:
+    is_text = F.typeof(value) == "string"
+    return is_text & F.regexp_like(value.cast("string"), F.lit(DATELESS))
 
 
 def holds(condition: str) -> Column:

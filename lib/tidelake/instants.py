@@ -6,6 +6,7 @@ Collected timestamps are naive and local to the driver; microseconds since the e
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
 
 # Time formats accepted in payloads: with a zone, without one (UTC), or to the minute.
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
@@ -20,6 +21,29 @@ TO_THE_MINUTE = rf"^({DATE}[T ]{_MINUTE})({_ZONE}?)$"
 EARLIEST_SECOND, LATEST_SECOND = -30_610_224_000, 253_402_300_799
 BEGINNING = datetime.min.replace(tzinfo=UTC)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Range(NamedTuple):
+    """A range of instants (UTC): inclusive start, exclusive end; None for no bound."""
+
+    start: datetime | None = None
+    end: datetime | None = None
+
+    def holds(self, column: str) -> str:
+        """Return the SQL condition, for Spark and DuckDB, that a column is in the range."""
+        bounds = ((">=", self.start), ("<", self.end))
+        found = [f"{column} {sign} TIMESTAMP '{one.isoformat(' ')}'" for sign, one in bounds if one]
+        return " AND ".join(found) or "TRUE"
+
+    def includes(self, instant: datetime) -> bool:
+        """Return whether an instant is in the range."""
+        return (self.start is None or self.start <= instant) and (
+            self.end is None or instant < self.end
+        )
+
+
+# The range of all instants.
+ALWAYS = Range()
 
 
 def now() -> datetime:

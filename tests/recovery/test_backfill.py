@@ -18,6 +18,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import compact
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
+from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
@@ -69,7 +70,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS[:2])
-    assert apply_late(made.context, end=START + timedelta(days=1)) == 3
+    assert apply_late(made.context, Range(end=START + timedelta(days=1))) == 3
     bronze = made.lake.bronze("clickstream")
     compact(spark, bronze)
     made.run()

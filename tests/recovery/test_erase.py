@@ -25,6 +25,7 @@ from tests.worlds import World, world
 from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.errors import LockedError, NotBuiltError, RefusedError, UsageError
+from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import erase as steps
 from tidelake.replay import erase_records, generations
@@ -107,7 +108,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS[:2])
-    assert apply_late(made.context, end=START + timedelta(days=1)) == 2
+    assert apply_late(made.context, Range(end=START + timedelta(days=1))) == 2
     assert discard_quarantine(made.context, Choice(stage="contract"), why="a test") == 2
     made.land("2.jsonl", _lines(2))
     made.run(_ARRIVALS[2], hops=["bronze"])

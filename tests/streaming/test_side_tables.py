@@ -19,6 +19,7 @@ from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.instants import Range
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
@@ -84,12 +85,13 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
         (date, 3, 3) for date in dates
     ]
     assert all(day.least_seconds > _DAY * 60 for day in days)
+    assert list_late(played.lake, played.pipeline, Range(START + timedelta(days=1))) == days[1:]
 
-    assert apply_late(played.context, start=START, end=START + timedelta(days=1)) == 3
+    assert apply_late(played.context, Range(START, START + timedelta(days=1))) == 3
     assert [day.waiting for day in list_late(played.lake, played.pipeline)] == [0, 3]
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert (told["late"], told["requeued"], told["balanced"]) == (3, 3, True)
-    assert apply_late(played.context, start=START, end=START + timedelta(days=1)) == 0
+    assert apply_late(played.context, Range(START, START + timedelta(days=1))) == 0
     assert apply_late(played.context) == 3
     assert apply_late(played.context) == 0
 
@@ -209,6 +211,13 @@ def test_of_two_payloads_of_an_id_one_is_released_and_may_fail_again(
 
 
 def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) -> None:
+    # All of them arrived with the second file.
+    second = _ARRIVAL + timedelta(minutes=1)
+    for within, rows in ((Range(end=second), 0), (Range(second), 5)):
+        groups = list_quarantine(played.lake, played.pipeline, within=within)
+        assert sum(group.rows for group in groups) == rows
+    early = Choice(within=Range(end=second))
+    assert discard_quarantine(played.context, early, why="a test") == 0
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="a test") == 3
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="again") == 0
     changed = _without_suite(played)

@@ -16,6 +16,7 @@ from tests.following import GOLD, JOINS
 from tests.running import START, click
 from tests.worlds import TO_SILVER, World, world
 from tidelake.errors import UsageError
+from tidelake.instants import Range
 from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
 from tidelake.replay.verify import (
     Judged,
@@ -67,7 +68,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
     made.run(*_ARRIVALS)
-    assert apply_late(made.context, end=START + timedelta(days=1)) == 3
+    assert apply_late(made.context, Range(end=START + timedelta(days=1))) == 3
     made.run()
     return made
 

@@ -35,6 +35,29 @@ def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str
 
 
 @pytest.mark.parametrize(
+    "sql",
+    [
+        *("CAST(s AS TIMESTAMP)", "s::timestamp_ntz", "timestamp(s)", "to_timestamp(s)"),
+        *("hour(to_timestamp_ntz(s))", "try_to_timestamp(s)", "TRY_CAST(s AS TIMESTAMP)"),
+    ],
+)
+def test_a_text_without_a_date_is_no_timestamp(spark: SparkSession, sql: str) -> None:
+    """Spark would make it a time of today, and of another day in a retry or a verification."""
+    texts = ["2024-01-01 12:30", "2024-01-01T12:30:00Z", "12:30", "T12", " 1:05", None]
+    frame = spark.createDataFrame([(text,) for text in texts], "s string")
+    found = frame.select("s", try_eval(sql).isNull().alias("fails")).collect()
+    assert [row["s"] for row in found if row["fails"]] == ["12:30", "T12", " 1:05"]
+
+
+def test_what_is_no_text_or_no_timestamp_needs_no_date(spark: SparkSession) -> None:
+    frame = spark.sql("SELECT '12:30' AS s, DATE'2024-01-01' AS d, array('2024-01-01') AS l")
+    in_a_lambda = "transform(l, x -> CAST(x AS TIMESTAMP))"
+    for sql in ("CAST(d AS TIMESTAMP)", "to_timestamp(s, 'HH:mm')", "hour(s)", in_a_lambda):
+        (row,) = frame.select(try_eval(sql).alias("tried")).collect()
+        assert row["tried"] is not None, sql
+
+
+@pytest.mark.parametrize(
     ("sql", "cast", "good", "bad", "null", "most"),
     [
         ("CAST(s AS INT)", None, 1, RAISED, None, RAISED),

@@ -396,6 +396,8 @@ def test_a_broken_measure_is_named(tmp_path: Path, name: str, body: Any, message
         ("rate", "clicks + rand()", "from run to run"),
         ("rate", "clicks AS c", "has an alias"),
         ("rate", "clicks > 'today'", "time of the query"),
+        ("rate", "hour(timestamp '12:30')", "write the date too"),
+        ("rate", "CAST('T12' AS TIMESTAMP)", "write the date too"),
         ("rate", " ", "is empty"),
         ("rate", 1, "quotes"),
         ("rate", "Share * 2", "uses share, which is derived too"),

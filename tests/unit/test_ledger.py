@@ -19,6 +19,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.notes import FateCount
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
+from tidelake.instants import Range
 from tidelake.ledger import terms as ledger_module
 from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
@@ -475,6 +476,20 @@ def test_books_by_day_add_up_the_batches_that_were_closed_on_it() -> None:
     assert (tuesday.name, tuesday.taken, tuesday.fates["late"]) == ("2024-01-02", 10, 4)
 
 
+def test_books_of_a_range_add_up_the_batches_that_were_closed_in_it() -> None:
+    first, last = BATCHES[1].closed_at, BATCHES[2].closed_at
+
+    (line,) = ledger_by(BATCHES, "range", Range(first))
+    assert (line.name, line.taken, line.fates["quarantined"], line.fates["late"]) == (
+        "range",
+        20,
+        4,
+        4,
+    )
+    assert [one.name for one in ledger_by(BATCHES, "batch", Range(first, last))] == ["batch 1"]
+    assert ledger_by(BATCHES, "range", Range(end=BATCHES[0].closed_at)) == []
+
+
 def test_the_command_adds_the_lines_that_were_asked_for(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -483,6 +498,10 @@ def test_the_command_adds_the_lines_that_were_asked_for(
     assert [(line["name"], line["taken"], line["silver"]) for line in found["by_batch"]] == [
         ("batch 0", 10, 5)
     ]
+    code, found, _ = told(lake, capsys, "--start", "2000-01-01")
+    assert [(line["taken"], line["silver"]) for line in found["by_range"]] == [(10, 5)]
+    code, found, _ = told(lake, capsys, "--by", "day", "--end", "2000-01-01")
+    assert (code, found["by_day"], found["silver"]) == (0, [], 5)
 
     reclose(lake, FATES, SILVER[:4])
     arguments = ["ledger", str(lake.root.parent / "shop.yml"), "--by", "day"]

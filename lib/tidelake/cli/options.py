@@ -19,6 +19,7 @@ from tidelake.config.places import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
 from tidelake.folders import refuse_unusable
+from tidelake.instants import Range
 from tidelake.typed import Typed, completing
 
 Command = Callable[..., Any]
@@ -109,6 +110,28 @@ duration_option = functools.partial(click.option, metavar="DURATION", callback=d
 source_option = functools.partial(
     click.option, "--source", help="Read from here, not from the pipeline file's source."
 )
+
+
+def ranged(what: str) -> Callable[[Command], Command]:
+    """Return a decorator that adds ``--start`` and ``--end`` as the argument ``within``.
+
+    ``what`` completes the help text "Only … at or after this time (UTC)".
+    """
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def bounded(start: datetime | None, end: datetime | None, **options: Any) -> Any:
+            if start is not None and end is not None and start >= end:
+                raise UsageError("--end must be later than --start")
+            return command(within=Range(start, end), **options)
+
+        first = moment_option("--start", help=f"Only {what} at or after this time (UTC).")
+        last = moment_option("--end", help=f"Only {what} before this time (UTC).")
+        return first(last(bounded))
+
+    return decorate
+
+
 yes_option = click.option("--yes", is_flag=True, help="Skip the confirmation.")
 as_json = click.option("--json", "json_", is_flag=True, help="Print JSON.")
 _dry_run = click.option("--dry-run", is_flag=True, help="Show what would change; change nothing.")

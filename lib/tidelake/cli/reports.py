@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict
-from datetime import datetime
 from textwrap import fill
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -14,12 +13,13 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Place, changing, confirm, moment_option, reporting, yes_option
+from tidelake.cli.options import Place, changing, confirm, ranged, reporting, yes_option
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError, UsageError
+from tidelake.instants import Range
 
 if TYPE_CHECKING:
     # These modules import Spark, which not every command needs.
@@ -121,17 +121,22 @@ def _show_lag(source: SourceLag) -> None:
 @click.option(
     "--by", type=click.Choice(["batch", "day"]), help="Show one line per batch or per day."
 )
+@ranged("batches that silver closed")
 @reporting
-def ledger(by: Literal["batch", "day"] | None, where: Place) -> None:
-    """Print the ledger; exit 3 if it does not balance."""
+def ledger(by: Literal["batch", "day"] | None, within: Range, where: Place) -> None:
+    """Print the ledger; exit 3 if it does not balance.
+
+    With a range, print what silver took and the fates it gave in its batches; all of the ledger is
+    checked nevertheless.
+    """
     from tidelake.ledger.terms import ledger_by, read_ledger  # noqa: PLC0415
 
-    found = read_ledger(where.lake, where.pipeline)
-    lines = ledger_by(found.batches, by) if by else []
-    more = {f"by_{by}": [line.to_json() for line in lines]} if by else {}
+    found, shown = read_ledger(where.lake, where.pipeline), by or ("range" if any(within) else None)
+    lines = ledger_by(found.batches, shown, within) if shown else []
+    more = {f"by_{shown}": [line.to_json() for line in lines]} if shown else {}
     if where.json:
         print_json(found.to_json() | more)
-    elif by:
+    elif shown:
         columns = ["", "taken", "silver", "dup", "quarant.", "late", "filtered"]
         fates = ("silver", "duplicate", "quarantined", "late", "filtered")
         rows = []
@@ -224,12 +229,13 @@ def late() -> None:
 
 
 @late.command("list")
+@ranged("rows with an event time")
 @reporting
-def late_list(where: Place) -> None:
+def late_list(within: Range, where: Place) -> None:
     """List late rows by event date."""
     from tidelake.ledger.side_tables import list_late  # noqa: PLC0415
 
-    days = list_late(where.lake, where.pipeline)
+    days = list_late(where.lake, where.pipeline, within)
     if where.printed(days):
         return
     rows = []
@@ -244,17 +250,14 @@ def late_list(where: Place) -> None:
 
 
 @late.command("apply")
-@moment_option("--start", help="Only rows with an event time from this one on (UTC).")
-@moment_option("--end", help="Only rows with an earlier event time (UTC).")
+@ranged("rows with an event time")
 @changing
-def late_apply(start: datetime | None, end: datetime | None, dry_run: bool, where: Place) -> None:
+def late_apply(within: Range, dry_run: bool, where: Place) -> None:
     """Requeue late rows; the next run skips their lateness test."""
-    if start is not None and end is not None and start >= end:
-        raise UsageError("--end must be later than --start")
     with started(where) as run:
         from tidelake.replay.requeue import apply_late  # noqa: PLC0415
 
-        rows = apply_late(run, start=start, end=end, dry_run=dry_run)
+        rows = apply_late(run, within, dry_run=dry_run)
     if where.printed({"pipeline": where.pipeline.name, "rows": rows, "dry_run": dry_run}):
         return
     if dry_run:
@@ -280,17 +283,17 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
     rule = click.option(
         "--rule", metavar="TEXT", help="Only rows with a reason that contains this text."
     )
-    return stage(rule(command))
+    return stage(rule(ranged("rows that arrived")(command)))
 
 
 @quarantine.command("list")
 @_chosen
 @reporting
-def quarantine_list(stage: str | None, rule: str | None, where: Place) -> None:
+def quarantine_list(stage: str | None, rule: str | None, within: Range, where: Place) -> None:
     """List quarantined rows by reason, with example and trend."""
     from tidelake.ledger.side_tables import list_quarantine  # noqa: PLC0415
 
-    groups = list_quarantine(where.lake, where.pipeline, stage=stage, rule=rule)
+    groups = list_quarantine(where.lake, where.pipeline, stage=stage, rule=rule, within=within)
     if where.printed(groups):
         return
     rows = []
@@ -312,12 +315,14 @@ def quarantine_list(stage: str | None, rule: str | None, where: Place) -> None:
 @quarantine.command("replay")
 @_chosen
 @changing
-def quarantine_replay(stage: str | None, rule: str | None, dry_run: bool, where: Place) -> None:
+def quarantine_replay(
+    stage: str | None, rule: str | None, within: Range, dry_run: bool, where: Place
+) -> None:
     """Requeue rows that the current definition would accept."""
     with started(where) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
-        replay = replay_quarantine(run, Choice(stage, rule), dry_run=dry_run)
+        replay = replay_quarantine(run, Choice(stage, rule, within), dry_run=dry_run)
     if where.printed(asdict(replay) | {"released": replay.released}):
         return
     rows = [[o.stage, f"{o.fate} ({o.now})" if o.now else o.fate, o.rows] for o in replay.outcomes]
@@ -335,7 +340,13 @@ def quarantine_replay(stage: str | None, rule: str | None, dry_run: bool, where:
 @yes_option
 @changing
 def quarantine_discard(
-    stage: str | None, rule: str | None, reason: str, yes: bool, dry_run: bool, where: Place
+    stage: str | None,
+    rule: str | None,
+    within: Range,
+    reason: str,
+    yes: bool,
+    dry_run: bool,
+    where: Place,
 ) -> None:
     """Discard rows; they stay in the table and the ledger.
 
@@ -352,7 +363,7 @@ def quarantine_discard(
     with started(where) as run:
         from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
-        rows = discard_quarantine(run, Choice(stage, rule), why=reason, dry_run=dry_run)
+        rows = discard_quarantine(run, Choice(stage, rule, within), why=reason, dry_run=dry_run)
     if where.printed({"pipeline": name, "rows": rows, "dry_run": dry_run}):
         return
     if dry_run:

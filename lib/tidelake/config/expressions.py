@@ -24,8 +24,12 @@ _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TIME_ZONE = r"\s+\S+|[A-Z]{1,4}(?:[+-][0-9:]+)?|[+-][0-9:]+|[A-Za-z]+/\S+"
 # Constants that Spark casts to the time of the query where a date or a timestamp is expected.
 _TIME_OF_QUERY = re.compile(rf"(?i:now|today|tomorrow|yesterday)(?:{_TIME_ZONE})?")
+# A text that Spark casts to a timestamp of the current day: "12:30", "T12".
+DATELESS = "^[^0-9A-Za-z+-]*(T[0-9]|[0-9]{1,2}:)"
+_TO_TIMESTAMP = ("to_timestamp_ltz", "to_timestamp_ntz", "try_to_timestamp")
 _TO_TIME = (exp.Cast, exp.TryCast, exp.TsOrDsToDate, exp.StrToTime, exp.StrToDate)
 _TIME_TYPES = exp.DataType.TEMPORAL_TYPES
+_TIMESTAMPS = tuple(kind for kind in _TIME_TYPES if kind.name.startswith(("TIMESTAMP", "DATETIME")))
 _PATTERNS = (exp.Like, exp.ILike, exp.RegexpLike, exp.RegexpILike, exp.SimilarTo)
 _CONCATENATIONS = (exp.Concat, exp.ConcatWs, exp.DPipe)
 # Expressions whose operands Spark casts to a common type.
@@ -155,6 +159,11 @@ def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Itera
                 )
         elif isinstance(node, _TO_TIME) and not _has_input(node):
             to_time = node.to.is_type(*_TIME_TYPES) if isinstance(node, exp.Cast) else True
+            if _cast_to_timestamp(node) and re.search(DATELESS, node.this.name):
+                yield (
+                    f"casts '{node.this.name}' to a timestamp, to which Spark adds the date of the "
+                    "query; write the date too"
+                )
             if to_time and not isinstance(node.this, exp.Literal) and _builds_text(node.this):
                 yield "casts computed text to a time; write the time as a literal"
 
@@ -324,6 +333,34 @@ def texts_to_bound(sql: str) -> tuple[str, ...]:
         elif may_overflow(pattern.name):
             found.append(text.sql(dialect=DIALECT))
     return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1024)
+def texts_as_timestamps(sql: str) -> tuple[str, ...]:
+    """List the operands that an expression casts to timestamps, outside of lambda functions.
+
+    If one is a text without a date, Spark adds the current one: the result changes from day to day.
+    """
+    try:
+        root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
+    except SqlglotError:
+        return ()
+    found = [
+        operand.sql(dialect=DIALECT)
+        for node in root.walk()
+        if (operand := _cast_to_timestamp(node)) and not node.find_ancestor(exp.Lambda)
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def _cast_to_timestamp(node: exp.Expr) -> exp.Expr | None:
+    """Return what an explicit cast makes a timestamp of; None if it is another expression."""
+    if isinstance(node, exp.Cast):
+        return node.this if node.to.is_type(*_TIMESTAMPS) else None
+    if isinstance(node, exp.Anonymous) and len(node.expressions) == 1:
+        operand: exp.Expr = node.expressions[0]
+        return operand if node.name.lower() in _TO_TIMESTAMP else None
+    return None
 
 
 def _words(text: str) -> frozenset[str]:

@@ -217,7 +217,7 @@ def judged(events: DataFrame, before: DataFrame, detection: Detection) -> DataFr
     keys = list(detection.keys)
     known = events.join(before, on=[*keys, HOUR_OF], how="left")
     if detection.impossible_travel:
-        order = Window.partitionBy(*keys, HOUR_OF).orderBy("event_time", "event_id")
+        order = Window.partitionBy(*keys, HOUR_OF).orderBy("event_time", "event_id", RECORD)
         earlier = F.max(PLACE).over(order.rowsBetween(Window.unboundedPreceding, -1))
         known = known.withColumn(_BEFORE, F.coalesce(earlier, F.col(_BEFORE)))
 

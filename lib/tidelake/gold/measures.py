@@ -239,13 +239,32 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
             if measure.aggregate == "last":
                 pick, wins = "max", ">"
             # Ties are broken by event id.
-            partial, combine = f"{pick}_by({sql}, {_INSTANT})", f"{pick}_by({name}, {at})"
-            merge = f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} ELSE t.{name} END"
-            return [MeasureState(name, partial, combine, merge), _extreme(at, _INSTANT, pick)]
+            partial, combine, same = _INSTANT, at, f"t.{name}"
+            if _is_ordered(measure):
+                # An id that came back past the TTL may be in silver twice at one instant: then by
+                # value, as a struct orders it, with null as the least.
+                partial, combine = f"struct({partial}, {sql})", f"struct({at}, {name})"
+                same = f"greatest(s.{name}, t.{name})"
+                if pick == "min":
+                    both = f"s.{name} IS NOT NULL AND t.{name} IS NOT NULL"
+                    same = f"CASE WHEN {both} THEN least(s.{name}, t.{name}) END"
+            merge = (
+                f"CASE WHEN s.{at} {wins} t.{at} THEN s.{name} "
+                f"WHEN s.{at} = t.{at} THEN {same} ELSE t.{name} END"
+            )
+            by = f"{pick}_by({{0}}, {{1}})".format
+            state = MeasureState(name, by(sql, partial), by(name, combine), merge)
+            return [state, _extreme(at, _INSTANT, pick)]
         case "approx_count_distinct" | "approx_percentile":
             partial, combine, merge = _SKETCHES[measure.aggregate]
             merge = merge.format(sketch)
             return [MeasureState(sketch, partial.format(sql), combine.format(sketch), merge)]
+
+
+def _is_ordered(measure: Measure) -> bool:
+    """Return whether Spark orders a measure's values, which it does not for maps and variants."""
+    kind = measure.value_type
+    return kind is not None and not any(one in kind for one in ("map<", "variant"))
 
 
 def _sketch_of(measure: Measure) -> str:

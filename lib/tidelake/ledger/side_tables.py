@@ -12,6 +12,7 @@ from datetime import date, datetime
 from tidelake.config import Pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
+from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
 
@@ -117,8 +118,12 @@ def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
     return {str(what): int(count) for what, count in ask(lake, counted).rows}
 
 
-def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
-    """List late rows by event date; raise a UsageError if the pipeline has not run."""
+def list_late(lake: Lake, pipeline: Pipeline, within: Range = ALWAYS) -> list[LateDay]:
+    """List late rows by event date, those ``within`` a range of event time.
+
+    Raises:
+        UsageError: The pipeline has not run.
+    """
     require_tables(lake, pipeline.name)
     late = lake.late(pipeline.name)
     if not late.exists:
@@ -129,7 +134,8 @@ def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
         lake,
         "SELECT l.event_date, count(*), count(w.record_id), min(l.lateness_seconds), "
         "median(l.lateness_seconds), max(l.lateness_seconds), max(l.watermark) "
-        f"FROM (SELECT q.* FROM {late.name} q WHERE {in_closed_batch(closed)}) l "
+        f"FROM (SELECT q.* FROM {late.name} q WHERE {in_closed_batch(closed)} "
+        f"AND {within.holds('q.event_time')}) l "
         f"LEFT JOIN ({there}) w "
         "ON w.record_id = l.record_id AND w._batch = l._batch GROUP BY 1 ORDER BY 1",
     ).rows
@@ -137,12 +143,20 @@ def list_late(lake: Lake, pipeline: Pipeline) -> list[LateDay]:
 
 
 def list_quarantine(
-    lake: Lake, pipeline: Pipeline, *, stage: str | None = None, rule: str | None = None
+    lake: Lake,
+    pipeline: Pipeline,
+    *,
+    stage: str | None = None,
+    rule: str | None = None,
+    within: Range = ALWAYS,
 ) -> list[ReasonGroup]:
     """List quarantined rows by stage and reason, the most frequent first.
 
-    ``stage`` and ``rule`` limit them to a stage and to reasons that contain a text. Raises a
-    UsageError if the pipeline has not run.
+    ``stage`` and ``rule`` limit them to a stage and to reasons that contain a text, ``within`` to a
+    range of arrival.
+
+    Raises:
+        UsageError: The pipeline has not run.
     """
     require_tables(lake, pipeline.name)
     name = pipeline.name
@@ -161,7 +175,8 @@ def list_quarantine(
         + ", ".join(f"count_if(_batch = {batch})" for batch in newest)
         + f" FROM (SELECT q.*, unnest(q.reasons) AS reason, {given_up} AS given_up, "
         f"(SELECT count(*) FROM {requeue.name} r WHERE r.record_id = q.record_id) AS attempts "
-        f"FROM ({not_requeued(quarantine, requeue, closed)}) q) "
+        f"FROM ({not_requeued(quarantine, requeue, closed)}) q "
+        f"WHERE {within.holds('q.ingested_at')}) "
         "GROUP BY 1, 2 ORDER BY 3 DESC, 1, 2",
     ).rows
     groups = [

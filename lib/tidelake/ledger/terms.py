@@ -17,6 +17,7 @@ from tidelake.delta.log import Commit, newest_version
 from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
+from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
     Batch,
     altered_batches,
@@ -122,7 +123,7 @@ class Ledger:
 
 @dataclass(frozen=True)
 class LedgerLine:
-    """The ledger of one batch (named like ``batch 3``) or of all batches of a day (UTC).
+    """The ledger of one batch (named like ``batch 3``), of a day's (UTC), or of a range's.
 
     ``taken`` counts rows of bronze, ``returned`` rows of the requeue, ``conflicts`` rows that were
     quarantined because another payload had their id.
@@ -151,11 +152,19 @@ def _fates_to_json(fates: Counter[str]) -> dict[str, int]:
     return {"duplicates" if fate == "duplicate" else fate: fates[fate] for fate in FATES}
 
 
-def ledger_by(batches: Sequence[Batch], by: Literal["batch", "day"]) -> list[LedgerLine]:
-    """Add up silver's batches by batch or by day, oldest first."""
+def ledger_by(
+    batches: Sequence[Batch], by: Literal["batch", "day", "range"], within: Range = ALWAYS
+) -> list[LedgerLine]:
+    """Add up silver's batches by batch or by day, oldest first, or all of a range.
+
+    ``within`` limits them to those that were closed in a range.
+    """
     lines: dict[str, LedgerLine] = {}
     for batch in batches:
-        name = f"batch {batch.number}" if by == "batch" else f"{batch.closed_at:%Y-%m-%d}"
+        if not within.includes(batch.closed_at):
+            continue
+        names = {"batch": f"batch {batch.number}", "day": f"{batch.closed_at:%Y-%m-%d}"}
+        name = names.get(by, by)
         before = lines.get(name, LedgerLine(name, 0, 0, Counter(), 0, batch.closed_at))
         conflicts = sum(c.rows for c in batch.counts if c.stage == "conflicting_duplicate")
         lines[name] = LedgerLine(

@@ -26,7 +26,7 @@ from tidelake.delta.tables import Table, require_table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import span
-from tidelake.instants import from_micros, now, now_after, to_json
+from tidelake.instants import ALWAYS, Range, from_micros, now, now_after, to_json
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, not_requeued, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.accepted_rows import AcceptedRows
@@ -94,24 +94,14 @@ def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedF
         yield replace(run, locks=locks), frames
 
 
-def apply_late(
-    run: Run,
-    *,
-    start: datetime | None = None,
-    end: datetime | None = None,
-    dry_run: bool = False,
-) -> int:
+def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> int:
     """Requeue the waiting late rows, and return their number; with ``dry_run`` only count them.
 
-    All of them, or those with an event time from ``start`` to before ``end`` (UTC). Requeued late
-    rows skip the lateness test.
+    All of them, or those ``within`` a range of event time. Requeued late rows skip the lateness
+    test.
     """
     with _holding_silver(run, "late apply") as (locked, frames):
-        rows = waiting(run, run.lake.late(run.pipeline.name))
-        if start is not None:
-            rows = rows.where(F.col("event_time") >= F.lit(start))
-        if end is not None:
-            rows = rows.where(F.col("event_time") < F.lit(end))
+        rows = waiting(run, run.lake.late(run.pipeline.name)).where(within.holds("event_time"))
         if dry_run:
             return rows.count()
         return requeue_from(locked, rows.select("record_id", "ingested_at"), "late", frames)
@@ -119,13 +109,18 @@ def apply_late(
 
 @dataclass(frozen=True)
 class Choice:
-    """A filter of quarantined rows: the stage where they failed, and text in one of the reasons."""
+    """A filter of quarantined rows.
+
+    By the stage where they failed, a text in one of the reasons, and a range of arrival.
+    """
 
     stage: str | None = None
     rule: str | None = None
+    within: Range = ALWAYS
 
     def of(self, rows: DataFrame) -> DataFrame:
         """Filter the rows of quarantine."""
+        rows = rows.where(self.within.holds("ingested_at"))
         if self.stage is not None:
             rows = rows.where(F.col("stage") == self.stage)
         if self.rule is not None:

@@ -16,7 +16,6 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
-from tidelake.config.expressions import Types, never_fails
 from tidelake.config.pipeline import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
 from tidelake.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
@@ -104,7 +103,7 @@ def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     """Return the columns that evaluate the definition's expressions, and those of the results."""
     event = pipeline.event
     types = payload_types(event, pipeline.envelope)
-    tried = {"event.id": event.id, "event.time": _with_date(event.time, types)}
+    tried = {"event.id": event.id, "event.time": event.time}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
     casts = {"event.id": "string", "event.time": "timestamp"}
@@ -140,19 +139,6 @@ def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
         value("event.time").alias("event_time"),
         F.struct(*selected).alias(SELECTED),
     ]
-
-
-def _with_date(sql: str, types: Types) -> str:
-    """Let an event time fail on a text without a date: Spark's cast would add today's.
-
-    A retry or a verification on another day would find another time.
-    """
-    if never_fails(sql, types) in ("TIMESTAMP", "DATE"):
-        return sql
-    return (
-        f"CASE WHEN typeof({sql}) = 'string' AND regexp_like(CAST({sql} AS STRING), "
-        f"'^[^0-9A-Za-z+-]*(T[0-9]|[0-9]{{1,2}}:)') THEN raise_error('no date') ELSE {sql} END"
-    )
 
 
 def _output(max_future_skew: timedelta) -> list[Column]:
