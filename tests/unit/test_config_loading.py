@@ -651,10 +651,21 @@ def test_another_pipelines_columns_are_not_judged_here(tmp_path: Path) -> None:
     assert load_pipeline(write(tmp_path, raw), LAPTOP).joins[0].right.pipeline == "other"
 
 
+def test_a_dimension_a_prefilter_and_an_unknown_column_are_named_at_once(tmp_path: Path) -> None:
+    raw = changed(
+        event__id="record_id",
+        dedup={"prefilter": "operator"},
+        enrich=[{**ENRICH, "dimension": "product"}],
+        gold__0__where="no_column = 1",
+    )
+    paths = {one.path for one in violations(tmp_path, raw)}
+    assert paths == {"dedup.prefilter", "enrich[0].dimension", "gold[0].where"}
+
+
 @pytest.mark.parametrize(
     ("change", "path", "message"),
     [
-        ({"on": {"actoin": "id"}}, "enrich[0].on.actoin", "did you mean action?"),
+        ({"on": {"actoin": "product_id"}}, "enrich[0].on.actoin", "did you mean action?"),
         ({"as_of": "tomorrow"}, "enrich[0].as_of", "unknown column"),
         ({"columns": ["user_id"]}, "enrich[0].columns[0]", "already"),
         ({"columns": ["catgory"]}, "enrich[0].columns[0]", "did you mean category?"),

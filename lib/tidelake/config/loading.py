@@ -123,7 +123,7 @@ def load_pipeline(
     Raises:
         UsageError: There is no such pipeline, or ``source`` cannot replace its source.
         ConfigError: The file is invalid; lists all violations. What it says about dimensions and
-            the suite is checked once nothing else is wrong.
+            the names in its suite is checked once the types of all its keys are right.
     """
     is_path = "/" in name_or_path or name_or_path.endswith(SUFFIXES)
     file = Path(name_or_path) if is_path else find_file(name_or_path, "pipeline")
@@ -146,13 +146,11 @@ def load_pipeline(
     of_suite: list[Violation] = []
     if pipeline is not None:
         findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
-        if not findings:
-            findings += prefilter_findings(pipeline)
-        if not findings:
-            dimensions = _dimensions(pipeline, file, environment, findings)
+        findings += prefilter_findings(pipeline)
+        dimensions = _dimensions(pipeline, file, environment, findings)
         avro = _avro_schema(pipeline, file, findings)
     try:
-        suite = _suite(raw, None if findings else pipeline, file, findings)
+        suite = _suite(raw, pipeline, file, findings)
     except ConfigError as error:
         of_suite = [replace(one, file=one.file or error.file) for one in error.violations]
     if findings or of_suite or pipeline is None:
@@ -175,7 +173,9 @@ def _dimensions(
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
-        findings += lookup_findings(enrich, definition, index)
+        named = {one.path for one in findings}
+        looked = lookup_findings(enrich, definition, index)
+        findings += [one for one in looked if one.path not in named]
         read[name] = definition
     return read
 
@@ -183,7 +183,7 @@ def _dimensions(
 def _suite(
     raw: Mapping[str, Any], pipeline: PipelineFile | None, file: Path, findings: list[Finding]
 ) -> Suite | None:
-    """Load a pipeline's suite; of an invalid pipeline, names in it are not checked."""
+    """Load a pipeline's suite; None as pipeline means that the names in it are not checked."""
     quality = validated_section(Quality, raw.get("quality"))
     place = ("quality", "suite")
     name = None if quality is None else quality.suite
