@@ -44,6 +44,14 @@ def is_logical_name(name: str) -> bool:
     return _LOGICAL.fullmatch(name) is not None
 
 
+def logical_name(layer: str, name: str, side: str = "") -> str:
+    """Return the logical name of a table, or of the ``side`` table of one.
+
+    ``name`` is valid (:func:`table_name`), or stands for one in a message.
+    """
+    return f"{layer}.{name}__{side}" if side else f"{layer}.{name}"
+
+
 def split_name(name: str) -> tuple[str, str]:
     """Split a table's logical name into its layer and the rest."""
     if not is_logical_name(name):

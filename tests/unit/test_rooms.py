@@ -19,6 +19,9 @@ _PRIVATE = re.compile(
     r"|(?<!self)\._(jvm|jc|jdf|jsc|jsparkSession|gateway|active_spark_context|origin)\b"
 )
 
+# Of literals, those of tables that exist once, such as ops.books, are their own names.
+_BUILDS_NAME = re.compile(r"""\b(bronze|silver|gold|dim|ops)\.\{""")
+
 
 def lines_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...]) -> list[str]:
     """Find lines of the library, outside some rooms or files."""
@@ -37,3 +40,7 @@ def test_only_the_rooms_of_spark_and_of_tables_ask_where_spark_and_tables_are() 
 
 def test_only_internals_calls_private_api_of_spark() -> None:
     assert lines_with(_PRIVATE, apart_from=("spark/internals.py",)) == []
+
+
+def test_only_names_builds_the_logical_name_of_a_table() -> None:
+    assert lines_with(_BUILDS_NAME, apart_from=("names.py",)) == []

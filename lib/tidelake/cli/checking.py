@@ -17,6 +17,7 @@ from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
 from tidelake.errors import RefusedError, SourceError, UnequalError
 from tidelake.kafka.client import versions_of
+from tidelake.names import logical_name
 from tidelake.visible import shortened
 
 if TYPE_CHECKING:
@@ -231,7 +232,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
 
 
 def _verify_remedy(where: Place, wrong: Sequence[str]) -> str:
-    if f"bronze.{where.pipeline.name}" in wrong:
+    if logical_name("bronze", where.pipeline.name) in wrong:
         return "Bronze was changed after it was written: restore the version before the change."
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     return (

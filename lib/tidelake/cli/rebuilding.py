@@ -23,6 +23,7 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_table, to_minute
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import UsageError
+from tidelake.names import logical_name
 from tidelake.replay.subject import parse_subject
 
 if TYPE_CHECKING:
@@ -264,7 +265,7 @@ def _show_differences(name: str, found: Differences) -> None:
         print_table(
             ["cause", "fate now", "new fate", "rows", "example"],
             [[c.cause, c.was, c.becomes, c.rows, c.example] for c in found.silver],
-            title=f"Rows of bronze.{name} whose fate changes",
+            title=f"Rows of {logical_name('bronze', name)} whose fate changes",
         )
     rows = []
     for table, comparison in found.gold.items():

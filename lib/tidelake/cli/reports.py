@@ -20,6 +20,7 @@ from tidelake.config.pipeline import selected_columns
 from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.instants import Range
+from tidelake.names import logical_name
 
 if TYPE_CHECKING:
     # These modules import Spark, which not every command needs.
@@ -201,15 +202,18 @@ def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
     tops: dict[str, tuple[Sequence[str], str]] = {}
     for gold in pipeline.gold:
         columns = [name for name in gold.columns if name != "session_id"]
-        tops[f"gold.{gold.name}"] = columns, f'"{gold.measures[0].name}" DESC NULLS LAST'
+        tops[logical_name("gold", gold.name)] = (
+            columns,
+            f'"{gold.measures[0].name}" DESC NULLS LAST',
+        )
     for join in pipeline.joins:
         columns = [*join.left.columns, *join.right.columns]
-        tops[f"gold.{join.name}"] = columns, "_right_time IS NULL"
+        tops[logical_name("gold", join.name)] = columns, "_right_time IS NULL"
     for detection in pipeline.detections:
         columns = ["rule", "event_time", *detection.keys, "evidence"]
-        tops[f"gold.{detection.name}"] = columns, "event_time DESC"
+        tops[logical_name("gold", detection.name)] = columns, "event_time DESC"
     for item in pipeline.queries:
-        tops[f"gold.{item.name}"] = item.columns, f'"{item.parts.window.name}" DESC'
+        tops[logical_name("gold", item.name)] = item.columns, f'"{item.parts.window.name}" DESC'
     if pipeline.dimension is not None:
         key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
         for name in pipeline.gold_names:

@@ -23,6 +23,7 @@ from tidelake.folders import folder as named_folder
 from tidelake.kafka.broker import down as stop_broker
 from tidelake.kafka.broker import up as start_broker
 from tidelake.kafka.client import produce
+from tidelake.names import logical_name
 from tidelake.runtime.triggers import AVAILABLE_NOW
 
 if TYPE_CHECKING:
@@ -63,12 +64,12 @@ def demo(events: int | None, seed: int, where: Place) -> None:
         show_ledger(ledger, where)
         for name, answer in tops.items():
             print_table(answer.columns, answer.rows, title=name)
-    newest = (*definition.gold_names, f"silver.{pipeline}")[0]
+    newest = (*definition.gold_names, logical_name("silver", pipeline))[0]
+    quarantine = logical_name("silver", pipeline, "quarantine")
     commands = (
         where.typed(f'tidelake sql "SELECT * FROM {newest} LIMIT 10"'),
         where.typed(
-            f'tidelake sql "SELECT stage, reasons, count(*) FROM silver.{pipeline}__quarantine '
-            'GROUP BY ALL"'
+            f'tidelake sql "SELECT stage, reasons, count(*) FROM {quarantine} GROUP BY ALL"'
         ),
         where.command("ledger"),
         where.command("status"),

@@ -24,7 +24,7 @@ from tidelake.config.model import Documented, written
 from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
 from tidelake.config.queries import Query, measure_of
 from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
-from tidelake.names import BRONZE_COLUMNS, LATE_COLUMNS, SILVER_RESERVED
+from tidelake.names import BRONZE_COLUMNS, LATE_COLUMNS, SILVER_RESERVED, logical_name
 
 _STATE = "Kept to merge the next batch; not for analysis."
 _UNKNOWN_FIELD = "A payload field that the schema does not know, as text."
@@ -79,7 +79,10 @@ def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
     """Return the meaning of a table of a pipeline, by its logical name."""
     standard = standard_meaning(table)
     about = f"{pipeline.description} " if pipeline.description else ""
-    if table in (f"silver.{pipeline.name}", f"silver.{pipeline.name}__late"):
+    if table in (
+        logical_name("silver", pipeline.name),
+        logical_name("silver", pipeline.name, "late"),
+    ):
         comments = _silver_comments(pipeline)
         columns = _own(comments, pipeline.defined_columns) | comments
         return Meaning(about + standard.description, columns, _UNKNOWN_FIELD)
@@ -107,7 +110,7 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         by = ", ".join(key.name for key in parts.keys if key != parts.window)
         row = f"One row for each {parts.window.unit or 'window'}{f' and {by}' if by else ''}"
         standard = f"{row}, computed from {parts.source}."
-        yield f"gold.{query.name}", _described(query, standard, columns)
+        yield logical_name("gold", query.name), _described(query, standard, columns)
 
 
 def _table_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
@@ -118,16 +121,19 @@ def _table_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         }
         derived = {name: _one_line(sql) for name, sql in gold.derive.items()}
         own |= {name: f"Computed from the row: {sql}." for name, sql in derived.items()}
-        yield f"gold.{gold.name}", _described(gold, _row_of(gold), own)
+        yield logical_name("gold", gold.name), _described(gold, _row_of(gold), own)
     for join in pipeline.joins:
         standard = "One row per left event, with its first match."
-        yield f"gold.{join.name}", _described(join, standard, _own(inherited, join.columns))
+        yield (
+            logical_name("gold", join.name),
+            _described(join, standard, _own(inherited, join.columns)),
+        )
     for detection in pipeline.detections:
         own = _own(inherited, (*detection.keys, *detection.columns))
         standard = "One row per event and rule that it broke."
-        yield f"gold.{detection.name}", _described(detection, standard, own)
+        yield logical_name("gold", detection.name), _described(detection, standard, own)
         standard = f"What the rules of {detection.name} look back at: one row per key and hour."
-        yield f"gold.{detection.features}", Meaning(standard, own | _HOURS)
+        yield logical_name("gold", detection.features), Meaning(standard, own | _HOURS)
 
 
 def _described(table: Documented, standard: str, columns: Mapping[str, str]) -> Meaning:
@@ -243,7 +249,7 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     for gold in pipeline.gold:
         yield _window_entry(pipeline, gold, silver)
     for join in pipeline.joins:
-        name = f"gold.{join.name}"
+        name = logical_name("gold", join.name)
         right_types = silver if join.right.pipeline == pipeline.name else {}
         types = {column: type_of(sql, silver) for column, sql in join.left.columns.items()}
         types |= {column: type_of(sql, right_types) for column, sql in join.right.columns.items()}
@@ -253,7 +259,7 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         yield _entry(name, meaning_of(pipeline, name), types, (), example, window)
     for detection in pipeline.detections:
         yield _window_entry(pipeline, detection.hours, silver)
-        name = f"gold.{detection.name}"
+        name = logical_name("gold", detection.name)
         types = {
             column: silver.get(column) if column in detection.keys else STANDARD.get(column)
             for column in detection.shown
@@ -262,7 +268,7 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
         example = f"SELECT rule, count(*) AS alerts FROM {name} GROUP BY rule ORDER BY rule"
         yield _entry(name, meaning_of(pipeline, name), types, ("event_id", "rule"), example)
     for query in pipeline.queries:
-        name, parts = f"gold.{query.name}", query.parts
+        name, parts = logical_name("gold", query.name), query.parts
         types = query_types(pipeline, query, silver)
         names, begins = [key.name for key in parts.keys], parts.window.name
         example = f"SELECT {', '.join(types)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
@@ -273,7 +279,7 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
 def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, str | None]:
     """Return the types of a query's columns; None where only Spark can infer it."""
     parts = query.parts
-    tables = {f"gold.{one.name}": one for one in pipeline.aggregates}
+    tables = {logical_name("gold", one.name): one for one in pipeline.aggregates}
     source = gold_types(tables[parts.source], silver) if parts.source in tables else silver
     calls = {call.internal: call for call in parts.calls}
     keys = {key.internal: key for key in parts.keys}
@@ -291,7 +297,7 @@ def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, st
 
 
 def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEntry:
-    name, window = f"gold.{gold.name}", gold.window
+    name, window = logical_name("gold", gold.name), gold.window
     key, begins, cut = ("window_start",), "window_start DESC, ", "all time"
     if isinstance(window, TumblingWindow):
         cut = f"{written(window.size)} each"
@@ -316,13 +322,13 @@ def _layer_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     arrived = (
         "SELECT ingest_date, count(*) AS records FROM {} GROUP BY ingest_date ORDER BY ingest_date"
     )
-    for table, types, key, example in (
-        ("silver.{}", own, "event_id", by_day),
-        ("silver.{}__late", own | _standard(LATE_COLUMNS), "record_id", by_day),
-        ("silver.{}__quarantine", _standard(_QUARANTINE), "record_id", by_stage),
-        ("bronze.{}", _standard(BRONZE_COLUMNS), "record_id", arrived),
+    for (layer, *side), types, key, example in (
+        (("silver",), own, "event_id", by_day),
+        (("silver", "late"), own | _standard(LATE_COLUMNS), "record_id", by_day),
+        (("silver", "quarantine"), _standard(_QUARANTINE), "record_id", by_stage),
+        (("bronze",), _standard(BRONZE_COLUMNS), "record_id", arrived),
     ):
-        name = table.format(pipeline.name)
+        name = logical_name(layer, pipeline.name, *side)
         yield _entry(name, meaning_of(pipeline, name), types, (key,), example.format(name))
 
 

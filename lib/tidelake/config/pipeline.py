@@ -45,6 +45,7 @@ from tidelake.names import (
     ColumnName,
     TableName,
     is_column_name,
+    logical_name,
     quoted,
 )
 
@@ -195,6 +196,11 @@ class Enrich(Model):
     columns: Annotated[tuple[ColumnName, ...], Field(min_length=1)]
     as_of: str | None = None
 
+    @property
+    def table(self) -> str:
+        """The logical name of the table to look up in: the history with ``as_of``."""
+        return logical_name("dim", self.dimension, "history" if self.as_of else "")
+
 
 class Quality(Model):
     """The expectations of a pipeline.
@@ -302,31 +308,26 @@ class PipelineFile(Documented):
     def gold_names(self) -> tuple[str, ...]:
         """Logical names of the gold hop's tables, in the file's order."""
         if self.dimension is not None:
-            history = (f"dim.{self.name}__history",) if self.dimension.history else ()
-            return (f"dim.{self.name}", *history)
+            sides = ("", "history") if self.dimension.history else ("",)
+            return tuple(logical_name("dim", self.name, side) for side in sides)
         names = [table.name for table in self.gold] + [join.name for join in self.joins]
         for detection in self.detections:
             names += [detection.features, detection.name]
         # Last: a batch computes them from the other tables.
         names += [query.name for query in self.queries]
-        return tuple(f"gold.{name}" for name in names)
+        return tuple(logical_name("gold", name) for name in names)
 
     @property
     def tables(self) -> dict[KeyPath, GoldTable | Join | Detection | Query]:
         """The gold tables that the file defines, by their place in it; without a dimension's."""
-        sections: dict[str, tuple[GoldTable | Join | Detection | Query, ...]] = {
-            "gold": self.gold,
-            "joins": self.joins,
-            "detections": self.detections,
-            "queries": self.queries,
-        }
-        return {(key, at): one for key, found in sections.items() for at, one in enumerate(found)}
+        sections = ("gold", "joins", "detections", "queries")
+        return {(key, at): one for key in sections for at, one in enumerate(getattr(self, key))}
 
     @property
     def published(self) -> dict[str, Publish]:
         """The topics of the gold tables that are published, by logical name."""
         tables = self.tables.values()
-        return {f"gold.{one.name}": one.publish for one in tables if one.publish}
+        return {logical_name("gold", one.name): one.publish for one in tables if one.publish}
 
     @property
     def aggregates(self) -> tuple[GoldTable, ...]:

@@ -12,7 +12,7 @@ from tidelake.config.gold_definitions import GoldTable, Measure
 from tidelake.config.model import Model
 from tidelake.config.query_parts import Call, QueryParts, parse_query
 from tidelake.config.table_settings import Publishable, TableSettings
-from tidelake.names import TableName
+from tidelake.names import TableName, logical_name
 
 # Types whose sums depend on the order of the rows.
 INEXACT_TYPES = ("DOUBLE", "FLOAT", "STRING")
@@ -143,7 +143,8 @@ def shown_by(query: Query, table: GoldTable) -> Iterator[str]:
             elif not call.function.startswith("count"):
                 used |= columns_in(call.argument)
         if (hidden := sorted(used & masked)) and column.name not in query.masks:
-            what = f"{hidden[0]}, which gold.{table.name} masks"
+            what = f"{hidden[0]}, which {logical_name('gold', table.name)} masks"
             yield f"{column.name} shows {what}; mask this column too"
     if table.row_filter is not None and query.row_filter is None:
-        yield f"needs a row_filter, because gold.{table.name} has one, whose rows it sums up"
+        source = logical_name("gold", table.name)
+        yield f"needs a row_filter, because {source} has one, whose rows it sums up"

@@ -39,6 +39,7 @@ from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.standard import STANDARD
 from tidelake.config.table_settings import TableSettings
+from tidelake.names import logical_name
 
 Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
@@ -380,12 +381,17 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
         # The columns of an invalid table are not known.
         if isinstance(item, dict) and isinstance(item.get("name"), str):
             is_whole = _is_valid(GoldTable, item)
-            read[f"gold.{item['name']}"] = GoldTable.model_validate(item) if is_whole else None
+            read[logical_name("gold", item["name"])] = (
+                GoldTable.model_validate(item) if is_whole else None
+            )
     for detection in _validated_items(Detection, raw.get("detections")).values():
-        read[f"gold.{detection.features}"] = detection.hours
+        read[logical_name("gold", detection.features)] = detection.hours
     silver = columns if isinstance(columns, Mapping) else {}
-    known = {*read, *([f"silver.{raw['name']}"] if isinstance(raw.get("name"), str) else [])}
-    others = {f"gold.{name}": dotted(place[:2]) for place, name in table_names(raw)}
+    known = {
+        *read,
+        *([logical_name("silver", raw["name"])] if isinstance(raw.get("name"), str) else []),
+    }
+    others = {logical_name("gold", name): dotted(place[:2]) for place, name in table_names(raw)}
     for index, query in _validated_items(Query, raw.get("queries")).items():
         path, source = ("queries", index, "sql"), query.parts.source
         table = read.get(source)
@@ -413,7 +419,7 @@ def settings_of(pipeline: PipelineFile) -> Iterator[tuple[str, KeyPath, TableSet
         for name in pipeline.gold_names:
             yield name, ("dimension",), pipeline.dimension
     for path, table in pipeline.tables.items():
-        yield f"gold.{table.name}", path, table
+        yield logical_name("gold", table.name), path, table
 
 
 def _columns_of(table: GoldTable | Join | Detection | Query) -> tuple[str, ...]:
@@ -456,7 +462,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
                 f"need Unity Catalog; {environment.catalog} stores none. Use another catalog, or "
                 "remove them",
             )
-    tables = {f"gold.{table.name}": table for table in pipeline.gold}
+    tables = {logical_name("gold", table.name): table for table in pipeline.gold}
     for at, query in enumerate(pipeline.queries):
         if (read := tables.get(query.parts.source)) is not None:
             yield from (Finding(("queries", at), shown) for shown in shown_by(query, read))

@@ -15,7 +15,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, is_stored, list_matching
-from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, split_name
+from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name, split_name
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable
 
@@ -73,15 +73,15 @@ class Lake:
 
     def bronze(self, pipeline: str) -> Table:
         """Raw records with unchanged payloads."""
-        return self.table(f"bronze.{pipeline}")
+        return self.table(logical_name("bronze", pipeline))
 
     def requeue(self, pipeline: str) -> Table:
         """Rows requeued for silver."""
-        return self.table(f"bronze.{pipeline}__requeue")
+        return self.table(logical_name("bronze", pipeline, "requeue"))
 
     def schemas(self, pipeline: str) -> Table:
         """Avro writer schemas."""
-        return self.table(f"bronze.{pipeline}__schemas")
+        return self.table(logical_name("bronze", pipeline, "schemas"))
 
     def silver_inputs(self, pipeline: str) -> dict[str, Table]:
         """The input tables of silver, in the order of its stream."""
@@ -102,23 +102,23 @@ class Lake:
 
     def silver(self, pipeline: str) -> Table:
         """Accepted, deduplicated events."""
-        return self.table(f"silver.{pipeline}")
+        return self.table(logical_name("silver", pipeline))
 
     def quarantine(self, pipeline: str) -> Table:
         """Rows that violated a rule, with all reasons."""
-        return self.table(f"silver.{pipeline}__quarantine")
+        return self.table(logical_name("silver", pipeline, "quarantine"))
 
     def late(self, pipeline: str) -> Table:
         """Events too late for silver."""
-        return self.table(f"silver.{pipeline}__late")
+        return self.table(logical_name("silver", pipeline, "late"))
 
     def discarded(self, pipeline: str) -> Table:
         """Quarantined rows discarded by a user, with the reason."""
-        return self.table(f"silver.{pipeline}__discarded")
+        return self.table(logical_name("silver", pipeline, "discarded"))
 
     def gold(self, name: str) -> Table:
         """A gold table."""
-        return self.table(f"gold.{name}")
+        return self.table(logical_name("gold", name))
 
     def closing_tables(self, pipeline: Pipeline, hop: Hop) -> list[Table]:
         """List the tables whose commits close a hop's batches, gold's in the file's order."""

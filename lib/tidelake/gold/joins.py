@@ -17,6 +17,7 @@ from tidelake.columns import VALUE, between, equal, failed_within, holds, try_ev
 from tidelake.config import Join
 from tidelake.config.gold_definitions import FinalAfter, LeftSide, RightSide
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
+from tidelake.names import logical_name
 
 LEFT, LEFT_TIME = "_left", "_left_time"
 RIGHT, RIGHT_TIME = "_right", "_right_time"
@@ -34,7 +35,7 @@ class Joined(GoldKind):
         """Resolve the right side's input; ``pipeline`` is the left side's and may be both."""
         self.name, self.place, self.definition, self.join = name, place, join, join
         other = join.right.pipeline
-        self._right = OWN if other == pipeline else f"silver.{other}"
+        self._right = OWN if other == pipeline else logical_name("silver", other)
         self.ends, self.reach = FinalAfter.after_last(LEFT_TIME, join.within), join.within
         self.sources = (OWN,) if self._right == OWN else (OWN, self._right)
 

@@ -29,6 +29,7 @@ from tidelake.ledger.commit_checks import (
 from tidelake.ledger.history import history, offered_files, require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, quarantined_by, side_rows
+from tidelake.names import logical_name
 from tidelake.runtime.landed_files import taken_files
 from tidelake.typed import runnable
 
@@ -231,7 +232,8 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     problems += topic_problems
     problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
     problems += [
-        f"gold.{table}: {counts.expected:,} events were merged, it counts {counts.counted:,}"
+        f"{logical_name('gold', table)}: {counts.expected:,} events were merged, "
+        f"it counts {counts.counted:,}"
         for table, counts in gold.items()
         if counts.expected != counts.counted
     ]

@@ -85,11 +85,7 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
         elif isinstance(source, FilesSource | DeltaSource):
             sources = [LineagePlace(*namespace_of(absolute(path))) for path in source.paths]
     elif hop == "silver":
-        # With `as_of` the dimension's history table is read.
-        dimensions = [
-            lake.table(f"dim.{one.dimension}__history" if one.as_of else f"dim.{one.dimension}")
-            for one in pipeline.enrich
-        ]
+        dimensions = [lake.table(one.table) for one in pipeline.enrich]
         reads = [*lake.silver_inputs(name).values(), *dimensions]
         writes = [lake.silver(name), lake.quarantine(name), lake.late(name)]
     else:

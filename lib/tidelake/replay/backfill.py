@@ -392,7 +392,7 @@ def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
     last = last_commit(green.lake.silver(name))
     if last is None or last.batch == CREATION:
         what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
-        green.progress.say(f"computing silver from {what} bronze.{name} in one batch")
+        green.progress.say(f"computing silver from {what} bronze in one batch")
         rebuild_silver(green, decided_before(live, since) if since else None)
 
 

@@ -35,7 +35,7 @@ from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
 from tidelake.ledger.terms import read_ledger
-from tidelake.names import ID_HASH
+from tidelake.names import ID_HASH, logical_name
 from tidelake.replay.backfill import (
     Stage,
     State,
@@ -121,7 +121,7 @@ def differences(run: Run, state: State) -> Differences:
     name = run.pipeline.name
     if state.start == "bronze" and not run.lake.silver(name).exists:
         raise UsageError(
-            f"silver.{name} does not exist yet: there is nothing to compare. "
+            f"{logical_name('silver', name)} does not exist yet: there is nothing to compare. "
             f"Swap with: {runnable('tidelake backfill promote', name)}"
         )
     green = green_run(run, state.start, state.table)

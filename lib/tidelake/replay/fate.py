@@ -23,6 +23,7 @@ from tidelake.errors import UsageError
 from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import closed_batch, in_closed_batch
+from tidelake.names import logical_name
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.silver.envelope import unwrap
 from tidelake.typed import runnable
@@ -88,11 +89,11 @@ def fates_of(
     if event_id is not None:
         found = _fates_of_event(lake, pipeline, event_id)
         what, columns = f"no record of {name} has the event id {event_id!r}", "event_id, event_time"
-        table = f"silver.{name}"
+        table = logical_name("silver", name)
     else:
         found = _fates(lake, pipeline, f"record_id = {_text(str(record_id))}")
-        what, columns = f"bronze.{name} holds no record {record_id!r}", "record_id"
-        table = f"bronze.{name}"
+        what, columns = f"{logical_name('bronze', name)} holds no record {record_id!r}", "record_id"
+        table = logical_name("bronze", name)
     if not found:
         listing = runnable(f'tidelake sql "SELECT {columns} FROM {table} LIMIT 10"')
         raise UsageError(f"{what}. List existing ones: {listing}")
@@ -120,7 +121,8 @@ def _fates_of_event(lake: Lake, pipeline: Pipeline, event_id: str) -> list[Fate]
     candidates = _fates(
         lake,
         pipeline,
-        f"{of_known} OR payload IN (SELECT payload FROM bronze.{name} WHERE {of_known}) "
+        f"{of_known} OR payload IN "
+        f"(SELECT payload FROM {logical_name('bronze', name)} WHERE {of_known}) "
         # Payloads that are not text can only be searched as hexadecimal digits.
         f"OR contains(hex(payload), hex({_text(core)}))",
     )
@@ -144,7 +146,7 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
     name = pipeline.name
     rows = ask(
         lake,
-        f"SELECT record_id, source, ingested_at, payload FROM bronze.{name} "
+        f"SELECT record_id, source, ingested_at, payload FROM {logical_name('bronze', name)} "
         f"WHERE {condition} ORDER BY ingested_at, record_id",
     ).as_dicts()
     inside = f"q.record_id IN ({_listed(row['record_id'] for row in rows)})"
@@ -269,7 +271,8 @@ def _is_of_event(fate: Fate, pipeline: Pipeline, event_id: str) -> bool:
 
 def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCount, ...]:
     """Return the rows of each gold table to which an accepted event contributes."""
-    event = f"(SELECT * FROM silver.{pipeline.name} WHERE record_id = {_text(record_id)})"
+    silver = logical_name("silver", pipeline.name)
+    event = f"(SELECT * FROM {silver} WHERE record_id = {_text(record_id)})"
     (origin,) = ask(lake, f"SELECT _generation, _batch FROM {event}").rows
     closing = commits(lake.silver(pipeline.name))
     versions = (one.version for one in closing if (one.generation, one.batch) == origin)
@@ -315,7 +318,7 @@ def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], s
         for name in pipeline.gold_names:
             yield name, [*own, *extra["__" in name]], "g._change = s.record_id", None
     for gold in pipeline.gold:
-        yield f"gold.{gold.name}", gold.columns, _same_row(gold), gold.where
+        yield logical_name("gold", gold.name), gold.columns, _same_row(gold), gold.where
     for join in pipeline.joins:
         matches, where = "g._left = s.record_id", join.left.where
         if join.right.pipeline == pipeline.name:
@@ -323,14 +326,14 @@ def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], s
             sides = [join.left.where, join.right.where]
             either = " OR ".join(f"({one})" for one in sides)
             where = either if all(sides) else None
-        yield f"gold.{join.name}", join.columns, matches, where
+        yield logical_name("gold", join.name), join.columns, matches, where
     for detection in pipeline.detections:
         features = detection.hours
-        yield f"gold.{features.name}", features.columns, _same_row(features), None
+        yield logical_name("gold", features.name), features.columns, _same_row(features), None
         columns = [name for name in detection.shown if name != "event_id"]
         keyed = " AND ".join(f"{key} IS NOT NULL" for key in detection.keys)
-        yield f"gold.{detection.name}", columns, "g._record = s.record_id", keyed
-    tables = {f"gold.{table.name}": table for table in pipeline.aggregates}
+        yield logical_name("gold", detection.name), columns, "g._record = s.record_id", keyed
+    tables = {logical_name("gold", table.name): table for table in pipeline.aggregates}
     for query in pipeline.queries:
         parts, source = query.parts, tables.get(query.parts.source)
         row = "w" if source else "s"
@@ -339,13 +342,13 @@ def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], s
             for key in parts.keys
         ]
         if source is None:
-            yield f"gold.{query.name}", query.columns, " AND ".join(same), parts.where
+            yield logical_name("gold", query.name), query.columns, " AND ".join(same), parts.where
             continue
         # Of the table that it reads, the rows to which the event contributes.
         same += [_same_row(source, row)]
         same += [f"({_in_duckdb(parts.where, row)})"] if parts.where else []
         rows = f"SELECT 1 FROM {parts.source} {row} WHERE {' AND '.join(same)}"
-        yield f"gold.{query.name}", query.columns, f"EXISTS ({rows})", source.where
+        yield logical_name("gold", query.name), query.columns, f"EXISTS ({rows})", source.where
 
 
 def _in_duckdb(sql: str, row: str) -> str:

@@ -268,7 +268,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
     ).collect()[0]
     if count != expected:
         raise TidelakeError(
-            f"{expected:,} rows were to be requeued, bronze.{run.pipeline.name} holds "
+            f"{expected:,} rows were to be requeued, but bronze of {run.pipeline.name} holds "
             f"{count:,} of them. Nothing was requeued. "
             f"See the ledger with: {runnable('tidelake ledger', run.pipeline.name)}"
         )

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
 from tidelake.errors import UsageError
+from tidelake.names import logical_name
 
 EVENT_ID = "event_id"
 # Characters that may not adjoin a value: u1 does not match in u10, u1-b or my_u1.
@@ -62,7 +63,7 @@ def parse_subject(text: str, pipeline: Pipeline) -> Subject:
     known = (EVENT_ID, *selected_columns(pipeline.event))
     if column not in known:
         raise UsageError(
-            f"silver.{pipeline.name} has no event column {column!r}. "
+            f"{logical_name('silver', pipeline.name)} has no event column {column!r}. "
             f"Its event columns: {', '.join(known)}."
         )
     return Subject(column, value)

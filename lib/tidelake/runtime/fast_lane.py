@@ -35,6 +35,7 @@ from tidelake.instants import BEGINNING as FIRST_INSTANT
 from tidelake.instants import back, from_micros
 from tidelake.kafka.client import refuse_unreachable
 from tidelake.kafka.topic_source import java_client_options
+from tidelake.names import logical_name
 from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
@@ -270,8 +271,8 @@ def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> Data
     missing = [name for name in needed if name not in sent.columns]
     if missing:
         raise UsageError(
-            f"silver.{fast.pipeline} has no column {', '.join(missing)}: name it under "
-            f"event.select of the pipeline {fast.pipeline}"
+            f"{logical_name('silver', fast.pipeline)} has no column {', '.join(missing)}: name it "
+            f"under event.select of the pipeline {fast.pipeline}"
         )
     # The order of the fields decides which alert is the first.
     names = {"event_time": "_sent_time", EVIDENCE: "fast_evidence", _SENT: _SENT}

@@ -28,7 +28,7 @@ from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
 from tidelake.gold.queried import Queried
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
-from tidelake.names import quoted
+from tidelake.names import logical_name, quoted
 
 # Silver's internal columns.
 _HIDDEN = ("_payload_hash", "_id_hash", "_generation", "_batch")
@@ -58,18 +58,20 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
     found: list[GoldKind] = []
     for number, gold in enumerate(pipeline.gold):
         kind = Sessions if isinstance(gold.window, SessionWindow) else Windowed
-        found.append(kind(f"gold.{gold.name}", f"gold[{number}]", gold))
+        found.append(kind(logical_name("gold", gold.name), f"gold[{number}]", gold))
     for number, join in enumerate(pipeline.joins):
-        found.append(Joined(f"gold.{join.name}", f"joins[{number}]", join, pipeline.name))
+        found.append(
+            Joined(logical_name("gold", join.name), f"joins[{number}]", join, pipeline.name)
+        )
     for number, detection in enumerate(pipeline.detections):
-        place, features = f"detections[{number}]", f"gold.{detection.features}"
+        place, features = f"detections[{number}]", logical_name("gold", detection.features)
         # Features first: the alerts read them.
         found.append(Windowed(features, f"{place}.features", detection.hours))
-        found.append(Detected(f"gold.{detection.name}", place, detection, features))
+        found.append(Detected(logical_name("gold", detection.name), place, detection, features))
     windowed = {kind.name: kind for kind in found if isinstance(kind, Windowed)}
     for number, query in enumerate(pipeline.queries):
         source = windowed.get(query.parts.source)
-        found.append(Queried(f"gold.{query.name}", f"queries[{number}]", query, source))
+        found.append(Queried(logical_name("gold", query.name), f"queries[{number}]", query, source))
     return found
 
 

@@ -333,7 +333,7 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
     """
     found = []
     for enrich in pipeline.enrich:
-        table = lake.table(f"dim.{enrich.dimension}{'__history' if enrich.as_of else ''}")
+        table = lake.table(enrich.table)
         found.append(Lookup(enrich, table, newest_version(table)))
     return found
 

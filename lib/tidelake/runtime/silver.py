@@ -23,6 +23,7 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.names import logical_name
 from tidelake.runtime import prefilter, schemas
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -75,7 +76,7 @@ class SilverHop(HopQuery):
         name = self.run.pipeline.name
         if not self.run.lake.bronze(name).exists:
             raise UsageError(
-                f"bronze.{name} does not exist yet. "
+                f"{logical_name('bronze', name)} does not exist yet. "
                 f"Fill it with: {runnable('tidelake run', name, '--hop bronze')}"
             )
         prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)

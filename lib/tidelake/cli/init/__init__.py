@@ -33,6 +33,7 @@ from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.config.places import layout_of
 from tidelake.errors import MachineError, SourceError, UsageError
+from tidelake.names import logical_name
 from tidelake.typed import Typed
 
 if TYPE_CHECKING:
@@ -196,10 +197,10 @@ def show(draft: Draft, written: Sequence[str], *, dry_run: bool = False) -> None
     ]
     if table is not None:
         why = f"by {table.key or 'nothing'}: {table.why}"
-        rows.append(["first gold table", f"gold.{table.name}", why])
+        rows.append(["first gold table", logical_name("gold", table.name), why])
     else:
         keys = ", ".join(column.name for column in draft.key)
-        rows.append(["dimension", f"dim.{draft.name}", f"by {keys}: {draft.why}"])
+        rows.append(["dimension", logical_name("dim", draft.name), f"by {keys}: {draft.why}"])
     print_table(["what", "chosen", "why"], rows)
     for note in draft.notes:
         say(f"Note: {note}")
@@ -348,12 +349,15 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
         )
         install = [] if find_spec("pytest") else ["pip install pytest"]
         test = [*install, f"pytest tests/test_{draft.name}.py"]
-    table, name = draft.table, f"dim.{draft.name}"
+    table, name = draft.table, logical_name("dim", draft.name)
     # SELECT * would include the system columns and not fit a screen.
     shown = [column.name for column in (*draft.key, *draft.columns)]
     if table is not None:
         bounds = ["window_start", *([table.key] if table.key else [])]
-        shown, name = [*bounds, *(name for name, _, _ in table.measures)], f"gold.{table.name}"
+        shown, name = (
+            [*bounds, *(name for name, _, _ in table.measures)],
+            logical_name("gold", table.name),
+        )
     columns = ", ".join([*dict.fromkeys(shown)][:_SHOWN_COLUMNS])
     commands = [
         *first,
