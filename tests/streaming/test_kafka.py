@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.brokers import Kafka, following, until_decided
+from tests.fates import arriving_at
 from tests.recovery.failpoints import armed
-from tests.running import click, read
+from tests.running import START, click, read
+from tests.worlds import TO_SILVER
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
@@ -25,6 +28,7 @@ from tidelake.kafka.broker import kill
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repairing import repair
+from tidelake.replay.verify import verify
 from tidelake.runtime import triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import Heads, HopQuery
@@ -82,6 +86,25 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
     }
     assert ends - 43 > 10
     assert read(clicks.lake, "gold.by_user", "sum(events)") == [(30,)]
+
+
+def test_an_idle_partition_holds_the_watermark_back_no_longer(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    """Until its last record arrived five minutes before the batch's."""
+    topic, seen = kafka.topic(), []
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    # The first goes to one partition, the second to the other.
+    for after, minutes in ((0, (60, 10)), (4, (120,)), (10, (121,))):
+        kafka.send(topic, [click(minute, minute=minute) for minute in minutes])
+        with arriving_at(START + timedelta(days=1, minutes=after)):
+            clicks.run(TO_SILVER)
+        told = read_status(clicks.lake, clicks.pipeline)
+        assert told.watermark is not None
+        seen.append(((told.watermark - START) // timedelta(minutes=1), told.idle))
+    # Ten minutes behind the slower partition, then behind the only one that is not idle.
+    assert seen == [(0, ()), (0, ()), (111, (f"{topic}:1",))]
+    assert verify(clicks.context).equal
 
 
 @pytest.mark.long

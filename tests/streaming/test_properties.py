@@ -21,6 +21,7 @@ from tests.streams import Stream, streams
 from tests.worlds import TO_SILVER, World, without_prefilter, world
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
+from tidelake.replay.verify import verify
 
 _EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "2"))
 _FEW = max(1, _EXAMPLES // 5)
@@ -119,3 +120,5 @@ def test_the_prefilter_changes_no_row_s_fate(spark: SparkSession, stream: Stream
     with TemporaryDirectory() as folder, without_prefilter(spark):
         played = _play(spark, Path(folder), stream, prefilter="operator")
         _assert_decided_as_by_the_oracle(played, stream)
+        found = verify(played.context)
+        assert {one.table.name for one in found.tables if not one.comparison.equal} == set()

@@ -295,6 +295,18 @@ def test_a_month_can_be_added_to_another(january: tuple[Path, Generated], tmp_pa
     assert "flights-2013-02-01.jsonl" in together
 
 
+def test_a_cap_beyond_january_takes_flights_of_the_year(
+    january: tuple[Path, Generated], tmp_path: Path
+) -> None:
+    wanted = january[1].records + 20_000
+    summary = generate("flights", tmp_path, events=wanted, seed=1)
+    assert summary.records == wanted
+    content = _content(tmp_path)
+    of_january = {name: lines for name, lines in _content(january[0]).items() if "-of-" not in name}
+    assert of_january.items() <= content.items()
+    assert max(content).startswith("flights-2013-02")
+
+
 def test_impossible_months_and_caps_are_refused(tmp_path: Path) -> None:
     for months in ((), (0,), (1, 13)):
         with pytest.raises(UsageError, match="from 1 to 12"):

@@ -40,7 +40,7 @@ def generate(
         pipeline_name: One of :data:`GENERATED`.
         to: The folder, created if it does not exist.
         events: Number of records; for flights and dimensions the maximum, 0 for all changes or
-            all flights of January.
+            all flights of January. A number beyond January's takes flights of the whole year.
         seed: Random seed of clickstream and payments; the other streams do not depend on it.
         progress: Called with lines of text.
 
@@ -52,7 +52,7 @@ def generate(
     if pipeline_name in _SEEDED:
         return _SEEDED[pipeline_name](to, events=events, seed=seed, progress=progress)
     if pipeline_name == "flights":
-        return generate_flights(to, months=(1,), events=events, progress=progress)
+        return generate_flights(to, events=events, progress=progress)
     if pipeline_name not in _DIMENSIONS:
         raise UsageError(
             f"no generator for the pipeline {pipeline_name!r}; known: {', '.join(GENERATED)}"

@@ -23,6 +23,7 @@ from tidelake.examples.output import Generated, Say, json_line, land, silently
 from tidelake.folders import Folder
 
 _YEAR = 2013
+_MONTHS = range(1, 13)
 _ORIGIN = ZoneInfo("America/New_York")
 # Airports missing in the package, in Puerto Rico and the Virgin Islands: no daylight saving time.
 _CARIBBEAN = timezone(timedelta(hours=-4))
@@ -45,7 +46,11 @@ class FlightEvent(NamedTuple):
 
 
 def generate_flights(
-    to: Folder, *, months: Sequence[int] = (1,), events: int | None = None, progress: Say = silently
+    to: Folder,
+    *,
+    months: Sequence[int] | None = None,
+    events: int | None = None,
+    progress: Say = silently,
 ) -> Generated:
     """Write the departures and arrivals of some months, one file per UTC day of the report.
 
@@ -54,15 +59,18 @@ def generate_flights(
     ``flights-2013-02-01-of-01.jsonl``. If ``events`` ends within a day, the file of that day has
     ``-first<N>`` in its name.
 
-    ``months`` are those of 2013 in which the flights were scheduled to leave; ``events`` is the
-    maximum number of events, in order of report, None or 0 for all. See
-    :func:`tidelake.examples.generate`; an invalid month is a UsageError too.
+    ``months`` are those of 2013 in which the flights were scheduled to leave; None for January, or
+    the whole year if January has fewer than ``events``, the maximum number of events, in order of
+    report, None or 0 for all. See :func:`tidelake.examples.generate`; an invalid month is a
+    UsageError too.
     """
-    if not months or not set(months) <= set(range(1, 13)):
+    if months is not None and not (months and set(months) <= set(_MONTHS)):
         raise UsageError(f"months of flights are numbers from 1 to 12, not {list(months)}")
     if events is not None and events < 0:
         raise UsageError(f"the number of flight events cannot be negative: {events}")
-    reports = read_events(months)
+    reports = read_events(months or _MONTHS[:1])
+    if months is None and len(reports) < (events or 0):
+        reports = read_events(_MONTHS)
     progress(f"read {len(reports):,} departures and arrivals")
     kept = reports[: events or None]
     files = _by_day(kept, last_suffix="" if len(kept) == len(reports) else f"-first{events}")
