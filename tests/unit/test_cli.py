@@ -641,3 +641,19 @@ def test_a_command_without_the_packages_of_local_names_the_extra(missing: str) -
 def test_another_failed_import_keeps_its_traceback(error: ImportError) -> None:
     with pytest.raises(ImportError):
         message_of(error)
+
+
+def test_the_status_says_how_fast_each_hop_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A batch of the shop takes ten seconds and ten rows, of which eight reach gold."""
+    shop = Shop(tmp_path).run(4)
+    words = ["status", str(shop.file), "--root", str(shop.root)]
+    assert run_command(app, [*words, "--json"]) == 0
+    hops = {
+        one["hop"]: one["rows_per_second"] for one in json.loads(capsys.readouterr().out)["hops"]
+    }
+    assert hops == {"bronze": 1.0, "silver": 1.0, "gold": 0.8}
+    assert run_command(app, words) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert any(line.split()[:5] == ["gold", "g1", "3", "32", "0.8"] for line in shown)

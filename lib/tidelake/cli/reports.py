@@ -63,9 +63,11 @@ def _show_status(status: Status) -> None:
         unit = bronze_unit if hop.hop == "bronze" else "rows"
         waiting = None if hop.waiting is None else f"{hop.waiting:,} {unit}"
         committed = to_second(hop.last_commit)
-        hops.append([hop.hop, hop.generation, hop.batch, hop.rows, waiting, committed])
+        speed = hop.rows_per_second
+        rate = None if speed is None else f"{speed:,.0f}" if speed >= 10 else f"{speed:.1f}"
+        hops.append([hop.hop, hop.generation, hop.batch, hop.rows, rate, waiting, committed])
     title = f"{status.pipeline}: watermark {to_second(status.watermark) or 'none yet'}"
-    columns = ["hop", "generation", "batch", "rows", "waiting", "last commit"]
+    columns = ["hop", "generation", "batch", "rows", "rows/s", "waiting", "last commit"]
     print_table(columns, hops, title=title)
     dedup = status.dedup
     if status.held_back_by is not None:

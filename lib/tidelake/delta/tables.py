@@ -122,7 +122,7 @@ class Lake:
 
     def closing_tables(self, pipeline: Pipeline, hop: Hop) -> list[Table]:
         """List the tables whose commits close a hop's batches, gold's in the file's order."""
-        names = pipeline.gold_names if hop == "gold" else (f"{hop}.{pipeline.name}",)
+        names = pipeline.gold_names if hop == "gold" else (logical_name(hop, pipeline.name),)
         return [self.table(name) for name in names]
 
     def books(self) -> Table:

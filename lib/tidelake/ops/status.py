@@ -28,7 +28,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets
-from tidelake.ledger.history import history, offered_files, require_tables
+from tidelake.ledger.history import history, offered_files, rate_of, require_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
@@ -111,14 +111,15 @@ class SourceLag:
 class HopStatus:
     """One hop of a pipeline; ``batch`` is the last committed one, -1 for none.
 
-    ``rows`` were read so far; ``waiting`` rows (for bronze: files or records) are still to be read,
-    None if unknown. The generation is None before the first run; ``last_commit`` is in UTC.
+    ``rows`` were read, the newest at ``rows_per_second``; ``waiting`` rows (for bronze: files or
+    records) are still to be read. None is unknown, or not yet. ``last_commit`` is in UTC.
     """
 
     hop: Hop
     generation: str | None
     batch: int
     rows: int
+    rows_per_second: float | None
     waiting: int | None
     last_commit: datetime | None
 
@@ -199,11 +200,10 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     now = now or datetime.now(UTC)
     tables = {hop: lake.closing_tables(pipeline, hop) for hop in HOPS}
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
-    silver = lake.silver(name)
-    note = SilverNote.of(last_commit(silver))
+    note = SilverNote.of(last_commit(lake.silver(name)))
     warnings: Counter[str] = Counter()
     dimensions: dict[str, DimensionUse] = {}
-    for batch_note in map(SilverNote.of, histories[silver.name]):
+    for batch_note in map(SilverNote.of, histories[lake.silver(name).name]):
         warnings.update(batch_note.warnings)
         for use in batch_note.dimensions:
             newest = dimensions.get(use.table, use._replace(unmatched=0))
@@ -214,13 +214,13 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     waiting = _waiting(lake, pipeline, arrived, lag)
     hops = []
     for hop, own in tables.items():
-        table = slowest_of(own)
-        if table is None:
+        if (table := slowest_of(own)) is None:
             continue
         last = last_commit(table)
-        rows = sum(map(rows_read, histories[table.name]))
+        found = histories[table.name]
+        rows, rate = sum(map(rows_read, found)), rate_of(found)
         generation, at = (last.generation, last.written_at) if last else (None, None)
-        hops.append(HopStatus(hop, generation, batch_reached(table), rows, waiting[hop], at))
+        hops.append(HopStatus(hop, generation, batch_reached(table), rows, rate, waiting[hop], at))
     held_back, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)
     failed = {
         table.name: sum(int(commit.note.get("failed", 0)) for commit in histories[table.name])
@@ -238,7 +238,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         dimensions=tuple(dimensions.values()),
         failed={name: rows for name, rows in failed.items() if rows},
         topics=tuple(
-            _topic_status(lake.table(name), to.topic) for name, to in pipeline.published.items()
+            _topic_status(lake.table(one), to.topic) for one, to in pipeline.published.items()
         ),
         hops=tuple(hops),
         to_fill=tables_to_fill(lake, pipeline),
@@ -290,7 +290,7 @@ def _waiting(
     for hop, read in inputs:
         table = slowest_of(lake.closing_tables(pipeline, hop))
         if table is not None:
-            source = lake.table(f"{read}.{pipeline.name}")
+            source = lake.hop_inputs(pipeline, hop)[read]
             found[hop] = rows_between(source, position(last_commit(table), read))
     return found
 

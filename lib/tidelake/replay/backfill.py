@@ -307,7 +307,7 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
 def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
     if start == "silver":
         need_gold(pipeline)
-    source = lake.table(f"{start}.{pipeline.name}")
+    source = lake.bronze(pipeline.name) if start == "bronze" else lake.silver(pipeline.name)
     require_table(source, pipeline.name)
     return source
 

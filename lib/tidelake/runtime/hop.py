@@ -36,6 +36,7 @@ from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.instants import from_json
+from tidelake.names import logical_name
 from tidelake.runtime.checkpoints import (
     CheckpointGuard,
     Fence,
@@ -134,7 +135,7 @@ class HopQuery(ABC):
     @property
     def table(self) -> Table:
         """The table of bronze or silver that the hop fills."""
-        return self.run.lake.table(f"{self.hop}.{self.run.pipeline.name}")
+        return self.run.lake.table(logical_name(self.hop, self.run.pipeline.name))
 
     @cached_property
     def closing(self) -> list[Table]:
