@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import socket
 import time
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.brokers import Kafka, following, until_decided
+from tests.caretaker import clearing_up
 from tests.fates import arriving_at
 from tests.recovery.failpoints import armed
 from tests.running import START, click, read
@@ -105,6 +109,29 @@ def test_an_idle_partition_holds_the_watermark_back_no_longer(
     # Ten minutes behind the slower partition, then behind the only one that is not idle.
     assert seen == [(0, ()), (0, ()), (111, (f"{topic}:1",))]
     assert verify(clicks.context).equal
+
+
+def test_the_commands_start_and_stop_a_broker(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "broker"
+    folder.mkdir()
+
+    def told(*words: str) -> dict[str, Any]:
+        assert run_command(app, ["kafka", *words, "--dir", str(folder), "--json"]) == 0
+        found: dict[str, Any] = json.loads(capsys.readouterr().out)
+        return found
+
+    with clearing_up(folder):
+        started = told("up", "--port", "0")
+        host, port = started["bootstrap"].split(":")
+        socket.create_connection((host, int(port)), 5).close()
+        # Up is up: a second start finds it.
+        assert told("up", "--port", "0") == started
+        assert told("down") == {"stopped": True, "dir": str(folder)}
+        with pytest.raises(OSError, match="refused"):
+            socket.create_connection((host, int(port)), 5)
+    assert told("down")["stopped"] is False
 
 
 @pytest.mark.long
