@@ -301,10 +301,13 @@ def describe(
 ) -> Mapping[str, str]:
     """Update the table and column comments of a stored table, whose schema is ``stored``.
 
-    Writes a commit without metadata or rows, and only where a comment differs: readers of commit
-    metadata skip it, streams get an empty batch. Comments removed from the pipeline file are kept.
-    Returns what Spark says of the table, by name; empty if ``asks`` is false and there is no
-    description to compare.
+    Writes a commit without rows and without a batch's notes, and only where a comment differs:
+    readers of notes skip it, streams get an empty batch. Comments that were removed from the
+    pipeline file are kept.
+
+    Returns:
+        What DESCRIBE says of the table, by property. It is asked only for a description to compare,
+        or if the caller ``asks``; else it is empty.
     """
     name = table.sql
     changed = {

@@ -349,16 +349,16 @@ def _is_readable(file: Folder) -> bool:
 def prepare(
     folder: Folder, batch: int, offsets: Sequence[str], *, files: Sequence[str] = ()
 ) -> None:
-    """Write a checkpoint from which a query resumes after a batch, which is at least 1.
+    """Write a checkpoint from which a query resumes after a batch.
 
-    Whatever ``folder`` holds is deleted. With :data:`CREATION` as batch it is left empty, and the
-    query makes its own checkpoint. ``offsets`` has a line per source, ``files`` the entries of a
-    file source's log. The metadata is written last, since a checkpoint without it is refused. No
-    table may name the generation before the checkpoint is complete: then an interrupted repair has
-    no effect, and its remains are replaced.
+    Whatever ``folder`` holds is deleted. For the batch :data:`CREATION` (there was none) it is left
+    empty, and the query makes its own checkpoint. ``offsets`` has a line per source, ``files`` the
+    entries of a file source's log. The metadata is written last, since Tidelake refuses a
+    checkpoint without it. The caller names the generation in a table only afterwards: a repair that
+    is interrupted before has no effect, and the next one replaces what it left.
 
     Raises:
-        ValueError: The batch is 0: a query resumes from two batches, and there is none before.
+        ValueError: The batch is 0: Spark resumes from a batch and the one before it.
     """
     if batch == 0:
         raise ValueError("a checkpoint cannot resume after batch 0")

@@ -63,11 +63,19 @@ def decide(
     watermark: datetime | None,
     allowed: timedelta,
 ) -> DataFrame:
-    """Add the fate of each row, given the watermark committed before the batch (UTC).
+    """Add the fate of each row, the first that applies.
+
+    Args:
+        classified: Rows with the stage at which they failed, if any.
+        repeats: Those whose id was accepted before, and whether with the same payload.
+        fates: The columns that decide, built once for all batches.
+        watermark: The one committed before the batch (UTC); None if there is none.
+        allowed: The allowed lateness.
 
     Returns:
-        ``classified`` plus ``_verdict``, ``_lateness`` and ``_fate`` (silver, duplicate,
-        quarantined, late or filtered); ``_stage`` is set for conflicting duplicates.
+        ``classified`` plus ``_verdict`` (duplicate or conflict, null for others), ``_lateness`` and
+        ``_fate`` (silver, duplicate, quarantined, late or filtered); ``_stage`` is set for
+        conflicting duplicates too.
     """
     judged = with_verdicts(classified, repeats, fates).withColumn(STAGE, fates.stage)
     return with_lateness(judged, fates, marked(watermark), allowed)
