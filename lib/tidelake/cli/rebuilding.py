@@ -158,20 +158,15 @@ def _print_steps(steps: Sequence[Step], title: str) -> None:
 
 
 def _show_plan(start: Start, where: Place, table: str | None) -> None:
-    from tidelake.replay.backfill import (  # noqa: PLC0415
-        ends_rollback,
-        read_state,
-        table_option,
-    )
+    from tidelake.replay.backfill import read_state, table_option  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
         return
     _print_steps(steps, f"Backfill of {name} from {start}")
-    place = where.lake, where.pipeline
-    state = read_state(*place)
+    state = read_state(where.lake, where.pipeline)
     if state is not None:
-        gives_up = "; a new one gives up its rollback" if ends_rollback(*place) else ""
+        gives_up = "; a new one gives up its rollback" if state.is_promoted else ""
         say(f"The last backfill of {name} is {state.stage}{gives_up}.")
     command = where.command("backfill run", table_option(table))
     say(f"Live tables are not changed. Start with: {command}")
@@ -226,9 +221,10 @@ def run(
             say("The rows and the estimate are those of whole tables, not of the range.")
         _show_plan(start, where, table)
         return
-    from tidelake.replay.backfill import build, ends_rollback  # noqa: PLC0415
+    from tidelake.replay.backfill import build, read_state  # noqa: PLC0415
 
-    if ends_rollback(where.lake, where.pipeline):
+    before = read_state(where.lake, where.pipeline)
+    if before is not None and before.is_promoted:
         confirm(f"Giving up the rollback of {where.pipeline.name}'s promoted backfill", yes=yes)
     with started(where) as context:
         span = (first, last) if first and last else None

@@ -309,18 +309,25 @@ def may_overflow(pattern: str) -> bool:
 
 
 @lru_cache(maxsize=1024)
+def _nodes(sql: str) -> tuple[exp.Expr, ...]:
+    """Return the nodes of an expression's tree; none if it cannot be parsed."""
+    try:
+        return tuple(sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT).walk())
+    except SqlglotError:
+        return ()
+
+
+@lru_cache(maxsize=1024)
 def texts_to_bound(sql: str) -> tuple[str, ...]:
     """List the operands whose length must be limited before an expression is evaluated.
 
     These are texts matched with a pattern for which :func:`may_overflow` is true, and both text and
     pattern where the pattern is not a literal.
     """
-    try:
-        root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
-    except SqlglotError:
-        return ()
     found: list[str] = []
-    for node in root.find_all(exp.Func):
+    for node in _nodes(sql):
+        if not isinstance(node, exp.Func):
+            continue
         name = node.sql_name()
         operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
         if isinstance(node, exp.Anonymous):
@@ -341,13 +348,9 @@ def texts_as_timestamps(sql: str) -> tuple[str, ...]:
 
     If one is a text without a date, Spark adds the current one: the result changes from day to day.
     """
-    try:
-        root = sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT)
-    except SqlglotError:
-        return ()
     found = [
         operand.sql(dialect=DIALECT)
-        for node in root.walk()
+        for node in _nodes(sql)
         if (operand := _cast_to_timestamp(node)) and not node.find_ancestor(exp.Lambda)
     ]
     return tuple(dict.fromkeys(found))

@@ -109,6 +109,11 @@ class State:
     since: str | None = None
     requeue: int | None = None
 
+    @property
+    def is_promoted(self) -> bool:
+        """Whether a new backfill would give up its rollback."""
+        return self.stage == "promoted"
+
 
 @dataclass(frozen=True)
 class Step:
@@ -191,11 +196,6 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     if state.stage not in stages:
         raise UsageError(what_next(pipeline, state))
     return state
-
-
-def ends_rollback(lake: Lake, pipeline: Pipeline) -> bool:
-    """Return whether a new backfill removes one that was promoted and can still be rolled back."""
-    return (state := read_state(lake, pipeline)) is not None and state.stage == "promoted"
 
 
 def what_next(pipeline: Pipeline, state: State) -> str:

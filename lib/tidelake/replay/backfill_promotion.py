@@ -35,7 +35,7 @@ from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
 from tidelake.ledger.terms import read_ledger
-from tidelake.names import ID_HASH, logical_name
+from tidelake.names import ID_HASH
 from tidelake.replay.backfill import (
     Stage,
     State,
@@ -119,9 +119,10 @@ def differences(run: Run, state: State) -> Differences:
         UsageError: Live silver does not exist.
     """
     name = run.pipeline.name
-    if state.start == "bronze" and not run.lake.silver(name).exists:
+    live_silver = run.lake.silver(name)
+    if state.start == "bronze" and not live_silver.exists:
         raise UsageError(
-            f"{logical_name('silver', name)} does not exist yet: there is nothing to compare. "
+            f"{live_silver.name} does not exist yet: there is nothing to compare. "
             f"Swap with: {runnable('tidelake backfill promote', name)}"
         )
     green = green_run(run, state.start, state.table)

@@ -23,7 +23,6 @@ from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.names import logical_name
 from tidelake.runtime import prefilter, schemas
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -74,9 +73,10 @@ class SilverHop(HopQuery):
     def create_tables(self) -> None:
         """Create silver and its side tables."""
         name = self.run.pipeline.name
-        if not self.run.lake.bronze(name).exists:
+        bronze = self.run.lake.bronze(name)
+        if not bronze.exists:
             raise UsageError(
-                f"{logical_name('bronze', name)} does not exist yet. "
+                f"{bronze.name} does not exist yet. "
                 f"Fill it with: {runnable('tidelake run', name, '--hop bronze')}"
             )
         prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
