@@ -96,18 +96,19 @@ def _clock_hops(steps: Steps) -> None:
     steps.around(
         *(runner, "_open", "between hops", lambda run, hop: f"{hop}: open and create tables")
     )
-    start_query, finish = runner._start_query, HopQuery.finish
+    start_query, check = runner._start_query, HopQuery.check
 
     def clocked(query: Any, trigger: Any) -> Any:
         streaming = start_query(query, trigger)
         steps.ends(f"{query.hop}: start the stream")
         return streaming
 
-    def finished(query: Any, streaming: Any) -> None:
-        finish(query, streaming)
-        steps.ends(f"{query.hop}: its batch")
+    def checked(query: Any, streaming: Any, *seconds: float) -> None:
+        check(query, streaming, *seconds)
+        if not streaming.isActive:
+            steps.ends(f"{query.hop}: its batch")
 
-    runner._start_query, HopQuery.finish = clocked, finished  # type: ignore[method-assign, assignment]  # clocked
+    runner._start_query, HopQuery.check = clocked, checked  # type: ignore[method-assign, assignment]  # clocked
     steps.around(runner, "_copy_books", "between hops", lambda *_: "copy the books")
     steps.around(runner, "_close_epoch", "between hops", lambda *_: "close an epoch")
 

@@ -72,7 +72,9 @@ def play(run: Run) -> StreamingQuery:
     """Run the silver hop until it has read all of bronze."""
     hop = SilverHop(run)
     query = hop.start(NOW)
-    hop.finish(query)
+    while query.isActive:
+        hop.check(query)
+    hop.check(query)
     return query
 
 

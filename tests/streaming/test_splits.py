@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,15 @@ from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.running import click, clickstream, land, read, run, small_batches
-from tidelake.config import Environment
-from tidelake.delta.tables import Lake
+from tidelake.config import Environment, load_environment
+from tidelake.delta.log import commits
+from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Observer, Progress
+from tidelake.runtime.runner import run_hops
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
+_PATIENCE = 120
 _SILVER = "event_id, event_time, user_id, action, product_id, value, event_date"
 
 
@@ -61,3 +69,56 @@ def test_any_split_gives_the_same_tables(
     )
     assert read(lake, "silver.clickstream__late", "event_id") == []
     assert_gold_equals_oracle(lake, expected)
+
+
+class _Meeting(Observer):
+    """Lets bronze go on after its second batch only once silver has closed its first."""
+
+    def __init__(self) -> None:
+        self._silver = threading.Event()
+        self.met = False
+
+    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
+        if hop == "silver":
+            self._silver.set()
+        if (hop, batch) == ("bronze", 1):
+            self.met = self._silver.wait(_PATIENCE)
+
+
+def _batches(lake: Lake, table: str) -> list[tuple[int, object, object]]:
+    """List a table's batches with their watermarks and rows, newest first."""
+    found = commits(lake.table(table))
+    return [(one.batch, one.note.get("watermark"), one.rows) for one in found if one.batch >= 0]
+
+
+def test_hops_that_overlap_close_the_same_batches_as_hops_one_after_another(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # A month that comes before its time makes what follows late, if that is in a later batch.
+    days = ((0, 0), (30, 30), (0, 30))
+    for number, days_of in enumerate(days):
+        lines = [click(10 * number + n, minute=1440 * days_of[n % 2] + n) for n in range(10)]
+        land(tmp_path / "landing", f"part-{number}.jsonl", lines)
+
+    def played(name: str, observer: Observer, *runs: Sequence[Hop]) -> Lake:
+        environment = small_batches(load_environment("local", root=str(tmp_path / name)))
+        pipeline = clickstream(environment, tmp_path / "landing")
+        source = pipeline.source.model_copy(update={"max_files_per_trigger": 1})
+        pipeline = pipeline.model_copy(update={"source": source, "gold": pipeline.gold[:1]})
+        lake = lake_of(environment)
+        context = Run(spark, pipeline, lake, environment, Progress(print, observer))
+        for hops in runs:
+            run_hops(context, hops, parse_trigger(AVAILABLE_NOW))
+        return lake
+
+    meeting = _Meeting()
+    overlapping = played("overlapping", meeting, HOPS)
+    assert meeting.met
+    apart = played("apart", Observer(), *([hop] for hop in HOPS))
+    for table in ("bronze.clickstream", "silver.clickstream", "gold.user_activity_1m"):
+        assert _batches(overlapping, table) == _batches(apart, table)
+    assert len(_batches(overlapping, "silver.clickstream")) == len(days)
+    assert read(overlapping, "silver.clickstream", _SILVER) == read(
+        apart, "silver.clickstream", _SILVER
+    )
+    assert len(read(overlapping, "silver.clickstream__late", "event_id")) == 5

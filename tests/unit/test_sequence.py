@@ -1,9 +1,10 @@
-"""A run that ends opens the later hops while the first one runs."""
+"""A run that ends: later hops are opened while the first one runs, and start with full batches."""
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,51 @@ import pytest
 
 from tidelake.errors import RefusedError, SourceError
 from tidelake.runtime import runner
-from tidelake.runtime.progress import InputGrewError, Progress
-from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.runtime.progress import InputGrewError, Observer, Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 SECONDS = 20
+WANTED = ("bronze", "silver", "gold")
+
+
+class Query:
+    """Stands in for a hop and its streaming query.
+
+    Attributes:
+        hop: Its name.
+        give_way: Set by the run: what a closed batch calls.
+        isActive: Whether its query runs.
+    """
+
+    def __init__(self, hop: str, hops: Hops) -> None:
+        self.hop, self._hops = hop, hops
+        self.closing: list[str] = [hop]
+        self.inputs: dict[str, str] = {}
+        self.give_way: Callable[[int, bool], None] | None = None
+        self.isActive = False
+
+    @property
+    def has_full_batch(self) -> bool:
+        return self.hop in self._hops.full
+
+    def fill_new_tables(self) -> None:
+        self._hops.filled.append((self.hop, self._hops.events[-1]))
+
+    def warm_up(self) -> None:
+        self._hops.warm_up(self.hop)
+
+    def check(self, query: Query, seconds: float) -> None:
+        assert query is self
+        self._hops.checks[self.hop] = self._hops.checks.get(self.hop, 0) + 1
+        self._hops.check(self)
+
+    def processAllAvailable(self) -> None:
+        self._hops.events.append(f"finish {self.hop}")
+
+    def stop(self) -> None:
+        if self.isActive:
+            self._hops.events.append(f"stop {self.hop}")
+        self.isActive = False
 
 
 @dataclass
@@ -23,13 +65,17 @@ class Hops:
     """Stands in for the hops: records what happens to each, in order.
 
     Attributes:
-        events: ``open``, ``run`` and ``warm up``, with the hop.
+        events: ``open``, ``run`` and ``warm up``, ``early`` for a query that does not end by
+            itself, ``finish`` and ``stop``, with the hop.
         filled: The hops whose new tables were filled, each with the event before that.
         opened: Set when the last hop has been opened.
         refused: Hops that cannot be opened.
         grown: Hops whose input grows during their first query.
-        broken: Whether bronze fails, once silver is being opened.
-        failed: Set when bronze fails.
+        failing: The error of a hop, by hop.
+        waits: The event before which a hop does not end, by hop.
+        full: Hops that have a full batch to read.
+        consumed: Hops that have read all of their input.
+        checks: How often each hop was checked.
         cold_failure: Raised by each warm-up.
         stuck: What a warm-up waits for.
     """
@@ -40,44 +86,50 @@ class Hops:
     warmed: threading.Event = field(default_factory=threading.Event)
     refused: set[str] = field(default_factory=set)
     grown: set[str] = field(default_factory=set)
-    broken: bool = False
-    failed: threading.Event = field(default_factory=threading.Event)
+    failing: dict[str, Exception] = field(default_factory=dict)
+    waits: dict[str, str] = field(default_factory=dict)
+    full: set[str] = field(default_factory=set)
+    consumed: set[str] = field(default_factory=set)
+    checks: dict[str, int] = field(default_factory=dict)
     cold_failure: Exception | None = None
     stuck: threading.Event | None = None
 
-    def open(self, hop: str) -> Any:
+    def open(self, hop: str) -> Query:
         if hop in self.refused:
             raise RefusedError(f"{hop} is refused")
-        if hop == "silver" and self.broken:
+        if hop == "silver" and "bronze" in self.failing:
             # Opening takes longer than bronze does to fail.
-            assert self.failed.wait(SECONDS)
             time.sleep(0.3)
         self.events.append(f"open {hop}")
         if hop == "gold":
             self.opened.set()
-        return SimpleNamespace(
-            hop=hop,
-            closing=[],
-            inputs={},
-            fill_new_tables=lambda: self.fill(hop),
-            finish=lambda _: self.finish(hop),
-            warm_up=lambda: self.warm_up(hop),
-        )
+        return Query(hop, self)
 
-    def fill(self, hop: str) -> None:
-        self.filled.append((hop, self.events[-1]))
+    def start(self, query: Query, trigger: Trigger) -> Query:
+        query.isActive = True
+        if not trigger.ends:
+            self.events.append(f"early {query.hop}")
+        return query
 
-    def finish(self, hop: str) -> None:
-        if hop == "bronze" and self.broken:
-            self.failed.set()
-            raise SourceError("the source is gone")
-        if hop == "bronze":
+    def check(self, query: Query) -> None:
+        hop = query.hop
+        if hop == "bronze" and not self.failing:
             # Bronze does not end before gold is open.
             assert self.refused or self.opened.wait(SECONDS)
-        self.events.append(f"run {hop}")
+        if self.waits.get(hop) in (None, *self.events):
+            if hop in self.failing:
+                query.isActive = False
+                raise self.failing[hop]
+            if f"early {hop}" not in self.events:
+                self.events.append(f"run {hop}")
+                query.isActive = False
         if hop in self.grown:
             self.grown.remove(hop)
+            query.isActive = False
             raise InputGrewError(hop)
+
+    def have_consumed(self, closing: list[str], inputs: object) -> bool:
+        return closing[0] in self.consumed
 
     def warm_up(self, hop: str) -> None:
         self.events.append(f"warm up {hop}")
@@ -89,20 +141,31 @@ class Hops:
             self.stuck.wait(SECONDS)
             self.events.append(f"warm {hop}")
 
+    @property
+    def ran(self) -> list[str]:
+        """What happened, without the openings, which run in a thread of their own."""
+        return [event for event in self.events if not event.startswith("open")]
+
+    def of(self, hop: str) -> list[str]:
+        """List what happened to one hop."""
+        return [event for event in self.events if event.endswith(f" {hop}")]
+
 
 @pytest.fixture
 def hops(monkeypatch: pytest.MonkeyPatch) -> Hops:
     made = Hops()
-    for hop in ("bronze", "silver", "gold"):
+    for hop in WANTED:
         monkeypatch.setitem(runner._HOPS, hop, lambda run, hop=hop: made.open(hop))
-    monkeypatch.setattr(runner, "_start_query", lambda query, trigger: query)
+    monkeypatch.setattr(runner, "_start_query", made.start)
+    monkeypatch.setattr(runner, "have_consumed", made.have_consumed)
+    monkeypatch.setattr(runner, "_reads_logs", lambda run: True)
     return made
 
 
-def play(*, cold: bool = False) -> None:
-    run: Any = SimpleNamespace(pipeline=SimpleNamespace(name="a"), progress=Progress(print))
-    wanted = ("bronze", "silver", "gold")
-    runner._run_in_sequence(run, wanted, parse_trigger(AVAILABLE_NOW), cold=cold)
+def play(*, cold: bool = False, observer: Observer | None = None) -> None:
+    progress = Progress(print, observer or Observer())
+    run: Any = SimpleNamespace(pipeline=SimpleNamespace(name="a"), progress=progress)
+    runner._run_to_the_end(run, WANTED, parse_trigger(AVAILABLE_NOW), cold=cold)
 
 
 def test_later_hops_are_opened_while_the_first_runs_and_run_after_it(hops: Hops) -> None:
@@ -131,7 +194,7 @@ def test_a_first_hop_that_cannot_be_opened_opens_none(hops: Hops) -> None:
 
 
 def test_after_a_failure_no_other_hop_is_opened(hops: Hops) -> None:
-    hops.broken = True
+    hops.failing["bronze"] = SourceError("the source is gone")
     with pytest.raises(SourceError, match="the source is gone"):
         play()
     assert hops.events == ["open bronze", "open silver"]
@@ -140,8 +203,14 @@ def test_after_a_failure_no_other_hop_is_opened(hops: Hops) -> None:
 def test_a_hop_whose_input_grew_is_opened_anew(hops: Hops) -> None:
     hops.grown.add("silver")
     play()
-    ran = [event for event in hops.events if "silver" in event]
-    assert ran == ["open silver", "run silver", "open silver", "run silver"]
+    assert hops.of("silver") == ["open silver", "run silver", "open silver", "run silver"]
+    assert hops.events[-1] == "run gold"
+
+
+def test_a_hop_without_anything_to_read_starts_no_query(hops: Hops) -> None:
+    hops.consumed.add("silver")
+    play()
+    assert "silver" not in hops.checks
     assert hops.events[-1] == "run gold"
 
 
@@ -172,3 +241,106 @@ def test_a_run_does_not_wait_for_a_warm_up(hops: Hops) -> None:
         assert "warm silver" not in hops.events
     finally:
         hops.stuck.set()
+
+
+def test_a_hop_with_a_full_batch_starts_while_the_one_before_runs(hops: Hops) -> None:
+    hops.full.add("silver")
+    hops.waits["bronze"] = "early silver"
+    hops.consumed.add("silver")
+    play()
+    assert hops.ran == [
+        *("early silver", "run bronze", "finish silver", "stop silver", "run gold"),
+    ]
+
+
+def test_a_hop_that_was_started_early_goes_on_until_it_has_read_everything(hops: Hops) -> None:
+    class Reading(Observer):
+        def ends(self, hop: str) -> None:
+            if hop == "bronze":
+                threading.Timer(0.3, hops.consumed.add, ["silver"]).start()
+
+    hops.full.add("silver")
+    hops.waits["bronze"] = "early silver"
+    began = time.monotonic()
+    play(observer=Reading())
+    assert time.monotonic() - began >= 0.3
+    assert hops.of("silver") == ["open silver", "early silver", "finish silver", "stop silver"]
+    assert hops.events[-1] == "run gold"
+
+
+def test_without_direct_access_to_logs_hops_run_one_after_another(
+    hops: Hops, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runner, "_reads_logs", lambda run: False)
+    hops.full.update(("silver", "gold"))
+    play()
+    assert hops.ran == ["run bronze", "run silver", "run gold"]
+
+
+def test_after_a_failure_the_hops_before_run_to_their_end(hops: Hops) -> None:
+    hops.full.add("silver")
+    hops.failing["silver"] = SourceError("silver is broken")
+    hops.waits["bronze"] = "failed silver"
+
+    class Failed(Observer):
+        def failed(self, hop: str, error: Exception) -> None:
+            hops.events.append(f"failed {hop}")
+
+    with pytest.raises(SourceError, match="silver is broken"):
+        play(observer=Failed())
+    assert hops.ran == ["early silver", "failed silver", "run bronze"]
+
+
+def test_a_failure_stops_the_later_hops(hops: Hops) -> None:
+    hops.full.update(("silver", "gold"))
+    hops.waits["bronze"] = "never"
+    hops.waits["silver"] = "early gold"
+    hops.failing["silver"] = SourceError("silver is broken")
+
+    class Ending(Observer):
+        def failed(self, hop: str, error: Exception) -> None:
+            hops.waits["bronze"] = "early gold"
+
+    with pytest.raises(SourceError, match="silver is broken"):
+        play(observer=Ending())
+    assert hops.ran == ["early silver", "early gold", "stop gold", "run bronze"]
+
+
+def caught_up(hops: Hops) -> runner.CatchUp:
+    """Return a run of which every hop is open."""
+    run: Any = SimpleNamespace(progress=Progress(print))
+    opened = [runner._opened(Query(hop, hops)) for hop in WANTED]  # type: ignore[arg-type]
+    return runner.CatchUp(run, WANTED, opened)
+
+
+def closing(catch_up: runner.CatchUp, hop: str) -> threading.Thread:
+    """Close a batch of a hop in a thread of its own, as Spark's query does."""
+    batch = threading.Thread(target=catch_up._wait, args=(hop, 0, False), daemon=True)
+    batch.start()
+    batch.join(0.05)
+    return batch
+
+
+def test_after_a_batch_a_hop_waits_until_the_next_one_is_full(hops: Hops) -> None:
+    catch_up = caught_up(hops)
+    waiting = closing(catch_up, "silver")
+    assert waiting.is_alive()
+    closing(catch_up, "bronze")
+    assert waiting.is_alive()
+    hops.full.add("silver")
+    # The first hop does not wait, and each batch that it closes may fill the next one's.
+    assert not closing(catch_up, "bronze").is_alive()
+    waiting.join(SECONDS)
+    assert not waiting.is_alive()
+
+
+def test_after_a_batch_a_hop_waits_until_the_one_before_has_ended(hops: Hops) -> None:
+    catch_up = caught_up(hops)
+    waiting = {hop: closing(catch_up, hop) for hop in ("silver", "gold")}
+    catch_up._end(["bronze"])
+    waiting["silver"].join(SECONDS)
+    assert not waiting["silver"].is_alive()
+    assert waiting["gold"].is_alive()
+    catch_up._stop(["silver", "gold"])
+    waiting["gold"].join(SECONDS)
+    assert not waiting["gold"].is_alive()

@@ -59,7 +59,7 @@ from tidelake.runtime import landed_files
 from tidelake.runtime.checkpoints import Fence, newest_logged
 from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.hop import Heads, HopQuery, Run
+from tidelake.runtime.hop import POLL_SECONDS, Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
@@ -167,13 +167,13 @@ class BronzeHop(HopQuery):
         self.run.progress.observer.attach(session)
         return read_stream(session, source)
 
-    def check(self, query: StreamingQuery) -> None:
+    def check(self, query: StreamingQuery, seconds: float = POLL_SECONDS) -> None:
         """Check the source too: the broker's availability, or changes to ingested files."""
         if self._contact is not None:
             self._contact.look()
         if self._landing is not None:
             self._landing.check_if_due()
-        super().check(query)
+        super().check(query, seconds)
         self._clean()
 
     def take(self, rows: DataFrame, batch: int) -> None:

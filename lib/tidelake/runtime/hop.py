@@ -30,7 +30,8 @@ from tidelake.config.table_settings import Publish
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
-from tidelake.delta.notes import rows_read
+from tidelake.delta.notes import positions, rows_read
+from tidelake.delta.positions import BEGINNING, bytes_between, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
@@ -51,7 +52,7 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.spark.engine import failure_text, runs_in_process
 from tidelake.typed import Typed, complete_with, current, runnable
 
-_POLL_SECONDS = 1
+POLL_SECONDS = 1.0
 _STOP_POLL_SECONDS = 0.01
 # How a query fails when its input gets columns; the second text if they were added between the
 # query's planning and its first batch.
@@ -166,6 +167,23 @@ class HopQuery(ABC):
         """The limit of this query's batches, possibly adapted; None for no limit."""
         return self.most if self.pace is None else self.pace.limit
 
+    @property
+    def has_full_batch(self) -> bool:
+        """Whether the unread rows of the pipeline's own tables reach the limit of a batch.
+
+        Then the next batch stays the same, whatever is appended to them.
+        """
+        lake, name, limit = self.run.lake, self.run.pipeline.name, self.limit
+        slowest = slowest_of(self.closing)
+        if limit is None or slowest is None:
+            return False
+        reached = positions(last_commit(slowest))
+        return any(
+            bytes_between(table, reached.get(key, BEGINNING)) >= limit
+            for key, table in self.inputs.items()
+            if table in (lake.bronze(name), lake.silver(name))
+        )
+
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
         """Return a closed batch's size and the backlog; None if the limit does not adapt."""
         return self.guard.taken(before, batch)
@@ -270,8 +288,10 @@ class HopQuery(ABC):
         finally:
             self._ran_batch = True
 
-    def check(self, query: StreamingQuery) -> None:
-        """Raise what ended the query, if anything: a TidelakeError, or a request to stop.
+    def check(self, query: StreamingQuery, seconds: float = POLL_SECONDS) -> None:
+        """Wait so many seconds for the query's end, and raise what ended it, if anything.
+
+        That is a TidelakeError, or KeyboardInterrupt if a stop was requested.
 
         After an InputGrewError or a LimitChangedError the hop must be restarted.
         """
@@ -281,7 +301,7 @@ class HopQuery(ABC):
             self._stopping.join()
             raise LimitChangedError(f"the limit of hop {self.hop} changed")
         try:
-            query.awaitTermination(_POLL_SECONDS)
+            query.awaitTermination(seconds)  # type: ignore[arg-type]
         except StreamingQueryException as error:
             if self._stopping is not None and self._failure is None:
                 # Stopped while committing the batch to the checkpoint: the next query skips it,
@@ -315,16 +335,6 @@ class HopQuery(ABC):
             f"then: {runnable('tidelake backfill promote', name)}"
         )
         return named(error, place, gone=gone if self.inputs else "")
-
-    def finish(self, query: StreamingQuery) -> None:
-        """Wait until a query terminates; stop it on an error or interrupt."""
-        try:
-            while query.isActive:
-                self.check(query)
-            self.check(query)
-        finally:
-            if query.isActive:
-                query.stop()
 
 
 def has_grown(text: str) -> bool:

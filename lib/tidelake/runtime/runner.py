@@ -18,15 +18,15 @@ from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch, copy_books
-from tidelake.runtime.failures import naming
+from tidelake.runtime.failures import FOREIGN, naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import report_unmasked
-from tidelake.runtime.hop import HopQuery, Run
+from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop
-from tidelake.runtime.triggers import Pace, Trigger
+from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
 from tidelake.spark.internals import clone_of
 
@@ -36,6 +36,10 @@ _COPY_SECONDS = 600
 _EPOCH_SECONDS = 5
 # The longest wait of a hop of it for later hops, which may be compacting tables or restarting.
 _LONGEST_TURN_SECONDS = 10
+# How often a run that ends looks whether a hop has ended, or a later one can start.
+_LOOK_SECONDS = 0.05
+# The trigger of a hop that starts while the one before is running.
+_UNTIL_STOPPED = parse_trigger(CONTINUOUS)
 # How often it replaces the views of the last epoch: a statement per table.
 _VIEWS_SECONDS = 60
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
@@ -70,7 +74,7 @@ def run_hops(
         return
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         if trigger.ends:
-            _run_in_sequence(run, wanted, trigger, cold=cold)
+            _run_to_the_end(run, wanted, trigger, cold=cold)
         else:
             _run_together(run, wanted, trigger, publishes=publishes)
         _copy_books(run, wanted)
@@ -107,24 +111,27 @@ def _close_epoch(run: Run, *, shows: bool = True) -> None:
         close_epoch(run, shows=shows)
 
 
-def _run_in_sequence(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: bool) -> None:
-    """Run each hop until its input is exhausted, and open the next ones meanwhile.
+def _run_to_the_end(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: bool) -> None:
+    """Run each hop until its input is exhausted, and open the later ones meanwhile.
 
     Opening reads logs and creates tables, which takes seconds on one core while the JVM is cold.
     """
     opener = ThreadPoolExecutor(1, thread_name_prefix="open-hops")
-    opened: list[Future[HopQuery]] = []
     try:
-        for number, hop in enumerate(hops):
-            with run.progress.blaming(hop):
-                query = opened[number - 1].result() if number else _open(run, hop)
-            if not number:
-                opened = [opener.submit(_open, run, later) for later in hops[1:]]
-                if cold:
-                    threading.Thread(target=_warm_up, args=(opened,), daemon=True).start()
-            _run_to_the_end(run, query, trigger)
+        with run.progress.blaming(hops[0]):
+            first = _open(run, hops[0])
+        opened = [opener.submit(_open, run, later) for later in hops[1:]]
+        if cold:
+            threading.Thread(target=_warm_up, args=(opened,), daemon=True).start()
+        CatchUp(run, hops, [_opened(first), *opened]).run(trigger)
     finally:
         opener.shutdown(cancel_futures=True)
+
+
+def _opened(query: HopQuery) -> Future[HopQuery]:
+    done: Future[HopQuery] = Future()
+    done.set_result(query)
+    return done
 
 
 def _warm_up(opened: Sequence[Future[HopQuery]]) -> None:
@@ -135,20 +142,115 @@ def _warm_up(opened: Sequence[Future[HopQuery]]) -> None:
             query.warm_up()
 
 
-def _run_to_the_end(run: Run, query: HopQuery, trigger: Trigger) -> None:
-    hop = query.hop
-    while True:
+class CatchUp:
+    """Runs hops until the source is exhausted, later hops while earlier ones are still running.
+
+    A later hop begins a batch only when no further row could get into it: its unread input reaches
+    the limit of a batch, or the hop before has ended. So its batches are the same as if the hops
+    ran one after another; and while one hop plans or commits, another uses the cores.
+    """
+
+    def __init__(self, run: Run, hops: Sequence[Hop], opened: Sequence[Future[HopQuery]]) -> None:
+        """Take the hops of the run, in the order of the flow, with what opens them."""
+        self._run, self._opened = run, dict(zip(hops, opened, strict=True))
+        # The hops that have not ended.
+        self._hops = list(hops)
+        self._running: dict[Hop, StreamingQuery] = {}
+        # Hops that were started before the hop before had ended: their queries do not end.
+        self._early: set[Hop] = set()
+        # Hops before which a batch was closed since their input was last looked at.
+        self._news = set(hops)
+        self._overlaps = runs_in_process() and _reads_logs(run)
+        self._changed = threading.Condition()
+
+    def run(self, trigger: Trigger) -> None:
+        """Run the hops to their ends; if one fails, only those before it, then raise its error."""
+        failure: Exception | None = None
         try:
-            with run.progress.blaming(hop):
-                query.fill_new_tables()
-                # Otherwise a mere compaction of an input would close an empty batch in every table.
-                if not have_consumed(query.closing, query.inputs):
-                    query.finish(_start_query(query, trigger))
-            break
+            while self._hops:
+                for number, hop in enumerate(self._hops):
+                    try:
+                        with self._run.progress.blaming(hop):
+                            has_ended = self._advance(hop, trigger)
+                    except Exception as error:
+                        failure = error
+                        self._stop(self._hops[number:])
+                        break
+                    if has_ended:
+                        self._end([hop])
+                        self._run.progress.observer.ends(hop)
+                        break
+        finally:
+            self._stop(self._hops)
+        if failure is not None:
+            raise failure
+
+    def _advance(self, hop: Hop, trigger: Trigger) -> bool:
+        """Start a hop if it may, or look after its query; return whether it has ended."""
+        is_first, streaming = hop == self._hops[0], self._running.get(hop)
+        if streaming is None:
+            if is_first or self._has_full_batch(hop):
+                return self._start(hop, trigger if is_first else _UNTIL_STOPPED)
+            return False
+        query = self._opened[hop].result()
+        try:
+            query.check(streaming, _LOOK_SECONDS if self._overlaps else POLL_SECONDS)
+            if is_first and hop in self._early and have_consumed(query.closing, query.inputs):
+                # Waits until the last batch is in the checkpoint; `check` raises what fails there.
+                with suppress(*FOREIGN):
+                    streaming.processAllAvailable()
+                query.check(streaming, _LOOK_SECONDS)
+                streaming.stop()
         except InputGrewError:
-            with run.progress.blaming(hop):
-                query = _open(run, hop)
-    run.progress.observer.ends(hop)
+            del self._running[hop]
+            self._opened[hop] = _opened(_open(self._run, hop))
+            self._news.add(hop)
+            return False
+        return not streaming.isActive
+
+    def _start(self, hop: Hop, trigger: Trigger) -> bool:
+        """Start a hop's query; return whether there is nothing to read, and the hop has ended."""
+        query = self._opened[hop].result()
+        query.fill_new_tables()
+        # Otherwise a mere compaction of an input would close an empty batch in every table.
+        if trigger.ends and have_consumed(query.closing, query.inputs):
+            return True
+        if self._overlaps:
+            query.give_way = partial(self._wait, hop)
+        self._early.discard(hop)
+        if not trigger.ends:
+            self._early.add(hop)
+        self._running[hop] = _start_query(query, trigger)
+        return False
+
+    def _has_full_batch(self, hop: Hop) -> bool:
+        if not self._overlaps or hop not in self._news or not self._opened[hop].done():
+            return False
+        self._news.discard(hop)
+        return self._opened[hop].result().has_full_batch
+
+    def _wait(self, hop: Hop, batch: int, is_light: bool) -> None:
+        """Report that a hop has closed a batch, and wait until its next one may begin."""
+        began = time.monotonic()
+        with self._changed:
+            self._news.update(self._hops)
+            self._changed.notify_all()
+            self._changed.wait_for(
+                lambda: hop not in self._hops[1:] or self._opened[hop].result().has_full_batch
+            )
+        self._run.progress.observer.gave_way(hop, batch, time.monotonic() - began)
+
+    def _end(self, hops: Sequence[Hop]) -> None:
+        """Let the hops wait no longer, and the one after them run to its end."""
+        with self._changed:
+            self._hops = [one for one in self._hops if one not in hops]
+            self._changed.notify_all()
+
+    def _stop(self, hops: Sequence[Hop]) -> None:
+        self._end(hops)
+        for hop in hops:
+            if hop in self._running:
+                self._running[hop].stop()
 
 
 class Turns:
@@ -203,8 +305,11 @@ def turns_of(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Turns | None:
     With an interval the hops start at the same instants. Without direct access to logs, it takes
     queries or requests to see how far later hops have come.
     """
-    reads_logs = run.lake.bronze(run.pipeline.name).reads_files_directly
-    return Turns(run, hops) if reads_logs and not trigger.has_interval else None
+    return Turns(run, hops) if _reads_logs(run) and not trigger.has_interval else None
+
+
+def _reads_logs(run: Run) -> bool:
+    return run.lake.bronze(run.pipeline.name).reads_files_directly
 
 
 def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes: bool) -> None:
