@@ -27,6 +27,7 @@ class Query:
         hop: Its name.
         give_way: Set by the run: what a closed batch calls.
         isActive: Whether its query runs.
+        is_early: Whether that does not end by itself.
     """
 
     def __init__(self, hop: str, hops: Hops) -> None:
@@ -34,11 +35,15 @@ class Query:
         self.closing: list[str] = [hop]
         self.inputs: dict[str, str] = {}
         self.give_way: Callable[[int, bool], None] | None = None
-        self.isActive = False
+        self.isActive = self.is_early = False
 
     @property
     def has_full_batch(self) -> bool:
         return self.hop in self._hops.full
+
+    @property
+    def has_caught_up(self) -> bool:
+        return self.hop in self._hops.caught_up
 
     def fill_new_tables(self) -> None:
         self._hops.filled.append((self.hop, self._hops.events[-1]))
@@ -50,9 +55,6 @@ class Query:
         assert query is self
         self._hops.checks[self.hop] = self._hops.checks.get(self.hop, 0) + 1
         self._hops.check(self)
-
-    def processAllAvailable(self) -> None:
-        self._hops.events.append(f"finish {self.hop}")
 
     def stop(self) -> None:
         if self.isActive:
@@ -66,7 +68,7 @@ class Hops:
 
     Attributes:
         events: ``open``, ``run`` and ``warm up``, ``early`` for a query that does not end by
-            itself, ``finish`` and ``stop``, with the hop.
+            itself, and ``stop``, with the hop.
         filled: The hops whose new tables were filled, each with the event before that.
         opened: Set when the last hop has been opened.
         refused: Hops that cannot be opened.
@@ -74,7 +76,8 @@ class Hops:
         failing: The error of a hop, by hop.
         waits: The event before which a hop does not end, by hop.
         full: Hops that have a full batch to read.
-        consumed: Hops that have read all of their input.
+        caught_up: Hops that have read what the one before wrote.
+        consumed: Hops that have read all of their inputs.
         checks: How often each hop was checked.
         cold_failure: Raised by each warm-up.
         stuck: What a warm-up waits for.
@@ -89,6 +92,7 @@ class Hops:
     failing: dict[str, Exception] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
+    caught_up: set[str] = field(default_factory=set)
     consumed: set[str] = field(default_factory=set)
     checks: dict[str, int] = field(default_factory=dict)
     cold_failure: Exception | None = None
@@ -106,8 +110,8 @@ class Hops:
         return Query(hop, self)
 
     def start(self, query: Query, trigger: Trigger) -> Query:
-        query.isActive = True
-        if not trigger.ends:
+        query.isActive, query.is_early = True, not trigger.ends
+        if query.is_early:
             self.events.append(f"early {query.hop}")
         return query
 
@@ -120,7 +124,7 @@ class Hops:
             if hop in self.failing:
                 query.isActive = False
                 raise self.failing[hop]
-            if f"early {hop}" not in self.events:
+            if not query.is_early:
                 self.events.append(f"run {hop}")
                 query.isActive = False
         if hop in self.grown:
@@ -246,26 +250,33 @@ def test_a_run_does_not_wait_for_a_warm_up(hops: Hops) -> None:
 def test_a_hop_with_a_full_batch_starts_while_the_one_before_runs(hops: Hops) -> None:
     hops.full.add("silver")
     hops.waits["bronze"] = "early silver"
+    hops.caught_up.add("silver")
     hops.consumed.add("silver")
     play()
-    assert hops.ran == [
-        *("early silver", "run bronze", "finish silver", "stop silver", "run gold"),
-    ]
+    assert hops.ran == ["early silver", "run bronze", "stop silver", "run gold"]
 
 
-def test_a_hop_that_was_started_early_goes_on_until_it_has_read_everything(hops: Hops) -> None:
+def test_a_hop_that_was_started_early_goes_on_until_it_has_caught_up(hops: Hops) -> None:
     class Reading(Observer):
         def ends(self, hop: str) -> None:
             if hop == "bronze":
-                threading.Timer(0.3, hops.consumed.add, ["silver"]).start()
+                threading.Timer(0.3, hops.caught_up.add, ["silver"]).start()
 
     hops.full.add("silver")
+    hops.consumed.add("silver")
     hops.waits["bronze"] = "early silver"
     began = time.monotonic()
     play(observer=Reading())
     assert time.monotonic() - began >= 0.3
-    assert hops.of("silver") == ["open silver", "early silver", "finish silver", "stop silver"]
-    assert hops.events[-1] == "run gold"
+    assert hops.ran == ["early silver", "run bronze", "stop silver", "run gold"]
+
+
+def test_what_others_wrote_meanwhile_is_read_by_a_query_that_ends(hops: Hops) -> None:
+    hops.full.add("silver")
+    hops.waits["bronze"] = "early silver"
+    hops.caught_up.add("silver")
+    play()
+    assert hops.ran == ["early silver", "run bronze", "stop silver", "run silver", "run gold"]
 
 
 def test_without_direct_access_to_logs_hops_run_one_after_another(

@@ -42,6 +42,8 @@ from tidelake.runtime.checkpoints import (
     CheckpointGuard,
     Fence,
     complete_prepared,
+    have_consumed,
+    newest_logged,
     open_generation,
     ordered_inputs,
 )
@@ -167,21 +169,34 @@ class HopQuery(ABC):
         """The limit of this query's batches, possibly adapted; None for no limit."""
         return self.most if self.pace is None else self.pace.limit
 
+    @cached_property
+    def own_inputs(self) -> Mapping[str, Table]:
+        """The inputs that the pipeline fills itself."""
+        return own_inputs(self.run, self.inputs)
+
     @property
     def has_full_batch(self) -> bool:
-        """Whether the unread rows of the pipeline's own tables reach the limit of a batch.
+        """Whether the unread rows of an own input reach the limit of a batch.
 
-        Then the next batch stays the same, whatever is appended to them.
+        Then the next batch stays the same, whatever is appended to that input.
         """
-        lake, name, limit = self.run.lake, self.run.pipeline.name, self.limit
         slowest = slowest_of(self.closing)
-        if limit is None or slowest is None:
+        if self.limit is None or slowest is None:
             return False
         reached = positions(last_commit(slowest))
         return any(
-            bytes_between(table, reached.get(key, BEGINNING)) >= limit
-            for key, table in self.inputs.items()
-            if table in (lake.bronze(name), lake.silver(name))
+            bytes_between(table, reached.get(key, BEGINNING)) >= self.limit
+            for key, table in self.own_inputs.items()
+        )
+
+    @property
+    def has_caught_up(self) -> bool:
+        """Whether its own inputs are read, and the last batch is in the checkpoint as well."""
+        last = last_commit(self.closing[0])
+        return (
+            have_consumed(self.closing, self.own_inputs)
+            and last is not None
+            and newest_logged(self.checkpoint / "commits") >= last.batch
         )
 
     def taken(self, before: Commit | None, batch: int) -> tuple[int, int] | None:
@@ -335,6 +350,15 @@ class HopQuery(ABC):
             f"then: {runnable('tidelake backfill promote', name)}"
         )
         return named(error, place, gone=gone if self.inputs else "")
+
+
+def own_inputs(run: Run, inputs: Mapping[str, Table]) -> dict[str, Table]:
+    """Select the inputs that the pipeline fills itself.
+
+    Others are the requeue, which commands write, and the silver tables of other pipelines.
+    """
+    own = run.lake.bronze(run.pipeline.name), run.lake.silver(run.pipeline.name)
+    return {key: table for key, table in inputs.items() if table in own}
 
 
 def has_grown(text: str) -> bool:

@@ -18,10 +18,10 @@ from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch, copy_books
-from tidelake.runtime.failures import FOREIGN, naming
+from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import report_unmasked
-from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run
+from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, own_inputs
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition
@@ -195,18 +195,19 @@ class CatchUp:
         query = self._opened[hop].result()
         try:
             query.check(streaming, _LOOK_SECONDS if self._overlaps else POLL_SECONDS)
-            if is_first and hop in self._early and have_consumed(query.closing, query.inputs):
-                # Waits until the last batch is in the checkpoint; `check` raises what fails there.
-                with suppress(*FOREIGN):
-                    streaming.processAllAvailable()
-                query.check(streaming, _LOOK_SECONDS)
-                streaming.stop()
         except InputGrewError:
-            del self._running[hop]
             self._opened[hop] = _opened(_open(self._run, hop))
-            self._news.add(hop)
-            return False
-        return not streaming.isActive
+        else:
+            if hop not in self._early:
+                return not streaming.isActive
+            if not is_first or not query.has_caught_up:
+                return False
+            streaming.stop()
+        # A new query reads the rest, if there is any.
+        del self._running[hop]
+        self._early.discard(hop)
+        self._news.add(hop)
+        return False
 
     def _start(self, hop: Hop, trigger: Trigger) -> bool:
         """Start a hop's query; return whether there is nothing to read, and the hop has ended."""
@@ -217,7 +218,6 @@ class CatchUp:
             return True
         if self._overlaps:
             query.give_way = partial(self._wait, hop)
-        self._early.discard(hop)
         if not trigger.ends:
             self._early.add(hop)
         self._running[hop] = _start_query(query, trigger)
@@ -291,12 +291,8 @@ class Turns:
 
     def _has_consumed(self, hop: Hop) -> bool:
         lake, pipeline = self._run.lake, self._run.pipeline
-        # Others write the requeue, and the silver tables of other pipelines.
-        own = (lake.bronze(pipeline.name), lake.silver(pipeline.name))
-        inputs = lake.hop_inputs(pipeline, hop).items()
-        return have_consumed(
-            lake.closing_tables(pipeline, hop), {key: one for key, one in inputs if one in own}
-        )
+        own = own_inputs(self._run, lake.hop_inputs(pipeline, hop))
+        return have_consumed(lake.closing_tables(pipeline, hop), own)
 
 
 def turns_of(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Turns | None:
