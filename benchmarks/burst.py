@@ -34,9 +34,9 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 
 from benchmarks.measuring import in_thread
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
+from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up

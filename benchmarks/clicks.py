@@ -12,7 +12,7 @@ from typing import Any
 
 import yaml
 
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
 
 _BEGINS = datetime(2026, 1, 5, tzinfo=UTC)
 _ACTIONS = ("view", "view", "click", "add_to_cart", "purchase", "bot")

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import Commit, commits
-from tidelake.delta.notes import position
 from tidelake.delta.tables import Lake, Table
 from tidelake.ledger.query import ask
 

@@ -24,9 +24,9 @@ import pyarrow.compute as pc
 from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from benchmarks.visits import MINUTES, NAME, opened, version_of
+from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import encode, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
-from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.tables import Hop, Table
 from tidelake.folders import listed
 from tidelake.instants import to_json

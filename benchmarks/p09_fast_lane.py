@@ -43,7 +43,7 @@ from benchmarks.measuring import (
     say,
     spread,
 )
-from tidelake.config.places import conf_dir, find_file
+from tidelake.config.locations import conf_dir, find_file
 from tidelake.examples.payments import Card, Payment, cards_of, line_of, ordinary
 from tidelake.kafka.broker import down, up
 

@@ -19,7 +19,7 @@ import yaml
 from pyspark.sql import SparkSession
 
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
 from tidelake.delta.tables import Hop, Lake
 from tidelake.examples import generate
 from tidelake.ledger.query import ask

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from tidelake.cli.render import print_table
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.examples import generate
 from tidelake.ledger.query import ask

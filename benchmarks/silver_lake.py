@@ -13,10 +13,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 from benchmarks.silver_data import Cut, accepted, bronze, mark, silver
 from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
-from tidelake.config.places import conf_dir, find_file
+from tidelake.config.locations import conf_dir, find_file
 from tidelake.delta.append import append, ensure_table
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, bytes_between
 from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run

@@ -17,13 +17,13 @@ from pyspark.sql import functions as F
 from benchmarks.stateful_data import cut, draw, land
 from tidelake.config import Limits, load_environment, load_pipeline
 from tidelake.delta.append import append
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import commits
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Lake, Table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import create_silver, silver_schemas
-from tidelake.silver.scope import with_id_hash
+from tidelake.silver.search_bounds import with_id_hash
 
 NAME, MINUTES, SESSIONS = "visits", "user_minutes", "user_sessions"
 # Smaller than any file, so that a batch reads one commit.

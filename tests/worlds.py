@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from tests.fates import arriving_at
 from tests.running import land, run, small_batches
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
-from tidelake.config.places import conf_dir, find_file
+from tidelake.config.locations import conf_dir, find_file
 from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

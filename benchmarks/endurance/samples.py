@@ -18,8 +18,8 @@ import psutil
 from benchmarks.endurance.driver import NAME, Driver
 from benchmarks.endurance.stream import Stream
 from benchmarks.measuring import in_thread
+from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import TidelakeError

@@ -20,8 +20,8 @@ from pyspark.sql import functions as F
 from benchmarks.measuring import say
 from benchmarks.peers.definition import NAME, run_in
 from benchmarks.peers.events import START, Stream
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import commits
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tidelake.config.places import DEFAULT_PIPELINE, pipeline_names
+from tidelake.config.locations import DEFAULT_PIPELINE, pipeline_names
 
 
 @dataclass(frozen=True)

@@ -14,8 +14,8 @@ from sqlglot.optimizer.qualify import qualify
 
 from tests.bundle.project import PROJECT
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import pipeline_names
-from tidelake.config.standard import BOOKS_COLUMNS as BOOKS
+from tidelake.config.locations import pipeline_names
+from tidelake.config.standard_tables import BOOKS_COLUMNS as BOOKS
 
 FILE = PROJECT / "resources" / "tidelake.lvdash.json"
 

@@ -15,7 +15,7 @@ import click
 from tests.bundle.calls import command_of, parse
 from tests.bundle.project import DYNAMIC, REFERENCE, Bundle, read_package, strings_in
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import pipeline_names
+from tidelake.config.locations import pipeline_names
 
 Rule = Callable[[Bundle], Iterator[str]]
 

@@ -7,7 +7,7 @@ import sqlglot
 from sqlglot import exp
 
 from tests.bundle.dashboards import columns_of, read_dashboard
-from tidelake.delta.notes import FATES, FateCount
+from tidelake.delta.commit_metadata import FATES, FateCount
 
 DASHBOARD = read_dashboard()
 

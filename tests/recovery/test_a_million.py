@@ -18,7 +18,7 @@ from tests.recovery.processes import Started, started
 from tests.recovery.records import assert_follows, lines_of
 from tests.recovery.reporting import Report
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import conf_dir, find_file
+from tidelake.config.locations import conf_dir, find_file
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 

@@ -19,7 +19,7 @@ from tests.recovery.reporting import Report
 from tests.recovery.script import BATCHES, CREATION, TABLES, clock, lines, of_bots
 from tests.running import land
 from tests.worlds import World, world
-from tidelake.config.places import conf_dir
+from tidelake.config.locations import conf_dir
 from tidelake.delta.tables import HOPS
 
 pytestmark = pytest.mark.long

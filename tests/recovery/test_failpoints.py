@@ -21,7 +21,7 @@ from tests.recovery.reporting import Report
 from tests.recovery.script import BATCHES, CREATION, TABLES, clock, lines, of_bots
 from tests.running import versions
 from tests.worlds import World, world
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
 from tidelake.ops.maintenance import plan_upkeep, upkeep

@@ -21,7 +21,7 @@ from tests.comparing import assert_gold_equals_oracle
 from tests.oracles import clickstream as oracle
 from tests.running import clickstream, place_of, read, run, versions
 from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
-from tidelake.config.meanings import TableEntry, entries_of
+from tidelake.config.descriptions import TableEntry, entries_of
 from tidelake.delta.merge import compact
 from tidelake.delta.tables import Lake
 from tidelake.examples import generate

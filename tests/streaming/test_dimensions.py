@@ -20,8 +20,8 @@ from pyspark.sql import SparkSession
 from tests.running import START, click, read
 from tests.worlds import World, world
 from tidelake.config import load_pipeline
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import SilverNote
 from tidelake.errors import UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status

@@ -20,7 +20,7 @@ from tests.running import START, click, land, place_of, read
 from tests.worlds import TO_SILVER, World, world
 from tidelake.bronze.records import BRONZE_DDL, REQUEUE_DDL
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.notes import SilverNote
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compare import SHOWN
 from tidelake.replay.verify import find_repeated_ids

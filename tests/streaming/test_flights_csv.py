@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from tests.running import read
 from tests.worlds import World, world
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
 from tidelake.examples import generate_flights
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import verify

@@ -17,8 +17,8 @@ from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, read, versions
 from tests.worlds import World, world
 from tidelake.delta.access import properties
+from tidelake.delta.commit_metadata import Final, positions
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import Final, positions
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ledger.query import ask

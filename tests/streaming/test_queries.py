@@ -21,8 +21,8 @@ from tests.pipelines import VISITORS
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli.reports import tops_of
+from tidelake.delta.commit_metadata import Final
 from tidelake.delta.log import last_commit, newest_version
-from tidelake.delta.notes import Final
 from tidelake.errors import ConfigError, GenerationError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger

@@ -17,7 +17,7 @@ from tidelake.names import ID_HASH
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash
-from tidelake.silver.scope import DedupScope, united, with_id_hash
+from tidelake.silver.search_bounds import DedupScope, united, with_id_hash
 from tidelake.silver.stages import hash_of_id
 from tidelake.spark import tuning
 from tidelake.spark.internals import JavaError

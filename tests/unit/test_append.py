@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
-from tidelake.config.meanings import Meaning
+from tidelake.config.descriptions import Meaning
 from tidelake.delta import append as appending
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, ensure_table

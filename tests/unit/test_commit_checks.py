@@ -14,8 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.unit.handmade import fingerprint_of, sum_of, write_rows
-from tidelake.delta.log import ERASED, Commit
-from tidelake.delta.notes import (
+from tidelake.delta.commit_metadata import (
     Arrival,
     Deduction,
     FateCount,
@@ -23,6 +22,7 @@ from tidelake.delta.notes import (
     arrivals_note,
     deductions_note,
 )
+from tidelake.delta.log import ERASED, Commit
 from tidelake.delta.tables import Lake
 from tidelake.fingerprints import (
     DUCKDB_SUM,

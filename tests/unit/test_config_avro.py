@@ -11,8 +11,8 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import Environment, load_pipeline
+from tidelake.delta.commit_metadata import changed_parts, silver_note
 from tidelake.delta.log import Commit
-from tidelake.delta.notes import changed_parts, silver_note
 from tidelake.errors import ConfigError, NotBuiltError
 from tidelake.runtime.fast_lane import Lane
 

@@ -10,7 +10,7 @@ import pytest
 
 from tests.unit.test_config_loading import GOOD, LAPTOP, changed, violations, write
 from tidelake.config import CsvFormat, FilesSource, Pipeline, load_pipeline
-from tidelake.delta.notes import silver_note
+from tidelake.delta.commit_metadata import silver_note
 from tidelake.replay.fate import Fate, _is_of_event
 
 

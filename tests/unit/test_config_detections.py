@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import find_file
+from tidelake.config.locations import find_file
 from tidelake.errors import ConfigError
 
 _LAPTOP = load_environment("local", root="/lake")

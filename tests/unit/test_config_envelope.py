@@ -11,8 +11,8 @@ import yaml
 from tests.pipelines import shop
 from tidelake.config import Environment, Pipeline, load_pipeline
 from tidelake.config.pipeline import silver_types
+from tidelake.delta.commit_metadata import changed_parts, silver_note
 from tidelake.delta.log import Commit
-from tidelake.delta.notes import changed_parts, silver_note
 from tidelake.errors import ConfigError
 
 FILES = {"kind": "files", "path": "${root}/landing", "envelope": "debezium"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tidelake.config import Limits, conf_file, load_environment
-from tidelake.config.places import conf_dir, find_file, pipeline_names
+from tidelake.config.locations import conf_dir, find_file, pipeline_names
 from tidelake.errors import ConfigError, NotBuiltError, UsageError
 from tidelake.spark.java import read_lock
 

@@ -26,7 +26,7 @@ from tidelake.config import (
 from tidelake.config.expectations import load_suite
 from tidelake.config.pipeline import silver_types
 from tidelake.config.source import described
-from tidelake.delta.notes import changed_parts, hash_of, silver_note
+from tidelake.delta.commit_metadata import changed_parts, hash_of, silver_note
 from tidelake.errors import ConfigError, UsageError, Violation
 
 LAPTOP = Environment(name="local", root=Path("/lake"))

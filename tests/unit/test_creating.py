@@ -18,7 +18,7 @@ from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.places import conf_dir, given_conf, own_conf, pipeline_names
+from tidelake.config.locations import conf_dir, given_conf, own_conf, pipeline_names
 from tidelake.errors import ConfigError, UsageError
 from tidelake.typed import Typed
 

@@ -24,7 +24,7 @@ from tidelake.silver.dedup import (
     undecided_rows,
 )
 from tidelake.silver.driver_dedup import CONFLICT, DUPLICATE
-from tidelake.silver.scope import DedupScope
+from tidelake.silver.search_bounds import DedupScope
 from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
 TTL = timedelta(hours=1)

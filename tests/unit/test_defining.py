@@ -18,8 +18,8 @@ from tests.unit.test_many_pipelines import ITEMS, ORDERS, single, write
 from tidelake.cli import app, defining
 from tidelake.cli.exits import run_command
 from tidelake.config import load_pipeline
+from tidelake.config.locations import pipeline_names
 from tidelake.config.pipeline import written_out
-from tidelake.config.places import pipeline_names
 from tidelake.delta.tables import Lake
 
 _KAFKA = {"kind": "kafka", "bootstrap": "h:1", "topic": ["a", "b"]}

@@ -11,10 +11,10 @@ import pytest
 from tests.pipelines import shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.config.descriptions import entries_of
 from tidelake.config.gold_definitions import Measure
-from tidelake.config.meanings import entries_of
 from tidelake.config.pipeline import measured_type, type_of
-from tidelake.config.standard import OPS_TABLES
+from tidelake.config.standard_tables import OPS_TABLES
 
 PAGE = Path(__file__).parents[2] / "docs" / "data-dictionary.md"
 _KNOWN = {

@@ -21,8 +21,8 @@ from tidelake.config.expectations import (
     Suite,
     load_suite,
 )
+from tidelake.config.locations import conf_dir
 from tidelake.config.pipeline import Pipeline, Quality
-from tidelake.config.places import conf_dir
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.names import SILVER_RESERVED

@@ -16,7 +16,7 @@ from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
-from tidelake.delta.notes import FateCount
+from tidelake.delta.commit_metadata import FateCount
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.instants import Range

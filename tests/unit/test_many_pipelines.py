@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from tidelake.cli.flow import chosen_names, in_order, run_each
 from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline
 from tidelake.config.document import Document
-from tidelake.config.places import find_file, pipeline_names
+from tidelake.config.locations import find_file, pipeline_names
 from tidelake.config.sharing import lay_below
 from tidelake.errors import ConfigError, LockedError, UsageError
 

@@ -16,7 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_rows
-from tidelake.config.standard import PROGRESS_COLUMNS
+from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import Alert

@@ -13,7 +13,7 @@ import yaml
 from tests.typed import problem_of
 from tidelake.config import Alerts
 from tidelake.config.environment import Metrics
-from tidelake.config.standard import PROGRESS_COLUMNS
+from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
 from tidelake.ops.sinks import EXPORTED
 

@@ -18,7 +18,7 @@ from tests.shops import Shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.cli.options import confirm
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill, repairing
 from tidelake.replay.backfill import State, read_state, write_state

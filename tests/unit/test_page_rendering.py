@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.shops import Shop
-from tidelake.delta.notes import DimensionUse
+from tidelake.delta.commit_metadata import DimensionUse
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.server import Renderer
 from tidelake.ops.sinks import Measured

@@ -18,7 +18,7 @@ from tidelake.cli.exits import run_command
 from tidelake.config import load_pipeline
 from tidelake.config.pipeline import written_out
 from tidelake.config.table_settings import Publish, refuse_unset
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.positions import TopicPosition
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError

@@ -11,10 +11,10 @@ import yaml
 
 from tests.unit.test_config_loading import JOIN, LAPTOP, changed, violations, write
 from tidelake.config import HoppingWindow, Pipeline, TumblingWindow, load_pipeline
-from tidelake.config.meanings import entries_of, meaning_of
+from tidelake.config.descriptions import entries_of, meaning_of
 from tidelake.config.model import Problems
 from tidelake.config.query_parts import parse_query
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.runtime.gold_tables import _kinds
 
 _MEASURES = {

@@ -38,7 +38,7 @@ from tidelake.silver.dedup import (
 )
 from tidelake.silver.driver_dedup import ACCEPTED, CONFLICT, DUPLICATE, Numbers
 from tidelake.silver.fates import FATE, Fates, decide, with_verdicts
-from tidelake.silver.scope import DedupScope
+from tidelake.silver.search_bounds import DedupScope
 from tidelake.silver.stages import PAYLOAD_HASH, ROW, hash_of_id
 
 _ROWS: list[New] = [

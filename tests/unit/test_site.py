@@ -14,7 +14,7 @@ import pytest
 from tidelake.cli import app
 from tidelake.config import Environment
 from tidelake.config.pipeline import PipelineFile
-from tidelake.config.standard import TABLES
+from tidelake.config.standard_tables import TABLES
 from tidelake.names import BRONZE_COLUMNS, SILVER_RESERVED
 
 PROJECT = Path(__file__).parents[2]

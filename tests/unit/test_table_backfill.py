@@ -15,7 +15,7 @@ from tests.shops import DEFINITION, Shop
 from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill_promotion, compatibility

@@ -20,7 +20,7 @@ from tidelake.config.canonical import canonical
 from tidelake.config.json_schema import schema_of
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, TableSettings, interval_of
-from tidelake.delta.notes import hash_of
+from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake

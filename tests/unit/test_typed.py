@@ -10,7 +10,7 @@ import pytest
 from tests.shops import Shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.config.places import only_pipeline
+from tidelake.config.locations import only_pipeline
 from tidelake.errors import UsageError
 from tidelake.typed import Typed, completing, first_command, runnable
 

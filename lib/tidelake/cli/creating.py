@@ -25,7 +25,7 @@ from tidelake.cli.options import as_json, unwritten
 from tidelake.cli.render import print_json
 from tidelake.config import Environment
 from tidelake.config.json_schema import FOLDERS, schema_of
-from tidelake.config.places import standard_environments
+from tidelake.config.locations import standard_environments
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.typed import PLAIN
 

@@ -23,8 +23,8 @@ from tidelake.config.canonical import canonical
 from tidelake.config.document import read_document
 from tidelake.config.expectations import load_suite
 from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
+from tidelake.config.locations import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
 from tidelake.config.pipeline import written_out
-from tidelake.config.places import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit

@@ -21,7 +21,7 @@ from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
 from tidelake.config.gold_definitions import FastLane
-from tidelake.config.places import known_pipelines, only_pipeline, pipeline_names
+from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import commits

@@ -23,7 +23,7 @@ from tidelake.cli.options import (
     reporting,
 )
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
-from tidelake.config.places import pipeline_names
+from tidelake.config.locations import pipeline_names
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now
 from tidelake.typed import first_command

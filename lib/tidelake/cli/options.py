@@ -15,7 +15,7 @@ import click
 from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
 from tidelake.config.environment import stand_in
-from tidelake.config.places import given_conf, known_pipelines, only_pipeline
+from tidelake.config.locations import given_conf, known_pipelines, only_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
 from tidelake.folders import refuse_unusable

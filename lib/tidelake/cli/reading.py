@@ -13,8 +13,8 @@ import click
 from tidelake.cli.exits import say
 from tidelake.cli.options import Place, as_json, located, path_option
 from tidelake.cli.render import counted, print_json, print_table
-from tidelake.config import meanings
-from tidelake.config.places import pipeline_names
+from tidelake.config import descriptions
+from tidelake.config.locations import pipeline_names
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 
@@ -96,9 +96,9 @@ def dictionary(pipelines: tuple[str, ...], where: Place) -> None:
     """
     definitions = [where.load(name) for name in pipelines or pipeline_names()]
     if not where.json:
-        click.echo(meanings.to_markdown(definitions, with_shared=not pipelines), nl=False)
+        click.echo(descriptions.to_markdown(definitions, with_shared=not pipelines), nl=False)
         return
-    entries = {definition.name: meanings.entries_of(definition) for definition in definitions}
+    entries = {definition.name: descriptions.entries_of(definition) for definition in definitions}
     if not pipelines:
-        entries[meanings.SHARED] = list(meanings.shared_entries())
+        entries[descriptions.SHARED] = list(descriptions.shared_entries())
     print_json(entries)

@@ -16,7 +16,7 @@ from tidelake.cli.options import Place, as_json, located, placed, port_option, u
 from tidelake.cli.render import print_line, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.config.places import DEFAULT_PIPELINE
+from tidelake.config.locations import DEFAULT_PIPELINE
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.folders import folder as named_folder

@@ -17,6 +17,7 @@ from tidelake.config.gold_definitions import (
     TumblingWindow,
 )
 from tidelake.config.loading import load_pipeline
+from tidelake.config.locations import conf_file
 from tidelake.config.model import parse_duration
 from tidelake.config.pipeline import (
     Alerts,
@@ -25,7 +26,6 @@ from tidelake.config.pipeline import (
     Event,
     Pipeline,
 )
-from tidelake.config.places import conf_file
 from tidelake.config.source import (
     CsvFormat,
     DeltaSource,

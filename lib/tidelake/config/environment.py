@@ -12,8 +12,8 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from tidelake.config.document import Finding, KeyPath, read_document
+from tidelake.config.locations import find_file, own_conf
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
-from tidelake.config.places import find_file, own_conf
 from tidelake.config.source import REFERENCE, SecretReference, Setting
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, counted_from, folder, is_stored, problem_of

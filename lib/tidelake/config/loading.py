@@ -18,13 +18,13 @@ from tidelake import names
 from tidelake.config.document import Document, Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
+from tidelake.config.locations import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.pipeline import (
     Pipeline,
     PipelineFile,
     Quality,
     completed_changes,
 )
-from tidelake.config.places import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,

@@ -35,7 +35,7 @@ from tidelake.config.source import (
     Registry,
     Source,
 )
-from tidelake.config.standard import STANDARD
+from tidelake.config.standard_tables import STANDARD
 from tidelake.config.table_settings import Publish, TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,

@@ -37,7 +37,7 @@ from tidelake.config.pipeline import (
 from tidelake.config.queries import Query, query_problems, shown_by
 from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
-from tidelake.config.standard import STANDARD
+from tidelake.config.standard_tables import STANDARD
 from tidelake.config.table_settings import TableSettings
 from tidelake.names import logical_name
 

@@ -23,7 +23,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelake.config.meanings import Meaning, standard_meaning
+from tidelake.config.descriptions import Meaning, standard_meaning
 from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import encode, last_commit
 from tidelake.delta.store import Mode, no_rows, sql_text

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from tidelake.delta import notes
+from tidelake.delta import commit_metadata as metadata
 from tidelake.delta.log import ERASED, Commit, repeated
 from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import (
@@ -100,13 +100,13 @@ class Batch:
     closed_at: datetime
     taken: int
     returned: int
-    counts: tuple[notes.FateCount, ...]
-    erased: tuple[notes.Deduction, ...] = ()
+    counts: tuple[metadata.FateCount, ...]
+    erased: tuple[metadata.Deduction, ...] = ()
 
     @staticmethod
     def of(commit: Commit) -> Batch:
         """Build a batch from silver's commit."""
-        note = notes.SilverNote.of(commit)
+        note = metadata.SilverNote.of(commit)
         return Batch(
             number=commit.batch,
             generation=commit.generation,
@@ -114,7 +114,7 @@ class Batch:
             taken=note.taken.get("bronze", 0),
             returned=note.taken.get("requeue", 0),
             counts=note.counts,
-            erased=notes.deductions_in([commit]),
+            erased=metadata.deductions_in([commit]),
         )
 
 
@@ -166,7 +166,7 @@ def altered_batches(
     back, several have the same one and are compared together. Nothing is read if the totals agree.
     """
     filled = [commit for commit in reversed(taken) if commit.batch >= 0]
-    arrivals = notes.arrivals_in(filled)
+    arrivals = metadata.arrivals_in(filled)
     if _kept(filled, arrivals).agrees(tallied.total):
         return
     # Commits of the earliest versions lack it.
@@ -176,7 +176,7 @@ def altered_batches(
     for commit in filled:
         if ERASED not in commit.note:
             written[datetime.fromisoformat(commit.note["ingested_at"])].append(commit)
-    erased: dict[datetime, list[notes.Arrival]] = defaultdict(list)
+    erased: dict[datetime, list[metadata.Arrival]] = defaultdict(list)
     for one in arrivals:
         erased[one.ingested_at].append(one)
     asked = f"SELECT epoch_us(ingested_at) AS at, {_COUNTED} FROM {bronze.name} GROUP BY 1"
@@ -193,7 +193,7 @@ def altered_batches(
         yield f"bronze holds {found.rows:,} rows {when}, which no batch wrote"
 
 
-def _kept(filled: Iterable[Commit], erased: Iterable[notes.Arrival]) -> Mark:
+def _kept(filled: Iterable[Commit], erased: Iterable[metadata.Arrival]) -> Mark:
     """Return the rows that bronze's commits wrote, less those that were erased."""
     added = Mark.of((commit.added_rows, ids_in(commit.note)) for commit in filled)
     return added.minus(Mark.of((one.rows, one.ids) for one in erased))
@@ -228,8 +228,10 @@ def problems_of(
     fated = sum(fates.values()) + pending + requeued
     if fated != bronze.rows:
         yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
-    fresh = Mark.of((c.rows, c.mark) for b in batches for c in b.counts if c.origin == notes.FRESH)
-    gone = Mark.of((one.rows, one.ids) for one in erased if one.fate == notes.RECORDS)
+    fresh = Mark.of(
+        (c.rows, c.mark) for b in batches for c in b.counts if c.origin == metadata.FRESH
+    )
+    gone = Mark.of((one.rows, one.ids) for one in erased if one.fate == metadata.RECORDS)
     kept = fresh.minus(gone)
     if kept.rows + pending != bronze.rows:
         less = f", less {gone.rows:,} that were erased," if gone.rows else ""
@@ -248,7 +250,7 @@ def _bronze_problems(taken: Sequence[Commit], bronze: Mark) -> Iterator[str]:
                 f"bronze, batch {commit.batch}: the source held {offered:,} records, "
                 f"{written:,} rows were written"
             )
-    arrivals = notes.arrivals_in(filled)
+    arrivals = metadata.arrivals_in(filled)
     kept, gone = _kept(filled, arrivals), sum(one.rows for one in arrivals)
     if kept.rows != bronze.rows:
         less = f" and {gone:,} were erased" if gone else ""
@@ -264,8 +266,8 @@ def _batch_problems(
 ) -> Iterator[str]:
     place, key = f"silver, batch {batch.number}", (batch.generation, batch.number)
     for source, rows in (("bronze", batch.taken), ("the requeue", batch.returned)):
-        is_fresh = source == notes.FRESH
-        given = sum(c.rows for c in batch.counts if (c.origin == notes.FRESH) is is_fresh)
+        is_fresh = source == metadata.FRESH
+        given = sum(c.rows for c in batch.counts if (c.origin == metadata.FRESH) is is_fresh)
         if rows != given:
             yield f"{place}: it took {rows:,} rows from {source} and gave {given:,} fates"
     for fate in ("silver", "quarantined", "late"):

@@ -11,6 +11,7 @@ from itertools import chain, pairwise, takewhile
 from typing import NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.commit_metadata import position, positions, rows_read
 from tidelake.delta.log import (
     CREATION,
     REBUILT,
@@ -21,7 +22,6 @@ from tidelake.delta.log import (
     oldest_version,
     written_at,
 )
-from tidelake.delta.notes import position, positions, rows_read
 from tidelake.delta.positions import (
     BEGINNING,
     Position,

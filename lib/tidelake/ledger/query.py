@@ -22,8 +22,8 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
 from sqlglot import exp, parse_one, transpile
 
+from tidelake.delta.commit_metadata import Final
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import Final
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK

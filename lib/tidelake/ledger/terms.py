@@ -13,8 +13,8 @@ from datetime import datetime
 from typing import Any, Literal
 
 from tidelake.config import FilesSource, GlobalWindow, Pipeline, TumblingWindow
+from tidelake.delta.commit_metadata import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.log import Commit, newest_version
-from tidelake.delta.notes import FATES, add_up, arrivals_in, erased_rows, position
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range

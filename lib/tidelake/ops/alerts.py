@@ -15,9 +15,9 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
+from tidelake.delta.commit_metadata import FRESH, FateCount, SilverNote, position
 from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.notes import FRESH, FateCount, SilverNote, position
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError

@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from pyspark.sql.streaming import listener
 
 from tidelake.config import Environment, Pipeline
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import Commit, commits
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.instants import now
 from tidelake.kafka.client import total_offsets

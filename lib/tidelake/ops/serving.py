@@ -27,8 +27,8 @@ from pyspark.sql import SparkSession
 from sqlglot import transpile
 
 from tidelake.config import Environment
+from tidelake.delta.commit_metadata import Final
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import Final
 from tidelake.delta.store import sql_text
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError

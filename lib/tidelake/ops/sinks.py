@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from tidelake.config.standard import PROGRESS_COLUMNS
+from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake

@@ -14,8 +14,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
+from tidelake.delta.commit_metadata import DimensionUse, SilverNote, position, rows_read
 from tidelake.delta.log import Commit, batch_reached, last_commit
-from tidelake.delta.notes import DimensionUse, SilverNote, position, rows_read
 from tidelake.delta.positions import (
     bytes_between,
     published_to,

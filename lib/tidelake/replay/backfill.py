@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
+from tidelake.delta.commit_metadata import changed_definition, hash_of, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.notes import changed_definition, hash_of, positions
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError

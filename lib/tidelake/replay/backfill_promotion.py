@@ -18,9 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
-from tidelake.delta.locks import HopLocks, hold_hops
-from tidelake.delta.log import CREATION, last_commit, newest_version
-from tidelake.delta.notes import (
+from tidelake.delta.commit_metadata import (
     SilverNote,
     changed_definition,
     hash_of,
@@ -29,6 +27,8 @@ from tidelake.delta.notes import (
     positions,
     silver_note,
 )
+from tidelake.delta.locks import HopLocks, hold_hops
+from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, UnbalancedError, UsageError

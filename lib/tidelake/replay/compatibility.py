@@ -15,8 +15,8 @@ from tidelake.config import Pipeline
 from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
 from tidelake.delta.append import Difference, schema_differences
+from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import changed_definition, changed_parts, positions
 from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask

@@ -24,10 +24,16 @@ from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, load
+from tidelake.delta.commit_metadata import (
+    SilverNote,
+    arrivals_note,
+    deductions_note,
+    erasure_of,
+    positions,
+)
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
 from tidelake.delta.merge import accepts_commit_metadata, delete_records, vacuum
-from tidelake.delta.notes import SilverNote, arrivals_note, deductions_note, erasure_of, positions
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks

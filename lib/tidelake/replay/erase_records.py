@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.notes import RECORDS, Arrival, Deduction, hash_of
+from tidelake.delta.commit_metadata import RECORDS, Arrival, Deduction, hash_of
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import contents, fingerprint

@@ -15,8 +15,8 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidelake.config import GoldTable, Pipeline
+from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import commits, last_commit
-from tidelake.delta.notes import position
 from tidelake.delta.positions import version_at
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError

@@ -24,7 +24,7 @@ from tidelake.config import Source
 from tidelake.delta import log
 from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.notes import (
+from tidelake.delta.commit_metadata import (
     FRESH,
     SilverNote,
     changed_definition,

@@ -19,9 +19,9 @@ from pyspark.sql import DataFrame
 from tidelake.config import FilesSource, KafkaSource, Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.append import append
+from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.notes import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.positions import BEGINNING, rewritten_after, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError

@@ -19,9 +19,9 @@ from pyspark.sql import functions as F
 from tidelake.columns import between
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint

@@ -18,8 +18,8 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
+from tidelake.delta.commit_metadata import arrivals_in, erasure_of, hash_of, position
 from tidelake.delta.log import last_commit, newest_version, repeated
-from tidelake.delta.notes import arrivals_in, erasure_of, hash_of, position
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in

@@ -17,8 +17,8 @@ from pyspark.sql import functions as F
 
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
+from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.log import CREATION, Commit, newest_version
-from tidelake.delta.notes import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.ledger.history import history
@@ -45,7 +45,7 @@ from tidelake.silver.fates import (
     with_lateness,
 )
 from tidelake.silver.payloads import WriterSchemas
-from tidelake.silver.scope import with_id_hash
+from tidelake.silver.search_bounds import with_id_hash
 from tidelake.spark.tuning import BROADCAST
 from tidelake.typed import runnable
 

@@ -31,7 +31,7 @@ from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash, spread
-from tidelake.silver.scope import RANGES, DedupScope, Range, united
+from tidelake.silver.search_bounds import RANGES, DedupScope, Range, united
 from tidelake.spark import tuning
 from tidelake.spark.engine import runs_in_process
 

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from tidelake.delta.commit_metadata import positions
 from tidelake.delta.log import (
     CREATION,
     FIRST_GENERATION,
@@ -23,7 +24,6 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.notes import positions
 from tidelake.delta.positions import (
     BEGINNING,
     Position,

@@ -17,8 +17,9 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import functions as F
 
-from tidelake.config.standard import BOOKS_COLUMNS, EPOCHS_COLUMNS
+from tidelake.config.standard_tables import BOOKS_COLUMNS, EPOCHS_COLUMNS
 from tidelake.delta.access import load
+from tidelake.delta.commit_metadata import FateCount, Final, SilverNote, positions
 from tidelake.delta.locks import hold
 from tidelake.delta.log import (
     CREATION,
@@ -28,7 +29,6 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.notes import FateCount, Final, SilverNote, positions
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.instants import now_after

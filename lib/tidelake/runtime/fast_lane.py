@@ -23,8 +23,8 @@ from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
+from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import SilverNote, positions
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import NotBuiltError, UsageError

@@ -10,10 +10,16 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.config.meanings import meaning_of
+from tidelake.config.descriptions import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
+from tidelake.delta.commit_metadata import (
+    changed_definition,
+    definition_note,
+    positions,
+    settled_until,
+)
 from tidelake.delta.log import (
     CREATION,
     REBUILT,
@@ -24,7 +30,6 @@ from tidelake.delta.log import (
     oldest_version,
 )
 from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
-from tidelake.delta.notes import changed_definition, definition_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table

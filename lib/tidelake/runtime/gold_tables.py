@@ -17,8 +17,8 @@ from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.access import follow, load, read_between
 from tidelake.delta.append import types_of
+from tidelake.delta.commit_metadata import definition_note, final_note, positions, settled_until
 from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
-from tidelake.delta.notes import definition_note, final_note, positions, settled_until
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected

@@ -27,10 +27,10 @@ from pyspark.sql.streaming.query import StreamingQuery
 import tidelake
 from tidelake.config import Environment, Pipeline
 from tidelake.config.table_settings import Publish
+from tidelake.delta.commit_metadata import positions, rows_read
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
-from tidelake.delta.notes import positions, rows_read
 from tidelake.delta.positions import BEGINNING, bytes_between, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table

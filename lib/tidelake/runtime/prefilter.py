@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import read_between
+from tidelake.delta.commit_metadata import FRESH, SilverNote
 from tidelake.delta.log import last_commit
-from tidelake.delta.notes import FRESH, SilverNote
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError

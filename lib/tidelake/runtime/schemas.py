@@ -30,8 +30,8 @@ from pyspark.sql.types import (
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
+from tidelake.config.descriptions import meaning_of
 from tidelake.config.expressions import columns_in
-from tidelake.config.meanings import meaning_of
 from tidelake.config.queries import CAST_TO_DECIMAL, inexact_columns
 from tidelake.delta.access import load
 from tidelake.delta.append import (

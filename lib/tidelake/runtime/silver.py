@@ -15,11 +15,11 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import REQUEUE_DDL, with_requeue_columns
 from tidelake.columns import stamped
 from tidelake.config.model import bytes_of
-from tidelake.delta import notes
+from tidelake.delta import commit_metadata as metadata
 from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
+from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import REBUILT, last_commit
-from tidelake.delta.notes import SilverNote
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
@@ -82,7 +82,7 @@ class SilverHop(HopQuery):
         prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
         if self.run.pipeline.reads_avro:
             schemas.refuse_unlimited(self.run.spark)
-        changed = notes.changed_parts(last_commit(self.table), self.run.pipeline).identity
+        changed = metadata.changed_parts(last_commit(self.table), self.run.pipeline).identity
         if changed:
             raise self.fence.refusal(
                 f"{self.table.name} was filled under another {' and '.join(changed)}"
@@ -128,7 +128,7 @@ class SilverHop(HopQuery):
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Decide the fates of a batch's rows and write them."""
         began = time.monotonic()
-        until = self.guard.planned(batch, notes.positions(heads[0]))
+        until = self.guard.planned(batch, metadata.positions(heads[0]))
         last = self.fence.admits(self.table, heads[0], batch, until)
         if last is None:
             if self._prefilters:
@@ -305,7 +305,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     note = _note(summary, decision, context, pinned, new, recovered.held_back)
     total = note.total()
     # Side tables first: silver's commit asserts that they are complete.
-    by = notes.decision_note(pipeline, {use.table: use.version for use in note.dimensions})
+    by = metadata.decision_note(pipeline, {use.table: use.version for use in note.dimensions})
 
     def quarantined() -> DataFrame:
         failed = fates.to_quarantine(decided, **context.stamp)
@@ -330,7 +330,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     append(
         rows,
         lake.silver(name),
-        {**context.note, **note.to_json(), **notes.silver_note(pipeline)},
+        {**context.note, **note.to_json(), **metadata.silver_note(pipeline)},
         surely_filled=total[fates.SILVER] > 0,
         may_add_columns=bool(new),
         replaces=context.rebuilds,
@@ -365,7 +365,7 @@ def _note(
     partitions, idle_after = summary.partitions(before.partitions), rules.idle_after
     watermark = advance(before.watermark, partitions, delay=rules.delay, idle_after=idle_after)
     counts = [
-        notes.FateCount.of((fate, stage, origin), rows, summary.marks[origin, fate, stage])
+        metadata.FateCount.of((fate, stage, origin), rows, summary.marks[origin, fate, stage])
         for (origin, fate, stage), rows in summary.rows().items()
     ]
     return SilverNote(
@@ -382,7 +382,7 @@ def _note(
         prefiltered=held_back,
         columns=columns,
         dimensions=tuple(
-            notes.DimensionUse(lookup.table.name, lookup.version, unmatched)
+            metadata.DimensionUse(lookup.table.name, lookup.version, unmatched)
             for lookup, unmatched in zip(pinned, summary.unmatched(pipeline), strict=True)
         ),
     )
@@ -416,7 +416,7 @@ def _write_sides(
         last = last_commit(side.table)
         if last and (last.generation, last.batch) != (context.generation, context.number):
             last = None
-        if last and notes.is_decided_by(last, decided_by):
+        if last and metadata.is_decided_by(last, decided_by):
             continue
         if is_filled or last:
             writes[side.table.name] = partial(

@@ -39,7 +39,7 @@ from tidelake.silver.driver_dedup import (
     judge_arrivals,
     members,
 )
-from tidelake.silver.scope import (
+from tidelake.silver.search_bounds import (
     ACCEPTED_COLUMNS,
     DedupScope,
     arrival_columns,

@@ -22,7 +22,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config.pipeline import Dedup
 from tidelake.names import ID_HASH
-from tidelake.silver.scope import ARRIVED_AT, DAY, arrival_order
+from tidelake.silver.search_bounds import ARRIVED_AT, DAY, arrival_order
 from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, ROW
 
 Numbers = np.ndarray[Any, np.dtype[np.int64]]
@@ -126,7 +126,7 @@ _OPEN, _SAME, _OTHER = range(3)
 
 
 def compared_columns() -> list[Column]:
-    """Return the compared columns that :func:`tidelake.silver.scope.arrival_columns` lacks."""
+    """Return the compared columns that ``search_bounds.arrival_columns`` lacks."""
     arrived, _, *others = arrival_order()
     return [
         F.col("event_id"),

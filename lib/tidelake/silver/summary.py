@@ -22,7 +22,7 @@ from tidelake.silver.driver_dedup import NUMBER, Numbers, members
 from tidelake.silver.enrich import looked_up
 from tidelake.silver.fates import FATE, LATE, OF_REPEATS, SILVER
 from tidelake.silver.payloads import UNKNOWN
-from tidelake.silver.scope import ARRIVED_AT
+from tidelake.silver.search_bounds import ARRIVED_AT
 from tidelake.silver.stages import ORIGIN, STAGE, WARNINGS, rule_texts
 from tidelake.silver.watermark import PartitionProgress, partition_of
 

@@ -29,9 +29,9 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
 from tidelake.config.loading import Address, address_of, is_address
+from tidelake.config.locations import layout_of
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
-from tidelake.config.places import layout_of
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.names import logical_name
 from tidelake.typed import Typed

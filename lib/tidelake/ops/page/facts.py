@@ -18,9 +18,9 @@ from typing import NamedTuple
 from tidelake.config import GoldTable, Pipeline
 from tidelake.config.queries import ResolvedQuery
 from tidelake.config.source import described
+from tidelake.delta.commit_metadata import position, rows_read
 from tidelake.delta.locks import writer
 from tidelake.delta.log import batch_reached, commits, last_commit
-from tidelake.delta.notes import position, rows_read
 from tidelake.delta.positions import rows_between, slowest_of
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError

@@ -8,9 +8,9 @@ import pytest
 
 from tests.pipelines import shop
 from tidelake.config import load_environment, load_pipeline
-from tidelake.config.meanings import meaning_of, standard_meaning
-from tidelake.config.standard import OPS_TABLES
-from tidelake.delta.notes import definition_note, silver_note
+from tidelake.config.descriptions import meaning_of, standard_meaning
+from tidelake.config.standard_tables import OPS_TABLES
+from tidelake.delta.commit_metadata import definition_note, silver_note
 from tidelake.errors import ConfigError
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.schemas import SCHEMAS_DDL

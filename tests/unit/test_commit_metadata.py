@@ -9,8 +9,7 @@ from pathlib import Path
 
 from tests.unit.handmade import write_commit
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.delta.log import Commit
-from tidelake.delta.notes import (
+from tidelake.delta.commit_metadata import (
     FateCount,
     Final,
     SilverNote,
@@ -20,6 +19,7 @@ from tidelake.delta.notes import (
     positions,
     settled_until,
 )
+from tidelake.delta.log import Commit
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.tables import Lake
 from tidelake.fingerprints import EMPTY, Fingerprint

@@ -23,7 +23,7 @@ from tidelake.config.gold_definitions import (
 from tidelake.config.model import Documented, written
 from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
 from tidelake.config.queries import Query, measure_of
-from tidelake.config.standard import COLUMNS, OPS_TABLES, STANDARD, TABLES
+from tidelake.config.standard_tables import COLUMNS, OPS_TABLES, STANDARD, TABLES
 from tidelake.names import BRONZE_COLUMNS, LATE_COLUMNS, SILVER_RESERVED, logical_name
 
 _STATE = "Kept to merge the next batch; not for analysis."
