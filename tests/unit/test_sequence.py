@@ -7,16 +7,23 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from tidelake.config import load_environment
+from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, SourceError
+from tidelake.folders import folder
+from tidelake.runtime import hop as hop_module
 from tidelake.runtime import runner
+from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import InputGrewError, Observer, Progress
+from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
 
 SECONDS = 20
+MIB = 1 << 20
 WANTED = ("bronze", "silver", "gold")
 
 
@@ -355,3 +362,35 @@ def test_after_a_batch_a_hop_waits_until_the_one_before_has_ended(hops: Hops) ->
     catch_up._stop(["silver", "gold"])
     waiting["gold"].join(SECONDS)
     assert not waiting["gold"].is_alive()
+
+
+def silver_hop(monkeypatch: pytest.MonkeyPatch, *, unread: int, logged: int) -> SilverHop:
+    """Return a hop whose last batch is 4, with a limit of 16 MB, without its tables."""
+    silver = object.__new__(SilverHop)
+    silver.run = cast("Run", SimpleNamespace(environment=load_environment("local")))
+    silver.checkpoint = folder("/checkpoint")
+    silver.closing, silver.own_inputs = [cast("Table", "silver")], {"bronze": cast("Table", "b")}
+    last = SimpleNamespace(batch=4, note={"positions": {}})
+    monkeypatch.setattr(hop_module, "slowest_of", lambda tables: tables[0])
+    monkeypatch.setattr(hop_module, "last_commit", lambda table: last)
+    monkeypatch.setattr(hop_module, "positions", lambda commit: {"bronze": (7, -1)})
+    monkeypatch.setattr(hop_module, "bytes_between", lambda table, after: unread * (after[0] == 7))
+    monkeypatch.setattr(hop_module, "have_consumed", lambda closing, inputs: unread == 0)
+    monkeypatch.setattr(hop_module, "newest_logged", lambda commits: logged)
+    return silver
+
+
+@pytest.mark.parametrize(
+    ("unread", "is_full"), [(0, False), (16 * MIB - 1, False), (16 * MIB, True)]
+)
+def test_a_batch_is_full_once_no_later_row_gets_into_it(
+    monkeypatch: pytest.MonkeyPatch, unread: int, is_full: bool
+) -> None:
+    assert silver_hop(monkeypatch, unread=unread, logged=4).has_full_batch is is_full
+
+
+@pytest.mark.parametrize(("unread", "logged", "has"), [(0, 4, True), (0, 3, False), (1, 4, False)])
+def test_a_hop_has_caught_up_once_its_last_batch_is_in_the_checkpoint(
+    monkeypatch: pytest.MonkeyPatch, unread: int, logged: int, has: bool
+) -> None:
+    assert silver_hop(monkeypatch, unread=unread, logged=logged).has_caught_up is has
