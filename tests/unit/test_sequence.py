@@ -81,6 +81,7 @@ class Hops:
         refused: Hops that cannot be opened.
         grown: Hops whose input grows during their first query.
         failing: The error of a hop, by hop.
+        failing_later: The error with which a hop ends right after it was looked at, by hop.
         waits: The event before which a hop does not end, by hop.
         full: Hops that have a full batch to read.
         caught_up: Hops that have read what the one before wrote.
@@ -97,6 +98,7 @@ class Hops:
     refused: set[str] = field(default_factory=set)
     grown: set[str] = field(default_factory=set)
     failing: dict[str, Exception] = field(default_factory=dict)
+    failing_later: dict[str, Exception] = field(default_factory=dict)
     waits: dict[str, str] = field(default_factory=dict)
     full: set[str] = field(default_factory=set)
     caught_up: set[str] = field(default_factory=set)
@@ -124,6 +126,12 @@ class Hops:
 
     def check(self, query: Query) -> None:
         hop = query.hop
+        if not query.isActive and hop not in self.failing:
+            return
+        if hop in self.failing_later:
+            query.isActive = False
+            self.failing[hop] = self.failing_later.pop(hop)
+            return
         if hop == "bronze" and not self.failing:
             # Bronze does not end before gold is open.
             assert self.refused or self.opened.wait(SECONDS)
@@ -322,6 +330,21 @@ def test_a_failure_stops_the_later_hops(hops: Hops) -> None:
     with pytest.raises(SourceError, match="silver is broken"):
         play(observer=Ending())
     assert hops.ran == ["early silver", "early gold", "stop gold", "run bronze"]
+
+
+def test_a_failure_right_after_a_look_is_raised_by_the_next_one(hops: Hops) -> None:
+    class Late(Observer):
+        def __init__(self) -> None:
+            self.ended: list[str] = []
+
+        def ends(self, hop: str) -> None:
+            self.ended.append(hop)
+
+    late = Late()
+    hops.failing_later["bronze"] = SourceError("the source is gone")
+    with pytest.raises(SourceError, match="the source is gone"):
+        play(observer=late)
+    assert late.ended == []
 
 
 def caught_up(hops: Hops) -> runner.CatchUp:

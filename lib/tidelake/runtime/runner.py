@@ -193,13 +193,15 @@ class CatchUp:
                 return self._start(hop, trigger if is_first else _UNTIL_STOPPED)
             return False
         query = self._opened[hop].result()
+        # Before the check, which raises what ended a query.
+        has_ended = not streaming.isActive
         try:
             query.check(streaming, _LOOK_SECONDS if self._overlaps else POLL_SECONDS)
         except InputGrewError:
             self._opened[hop] = _opened(_open(self._run, hop))
         else:
             if hop not in self._early:
-                return not streaming.isActive
+                return has_ended
             if not is_first or not query.has_caught_up:
                 return False
             streaming.stop()
