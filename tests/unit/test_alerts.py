@@ -378,6 +378,9 @@ def test_a_batch_that_its_checkpoint_does_not_close_for_minutes_is_critical(shop
     )
     assert "checkpoint_failing" not in shop.judge(303, checkpoint_failing="10 minutes")
     assert "checkpoint_failing" not in shop.judge(9999, checkpoint_failing=None)
+    # A hop of a run may wait with a batch until the next one is full.
+    with hold_hops(shop.lake, "shop", ["gold"]):
+        assert "checkpoint_failing" not in shop.judge(303)
 
 
 def slow(hop: str, batch: int, second: float, **changes: Any) -> Measured:

@@ -119,11 +119,11 @@ def test_a_batch_is_what_the_run_spark_and_the_note_say_of_it(joining: BatchJoin
     assert second.input_rows_per_second == 1.0
 
 
-def test_the_time_that_a_batch_waits_for_later_hops_is_not_its_own(joining: BatchJoiner) -> None:
+def test_the_time_that_a_batch_waits_for_other_hops_is_not_its_own(joining: BatchJoiner) -> None:
     first, second = take(
         joining,
         closed("silver", 0, 10, 12.8),
-        lambda joining: joining.gave_way("silver", 0, 2.0),
+        lambda joining: joining.gave_way("silver", 0, 2.0, at(15)),
         trigger("silver", 0, 10),
         closed("silver", 1, 10, 24.8),
         trigger("silver", 1, 20),
@@ -167,6 +167,14 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
     # Its tables are its state; no batch is made to count them.
     assert (found[0].state_rows, found[0].state_bytes) == (None, None)
     assert not joining.waits
+
+
+def test_a_batch_that_waits_for_other_hops_is_not_overdue(joining: BatchJoiner) -> None:
+    take(joining, closed("gold", 0, 7, 20), lambda joining: joining.pauses("gold"))
+    assert list(joining.rest(until=at(300))) == []
+    take(joining, lambda joining: joining.gave_way("gold", 0, 280.0, at(300)))
+    assert list(joining.rest(until=at(300))) == []
+    assert [one.batch for one in joining.rest(until=at(301))] == [0]
 
 
 def test_a_failure_is_kept_with_the_batch_that_was_open(joining: BatchJoiner) -> None:

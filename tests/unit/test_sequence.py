@@ -17,6 +17,7 @@ from tidelake.errors import RefusedError, SourceError
 from tidelake.folders import folder
 from tidelake.runtime import hop as hop_module
 from tidelake.runtime import runner
+from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import InputGrewError, Observer, Progress
 from tidelake.runtime.silver import SilverHop
@@ -294,6 +295,35 @@ def test_what_others_wrote_meanwhile_is_read_by_a_query_that_ends(hops: Hops) ->
     assert hops.ran == ["early silver", "run bronze", "stop silver", "run silver", "run gold"]
 
 
+def test_no_query_fills_the_new_tables_of_another_one_again(hops: Hops) -> None:
+    hops.full.add("silver")
+    hops.waits["bronze"] = "early silver"
+    hops.caught_up.add("silver")
+    play()
+    assert [hop for hop, _ in hops.filled].count("silver") == hops.of("silver").count("open silver")
+
+
+def test_an_early_query_that_somebody_stopped_is_started_again(hops: Hops) -> None:
+    class Stopping(Observer):
+        def ends(self, hop: str) -> None:
+            if hop == "bronze":
+                catch_up_of[0]._running["silver"].isActive = False  # type: ignore[misc]
+
+    catch_up_of: list[runner.CatchUp] = []
+    made = runner.CatchUp
+
+    def kept(*arguments: Any) -> runner.CatchUp:
+        catch_up_of.append(made(*arguments))
+        return catch_up_of[0]
+
+    hops.full.add("silver")
+    hops.waits["bronze"] = "early silver"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "CatchUp", kept)
+        play(observer=Stopping())
+    assert hops.ran == ["early silver", "run bronze", "run silver", "run gold"]
+
+
 def test_without_direct_access_to_logs_hops_run_one_after_another(
     hops: Hops, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -387,17 +417,38 @@ def test_after_a_batch_a_hop_waits_until_the_one_before_has_ended(hops: Hops) ->
     assert not waiting["gold"].is_alive()
 
 
+def test_a_hop_that_is_stopped_while_it_waits_begins_no_other_batch(hops: Hops) -> None:
+    class Stopped(Query):
+        def stop(self) -> None:
+            # As Spark does: not active at once, and over with its open batch.
+            time.sleep(0.1)
+            assert waiting.is_alive()
+            self.isActive = False
+            waiting.join(SECONDS)
+
+    catch_up = caught_up(hops)
+    waiting, query = closing(catch_up, "silver"), Stopped("silver", hops)
+    query.isActive = True
+    catch_up._running["silver"] = query  # type: ignore[assignment]
+    catch_up._stop(["bronze", "silver", "gold"])
+    assert not waiting.is_alive()
+    assert not query.isActive
+
+
 def silver_hop(monkeypatch: pytest.MonkeyPatch, *, unread: int, logged: int) -> SilverHop:
     """Return a hop whose last batch is 4, with a limit of 16 MB, without its tables."""
     silver = object.__new__(SilverHop)
     silver.run = cast("Run", SimpleNamespace(environment=load_environment("local")))
     silver.checkpoint = folder("/checkpoint")
     silver.closing, silver.own_inputs = [cast("Table", "silver")], {"bronze": cast("Table", "b")}
+    silver.fence = cast("Fence", SimpleNamespace(unfilled=()))
     last = SimpleNamespace(batch=4, note={"positions": {}})
     monkeypatch.setattr(hop_module, "slowest_of", lambda tables: tables[0])
     monkeypatch.setattr(hop_module, "last_commit", lambda table: last)
     monkeypatch.setattr(hop_module, "positions", lambda commit: {"bronze": (7, -1)})
-    monkeypatch.setattr(hop_module, "bytes_between", lambda table, after: unread * (after[0] == 7))
+    monkeypatch.setattr(
+        hop_module, "has_bytes", lambda table, size, after: unread >= size and after[0] == 7
+    )
     monkeypatch.setattr(hop_module, "have_consumed", lambda closing, inputs: unread == 0)
     monkeypatch.setattr(hop_module, "newest_logged", lambda commits: logged)
     return silver
@@ -410,6 +461,14 @@ def test_a_batch_is_full_once_no_later_row_gets_into_it(
     monkeypatch: pytest.MonkeyPatch, unread: int, is_full: bool
 ) -> None:
     assert silver_hop(monkeypatch, unread=unread, logged=4).has_full_batch is is_full
+
+
+def test_tables_that_are_to_be_filled_are_not_filled_while_the_hop_before_runs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    hop = silver_hop(monkeypatch, unread=16 * MIB, logged=4)
+    hop.fence = cast("Fence", SimpleNamespace(unfilled=("gold.new",)))
+    assert not hop.has_full_batch
 
 
 @pytest.mark.parametrize(("unread", "logged", "has"), [(0, 4, True), (0, 3, False), (1, 4, False)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -130,6 +130,15 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     Delta omitted.
     """
     return size_between(table, after, until)[1]
+
+
+def has_bytes(table: Table, size: int, *, after: Position) -> bool:
+    """Return whether the files added after a position reach so many bytes.
+
+    Reads no more of the log than it takes, from its end.
+    """
+    added = _added_between(table, after, None)
+    return any(total >= size for total in accumulate(item.size for item in added))
 
 
 def size_between(table: Table, after: Position, until: Position | None) -> tuple[int, int]:

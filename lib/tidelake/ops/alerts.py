@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.commit_metadata import FRESH, FateCount, SilverNote, position
-from tidelake.delta.locks import rolls_back
+from tidelake.delta.locks import rolls_back, writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
@@ -299,14 +299,16 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
         committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
         committed = newest_logged(checkpoint / "commits")
-        # `hop_refused` reports a missing checkpoint, with another remedy.
-        if not checkpoint.exists() or committed >= batch:
+        # `hop_refused` reports a missing checkpoint, with another remedy. A hop that runs may wait
+        # for the next batch to fill; a run that cannot write the checkpoint ends.
+        is_running = writer(context.lake, context.pipeline.name, hop) is not None
+        if not checkpoint.exists() or committed >= batch or is_running:
             continue
         waited = context.now - committed_at
         if waited > limit:
             yield Found(
                 f"batch {batch} was committed to the tables {lasting(waited)} ago but not to the "
-                "checkpoint: the run was killed in between, or cannot write the checkpoint",
+                "checkpoint: the run was killed in between, or could not write the checkpoint",
                 hop=hop,
                 since=committed_at,
             )

@@ -48,12 +48,14 @@ _NEWEST = 20
 _POLL_SECONDS = 1.0
 # How long the end of a run waits for Spark's last reports, and for the sinks.
 _LAST_SECONDS, _CLOSE_SECONDS = 3.0, 30.0
-# How long Spark may take to report the trigger of a committed batch, which may wait for later hops.
+# How long Spark may take to report the trigger of a batch that was committed and waits no longer.
 _OVERDUE = timedelta(seconds=20)
 # Spark's phases of a trigger that contain all of foreachBatch.
 _WITH_THE_BATCH = ("addBatch", "triggerExecution")
 # Batches that are kept for alerts: an hour of batches of a second.
 _RECENT = 3_600
+# A hop of which no batch waited.
+_NEVER = -1, 0.0, datetime.min.replace(tzinfo=UTC)
 # Generation and limit of a hop whose start was not reported.
 _UNKNOWN: tuple[str, int | None] = "", None
 
@@ -143,8 +145,10 @@ class BatchJoiner:
         self._interval = interval
         self._backlogs = BacklogReader(lake, pipeline)
         self._open: dict[tuple[Hop, int], Closed] = {}
-        # The last batch of each hop that waited for later hops, and how many seconds.
-        self._waited: dict[Hop, tuple[int, float]] = {}
+        # Hops whose last batch waits for other hops; until then Spark reports no trigger.
+        self._paused: set[Hop] = set()
+        # The last batch of each hop that waited, how many seconds, and until when.
+        self._waited: dict[Hop, tuple[int, float, datetime]] = {}
         self._reported: dict[Hop, TriggerProgress] = {}
         # The generation, and the limit of a batch.
         self._started: dict[Hop, tuple[str, int | None]] = {}
@@ -174,9 +178,15 @@ class BatchJoiner:
         self._open[batch.hop, batch.batch] = batch
         yield from self._joined(batch.hop)
 
-    def gave_way(self, hop: Hop, batch: int, seconds: float) -> Iterable[Measured]:
-        """A batch waited for later hops, after it was committed to the tables."""
-        self._waited[hop] = batch, seconds
+    def pauses(self, hop: Hop) -> Iterable[Measured]:
+        """A batch was committed to the tables, and may wait for other hops."""
+        self._paused.add(hop)
+        return ()
+
+    def gave_way(self, hop: Hop, batch: int, seconds: float, at: datetime) -> Iterable[Measured]:
+        """A batch waited for other hops, after it was committed to the tables."""
+        self._paused.discard(hop)
+        self._waited[hop] = batch, seconds, at
         return ()
 
     def triggered(self, trigger: TriggerProgress) -> Iterator[Measured]:
@@ -184,7 +194,7 @@ class BatchJoiner:
         for hop in HOPS:
             if trigger.query == f"{self._pipeline.name}-{hop}":
                 # With Spark Connect the trigger's progress may arrive before the batch's report.
-                batch, seconds = self._waited.get(hop, (-1, 0.0))
+                batch, seconds, _ = self._waited.get(hop, _NEVER)
                 self._reported[hop] = (
                     trigger.without(seconds) if batch == trigger.batch else trigger
                 )
@@ -198,9 +208,12 @@ class BatchJoiner:
             yield self._measured(closed, trigger)
 
     def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
-        """Yield the batches committed before ``until`` whose trigger Spark did not report."""
+        """Yield the batches over before ``until`` whose trigger Spark did not report."""
         for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
-            if until is None or closed.at < until:
+            hop, batch = key
+            waited, _, over = self._waited.get(hop, _NEVER)
+            over = max(over, closed.at) if waited == batch else closed.at
+            if until is None or (hop not in self._paused and over < until):
                 del self._open[key]
                 yield self._measured(closed, None)
 
@@ -335,9 +348,13 @@ class RunObserver(Observer):
         """Record a committed batch."""
         self.hear(self._joining.closed, Closed(hop, batch, rows, seconds, now()))
 
+    def pauses(self, hop: Hop) -> None:
+        """Record that a committed batch may wait for other hops."""
+        self.hear(self._joining.pauses, hop)
+
     def gave_way(self, hop: Hop, batch: int, seconds: float) -> None:
-        """Record how long a batch waited for later hops."""
-        self.hear(self._joining.gave_way, hop, batch, seconds)
+        """Record how long a batch waited for other hops."""
+        self.hear(self._joining.gave_way, hop, batch, seconds, now())
 
     def ends(self, hop: Hop) -> None:
         """Forward the end of a hop, which has no metrics."""

@@ -31,7 +31,7 @@ from tidelake.delta.commit_metadata import positions, rows_read
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, commits, last_commit
 from tidelake.delta.merge import compact, is_due
-from tidelake.delta.positions import BEGINNING, bytes_between, slowest_of
+from tidelake.delta.positions import BEGINNING, has_bytes, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, TidelakeError
@@ -178,14 +178,15 @@ class HopQuery(ABC):
     def has_full_batch(self) -> bool:
         """Whether the unread rows of an own input reach the limit of a batch.
 
-        Then the next batch stays the same, whatever is appended to that input.
+        Then the next batch stays the same, whatever is appended to that input. False while there
+        are tables to be filled first, which reads all of the input.
         """
         slowest = slowest_of(self.closing)
-        if self.limit is None or slowest is None:
+        if self.limit is None or slowest is None or self.fence.unfilled:
             return False
         reached = positions(last_commit(slowest))
         return any(
-            bytes_between(table, reached.get(key, BEGINNING)) >= self.limit
+            has_bytes(table, self.limit, after=reached.get(key, BEGINNING))
             for key, table in self.own_inputs.items()
         )
 
@@ -280,6 +281,9 @@ class HopQuery(ABC):
                 self._stop_after_batch(self._query)
                 return
         if self.give_way is not None:
+            # The batch's frames may be collected while it waits.
+            self._ran_batch = True
+            self.run.progress.observer.pauses(self.hop)
             self.give_way(batch, is_light)
 
     def _stop_after_batch(self, query: StreamingQuery) -> None:

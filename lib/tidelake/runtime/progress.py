@@ -41,8 +41,11 @@ class Observer:
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Called after a batch was written, before its query commits it to the checkpoint."""
 
+    def pauses(self, hop: Hop) -> None:
+        """Called after a batch was closed that may wait for other hops, before it does."""
+
     def gave_way(self, hop: Hop, batch: int, seconds: float) -> None:
-        """Called after a closed batch has waited for later hops; Spark counts that as its time."""
+        """Called after a closed batch has waited for other hops; Spark counts that as its time."""
 
     def ends(self, hop: Hop) -> None:
         """Called when a hop has exhausted its source."""

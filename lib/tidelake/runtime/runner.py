@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.tables import Hop, hops_in
+from tidelake.delta.tables import HOPS, Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
@@ -29,6 +29,7 @@ from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
 from tidelake.spark.internals import clone_of
+from tidelake.visible import first_line
 
 # How often a continuous run copies commit metadata; Delta logs keep commits for days.
 _COPY_SECONDS = 600
@@ -156,7 +157,7 @@ class CatchUp:
         # The hops that have not ended.
         self._hops = list(hops)
         self._running: dict[Hop, StreamingQuery] = {}
-        # Hops that were started before the hop before had ended: their queries do not end.
+        # Hops that were started before the hop before had ended, with a query that does not end.
         self._early: set[Hop] = set()
         # Hops before which a batch was closed since their input was last looked at.
         self._news = set(hops)
@@ -175,6 +176,12 @@ class CatchUp:
                     except Exception as error:
                         failure = error
                         self._stop(self._hops[number:])
+                        if self._hops:
+                            # The error itself is raised when they have ended.
+                            self._run.progress.say(
+                                f"{hop:<7} stopped, {' and '.join(self._hops)} goes on to its end: "
+                                f"{first_line(error)}"
+                            )
                         break
                     if has_ended:
                         self._end([hop])
@@ -197,17 +204,19 @@ class CatchUp:
         has_ended = not streaming.isActive
         try:
             query.check(streaming, _LOOK_SECONDS if self._overlaps else POLL_SECONDS)
-        except InputGrewError:
-            self._opened[hop] = _opened(_open(self._run, hop))
-        else:
             if hop not in self._early:
                 return has_ended
-            if not is_first or not query.has_caught_up:
+            if not has_ended and not (is_first and query.has_caught_up):
                 return False
             streaming.stop()
-        # A new query reads the rest, if there is any.
+            if is_first and have_consumed(query.closing, query.inputs):
+                return True
+        except InputGrewError:
+            pass
+        # A new query reads the rest. What the old one filled at its start is not filled again.
         del self._running[hop]
         self._early.discard(hop)
+        self._opened[hop] = _opened(_open(self._run, hop))
         self._news.add(hop)
         return False
 
@@ -249,10 +258,20 @@ class CatchUp:
             self._changed.notify_all()
 
     def _stop(self, hops: Sequence[Hop]) -> None:
-        self._end(hops)
-        for hop in hops:
-            if hop in self._running:
-                self._running[hop].stop()
+        """Stop the hops' queries; a hop that waits begins no other batch."""
+        queries = [self._running[hop] for hop in hops if hop in self._running]
+        with ThreadPoolExecutor(len(HOPS)) as pool:
+            # `stop` waits for the open batch, so the hops may wait no longer, but only once their
+            # queries are not active: the next batch would be planned before it is full.
+            stopping = [pool.submit(query.stop) for query in queries]
+            try:
+                while any(
+                    query.isActive and not one.done()
+                    for query, one in zip(queries, stopping, strict=True)
+                ):
+                    time.sleep(_LOOK_SECONDS)
+            finally:
+                self._end(hops)
 
 
 class Turns:
