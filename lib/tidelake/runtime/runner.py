@@ -179,8 +179,8 @@ class CatchUp:
                         if self._hops:
                             # The error itself is raised when they have ended.
                             self._run.progress.say(
-                                f"{hop:<7} stopped, {' and '.join(self._hops)} goes on to its end: "
-                                f"{first_line(error)}"
+                                f"{hop:<7} stopped, {' and '.join(self._hops)} will run to the end "
+                                f"first: {first_line(error)}"
                             )
                         break
                     if has_ended:
