@@ -82,7 +82,7 @@ class CatchUp:
     last: dict[str, Any] = field(default_factory=dict)
 
     def play(self, number: int) -> float:
-        """Run all hops in sequence, and return the seconds."""
+        """Run all hops, and return the seconds."""
         shutil.rmtree(self.root, ignore_errors=True)
         # The limits of the local environment are for few rows.
         environment = load_environment("local", root=str(self.root)).model_copy(

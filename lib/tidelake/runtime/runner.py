@@ -1,4 +1,4 @@
-"""Run a pipeline's hops: sequentially until the source is exhausted, or all concurrently."""
+"""Run a pipeline's hops: until the source is exhausted, or until the run is stopped."""
 
 from __future__ import annotations
 
