@@ -25,11 +25,12 @@ from pyspark.sql import SparkSession
 from benchmarks import executions
 from benchmarks.batch_job import TABLES, run_batch_job
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.watch import Watch
 from tidelake.config import Limits, Pipeline, load_environment, load_pipeline
-from tidelake.delta.tables import HOPS, Hop, Lake
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.examples import clickstream, generate
 from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Observer, Progress
+from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session
@@ -40,27 +41,6 @@ _GOAL = Goal("rows/s of the catch-up against the batch job", 0.75, at_least=True
 _FEWER = 5
 _LIMIT = "256m"
 _CLEAN = clickstream.Rates(conflicting=0, malformed=0, implausible=0, too_late=0, future=0)
-
-
-@dataclass
-class Watch(Observer):
-    """An observer that records when hops end, and counts their batches.
-
-    Attributes:
-        ended: When each hop reached the end of its source, in milliseconds since the epoch.
-        batches: Batches of each hop.
-    """
-
-    ended: dict[Hop, int] = field(default_factory=dict)
-    batches: dict[Hop, int] = field(default_factory=lambda: defaultdict(int))
-
-    def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
-        """Count a batch."""
-        self.batches[hop] += 1
-
-    def ends(self, hop: Hop) -> None:
-        """Record the end of a hop."""
-        self.ended[hop] = round(time.time() * 1_000)
 
 
 @dataclass

@@ -268,9 +268,9 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     ended: list[str] = []
     real = HopQuery.check
 
-    def check(hop: HopQuery, query: StreamingQuery) -> None:
+    def check(hop: HopQuery, query: StreamingQuery, *seconds: float) -> None:
         try:
-            real(hop, query)
+            real(hop, query, *seconds)
         except LimitChangedError:
             ended.append(f"{hop.hop} {query.exception()}")
             raise

@@ -170,7 +170,7 @@ def test_a_batch_that_spark_did_not_report_is_measured_when_the_run_ends(
 
 
 def test_a_batch_that_waits_for_other_hops_is_not_overdue(joining: BatchJoiner) -> None:
-    take(joining, closed("gold", 0, 7, 20), lambda joining: joining.pauses("gold"))
+    take(joining, closed("gold", 0, 7, 20), lambda joining: joining.pauses("gold", 0))
     assert list(joining.rest(until=at(300))) == []
     take(joining, lambda joining: joining.gave_way("gold", 0, 280.0, at(300)))
     assert list(joining.rest(until=at(300))) == []

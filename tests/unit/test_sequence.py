@@ -42,7 +42,7 @@ class Query:
         self.hop, self._hops = hop, hops
         self.closing: list[str] = [hop]
         self.inputs: dict[str, str] = {}
-        self.give_way: Callable[[int, bool], None] | None = None
+        self.give_way: Callable[[bool], None] | None = None
         self.isActive = self.is_early = False
 
     @property
@@ -386,7 +386,7 @@ def caught_up(hops: Hops) -> runner.CatchUp:
 
 def closing(catch_up: runner.CatchUp, hop: str) -> threading.Thread:
     """Close a batch of a hop in a thread of its own, as Spark's query does."""
-    batch = threading.Thread(target=catch_up._wait, args=(hop, 0, False), daemon=True)
+    batch = threading.Thread(target=catch_up._wait, args=(hop, False), daemon=True)
     batch.start()
     batch.join(0.05)
     return batch

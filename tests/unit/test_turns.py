@@ -41,7 +41,7 @@ class Played:
     def close(self, hop: Hop, *, is_light: bool = True) -> Future[None]:
         """Close a batch, with which the hop has taken in its input; give when it may go on."""
         self.consumed.add(hop)
-        closing = self.pool.submit(self.turns.give_way, hop, 0, is_light)
+        closing = self.pool.submit(self.turns.give_way, hop, is_light)
         time.sleep(_A_WHILE)
         return closing
 

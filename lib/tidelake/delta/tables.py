@@ -100,6 +100,15 @@ class Lake:
         others = [self.silver(join.right.pipeline) for join in pipeline.joins]
         return {"silver": own} | {table.name: table for table in others if table != own}
 
+    def own_inputs(self, pipeline: Pipeline, hop: Hop) -> dict[str, Table]:
+        """The input tables that the pipeline's own hops fill, by key.
+
+        Others are the requeue, which commands write, and the silver tables of other pipelines.
+        """
+        own = self.bronze(pipeline.name), self.silver(pipeline.name)
+        inputs = self.hop_inputs(pipeline, hop)
+        return {key: table for key, table in inputs.items() if table in own}
+
     def silver(self, pipeline: str) -> Table:
         """Accepted, deduplicated events."""
         return self.table(logical_name("silver", pipeline))

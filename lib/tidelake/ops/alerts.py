@@ -299,13 +299,12 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
         committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
         committed = newest_logged(checkpoint / "commits")
-        # `hop_refused` reports a missing checkpoint, with another remedy. A hop that runs may wait
-        # for the next batch to fill; a run that cannot write the checkpoint ends.
-        is_running = writer(context.lake, context.pipeline.name, hop) is not None
-        if not checkpoint.exists() or committed >= batch or is_running:
+        # `hop_refused` reports a missing checkpoint, with another remedy.
+        if not checkpoint.exists() or committed >= batch:
             continue
         waited = context.now - committed_at
-        if waited > limit:
+        # A hop that runs may wait for the next batch to fill; a run that cannot write ends.
+        if waited > limit and writer(context.lake, context.pipeline.name, hop) is None:
             yield Found(
                 f"batch {batch} was committed to the tables {lasting(waited)} ago but not to the "
                 "checkpoint: the run was killed in between, or could not write the checkpoint",

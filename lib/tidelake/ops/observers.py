@@ -56,6 +56,7 @@ _WITH_THE_BATCH = ("addBatch", "triggerExecution")
 _RECENT = 3_600
 # A hop of which no batch waited.
 _NEVER = -1, 0.0, datetime.min.replace(tzinfo=UTC)
+_NOT_YET = datetime.max.replace(tzinfo=UTC)
 # Generation and limit of a hop whose start was not reported.
 _UNKNOWN: tuple[str, int | None] = "", None
 
@@ -145,9 +146,8 @@ class BatchJoiner:
         self._interval = interval
         self._backlogs = BacklogReader(lake, pipeline)
         self._open: dict[tuple[Hop, int], Closed] = {}
-        # Hops whose last batch waits for other hops; until then Spark reports no trigger.
-        self._paused: set[Hop] = set()
-        # The last batch of each hop that waited, how many seconds, and until when.
+        # The last batch of each hop that waited for other hops, how many seconds, and until when;
+        # before that Spark reports no trigger.
         self._waited: dict[Hop, tuple[int, float, datetime]] = {}
         self._reported: dict[Hop, TriggerProgress] = {}
         # The generation, and the limit of a batch.
@@ -178,14 +178,13 @@ class BatchJoiner:
         self._open[batch.hop, batch.batch] = batch
         yield from self._joined(batch.hop)
 
-    def pauses(self, hop: Hop) -> Iterable[Measured]:
+    def pauses(self, hop: Hop, batch: int) -> Iterable[Measured]:
         """A batch was committed to the tables, and may wait for other hops."""
-        self._paused.add(hop)
+        self._waited[hop] = batch, 0.0, _NOT_YET
         return ()
 
     def gave_way(self, hop: Hop, batch: int, seconds: float, at: datetime) -> Iterable[Measured]:
         """A batch waited for other hops, after it was committed to the tables."""
-        self._paused.discard(hop)
         self._waited[hop] = batch, seconds, at
         return ()
 
@@ -213,7 +212,7 @@ class BatchJoiner:
             hop, batch = key
             waited, _, over = self._waited.get(hop, _NEVER)
             over = max(over, closed.at) if waited == batch else closed.at
-            if until is None or (hop not in self._paused and over < until):
+            if until is None or over < until:
                 del self._open[key]
                 yield self._measured(closed, None)
 
@@ -348,9 +347,9 @@ class RunObserver(Observer):
         """Record a committed batch."""
         self.hear(self._joining.closed, Closed(hop, batch, rows, seconds, now()))
 
-    def pauses(self, hop: Hop) -> None:
+    def pauses(self, hop: Hop, batch: int) -> None:
         """Record that a committed batch may wait for other hops."""
-        self.hear(self._joining.pauses, hop)
+        self.hear(self._joining.pauses, hop, batch)
 
     def gave_way(self, hop: Hop, batch: int, seconds: float) -> None:
         """Record how long a batch waited for other hops."""

@@ -105,8 +105,8 @@ class HopQuery(ABC):
     unit: ClassVar[str] = "bytes"
     # Adapts the limit in a continuous run, so that batches fit into the interval.
     pace: Pace | None = None
-    # Called after each batch, with its number and whether it was light; the next one waits for it.
-    give_way: Callable[[int, bool], None] | None = None
+    # Called after each batch, with whether it was light; the next one waits for it.
+    give_way: Callable[[bool], None] | None = None
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Open the current generation and, if it ``creates``, missing tables.
@@ -172,7 +172,7 @@ class HopQuery(ABC):
     @cached_property
     def own_inputs(self) -> Mapping[str, Table]:
         """The inputs that the pipeline fills itself."""
-        return own_inputs(self.run, self.inputs)
+        return self.run.lake.own_inputs(self.run.pipeline, self.hop)
 
     @property
     def has_full_batch(self) -> bool:
@@ -278,24 +278,18 @@ class HopQuery(ABC):
             is_light, changed = load.is_light, self.pace.closed(load)
             if changed and self._query is not None:
                 self.run.progress.say(f"{self.hop:<7} {changed}")
-                self._stop_after_batch(self._query)
+                # Spark cannot change the limit of a running query.
+                self._stopping = begin_stop(self._query)
                 return
         if self.give_way is not None:
             # The batch's frames may be collected while it waits.
             self._ran_batch = True
-            self.run.progress.observer.pauses(self.hop)
-            self.give_way(batch, is_light)
-
-    def _stop_after_batch(self, query: StreamingQuery) -> None:
-        """Stop a query after its open batch; Spark cannot change the limit of a running query.
-
-        ``query.stop`` waits for the open batch, so calling it from within the batch would deadlock.
-        Returns when the query is no longer active, so that no other batch starts.
-        """
-        self._stopping = threading.Thread(target=query.stop, name=f"stop-{self.hop}", daemon=True)
-        self._stopping.start()
-        while query.isActive and self._stopping.is_alive():
-            time.sleep(_STOP_POLL_SECONDS)
+            observer, waiting_since = self.run.progress.observer, time.monotonic()
+            observer.pauses(self.hop, batch)
+            try:
+                self.give_way(is_light)
+            finally:
+                observer.gave_way(self.hop, batch, time.monotonic() - waiting_since)
 
     def _run_here(self, rows: DataFrame, batch: int) -> None:
         try:
@@ -356,13 +350,16 @@ class HopQuery(ABC):
         return named(error, place, gone=gone if self.inputs else "")
 
 
-def own_inputs(run: Run, inputs: Mapping[str, Table]) -> dict[str, Table]:
-    """Select the inputs that the pipeline fills itself.
+def begin_stop(query: StreamingQuery) -> threading.Thread:
+    """Begin to stop a query; return the thread that stops it, once no other batch can start.
 
-    Others are the requeue, which commands write, and the silver tables of other pipelines.
+    ``query.stop`` waits for the open batch, so a batch that called it would wait for itself.
     """
-    own = run.lake.bronze(run.pipeline.name), run.lake.silver(run.pipeline.name)
-    return {key: table for key, table in inputs.items() if table in own}
+    stopping = threading.Thread(target=query.stop, name="stop-query", daemon=True)
+    stopping.start()
+    while query.isActive and stopping.is_alive():
+        time.sleep(_STOP_POLL_SECONDS)
+    return stopping
 
 
 def has_grown(text: str) -> bool:

@@ -41,7 +41,7 @@ class Observer:
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Called after a batch was written, before its query commits it to the checkpoint."""
 
-    def pauses(self, hop: Hop) -> None:
+    def pauses(self, hop: Hop, batch: int) -> None:
         """Called after a batch was closed that may wait for other hops, before it does."""
 
     def gave_way(self, hop: Hop, batch: int, seconds: float) -> None:

@@ -13,7 +13,7 @@ from functools import partial
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.tables import HOPS, Hop, hops_in
+from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
@@ -21,7 +21,7 @@ from tidelake.runtime.epochs import close_epoch, copy_books
 from tidelake.runtime.failures import naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import report_unmasked
-from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, own_inputs
+from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, begin_stop
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition
@@ -240,16 +240,14 @@ class CatchUp:
         self._news.discard(hop)
         return self._opened[hop].result().has_full_batch
 
-    def _wait(self, hop: Hop, batch: int, is_light: bool) -> None:
+    def _wait(self, hop: Hop, is_light: bool) -> None:
         """Report that a hop has closed a batch, and wait until its next one may begin."""
-        began = time.monotonic()
         with self._changed:
             self._news.update(self._hops)
             self._changed.notify_all()
             self._changed.wait_for(
                 lambda: hop not in self._hops[1:] or self._opened[hop].result().has_full_batch
             )
-        self._run.progress.observer.gave_way(hop, batch, time.monotonic() - began)
 
     def _end(self, hops: Sequence[Hop]) -> None:
         """Let the hops wait no longer, and the one after them run to its end."""
@@ -260,18 +258,12 @@ class CatchUp:
     def _stop(self, hops: Sequence[Hop]) -> None:
         """Stop the hops' queries; a hop that waits begins no other batch."""
         queries = [self._running[hop] for hop in hops if hop in self._running]
-        with ThreadPoolExecutor(len(HOPS)) as pool:
-            # `stop` waits for the open batch, so the hops may wait no longer, but only once their
-            # queries are not active: the next batch would be planned before it is full.
-            stopping = [pool.submit(query.stop) for query in queries]
-            try:
-                while any(
-                    query.isActive and not one.done()
-                    for query, one in zip(queries, stopping, strict=True)
-                ):
-                    time.sleep(_LOOK_SECONDS)
-            finally:
-                self._end(hops)
+        try:
+            stopping = [begin_stop(query) for query in queries]
+        finally:
+            self._end(hops)
+        for one in stopping:
+            one.join()
 
 
 class Turns:
@@ -288,13 +280,13 @@ class Turns:
         self._changed = threading.Condition()
         self._is_over = False
 
-    def give_way(self, hop: Hop, batch: int, is_light: bool) -> None:
+    def give_way(self, hop: Hop, is_light: bool) -> None:
         """Report that a hop has committed a batch; if it was light, wait for the later hops.
 
         Returns when they have read its rows, or after ten seconds. A batch that is not light does
-        not wait, because concurrent hops use more of the cores. The observer gets the wait.
+        not wait, because concurrent hops use more of the cores.
         """
-        later, began = self._hops[self._hops.index(hop) + 1 :], time.monotonic()
+        later = self._hops[self._hops.index(hop) + 1 :]
         with self._changed:
             self._changed.notify_all()
             if is_light:
@@ -302,7 +294,6 @@ class Turns:
                     lambda: self._is_over or all(self._has_consumed(one) for one in later),
                     _LONGEST_TURN_SECONDS,
                 )
-        self._run.progress.observer.gave_way(hop, batch, time.monotonic() - began)
 
     def end(self) -> None:
         """Let no hop wait any longer."""
@@ -312,8 +303,7 @@ class Turns:
 
     def _has_consumed(self, hop: Hop) -> bool:
         lake, pipeline = self._run.lake, self._run.pipeline
-        own = own_inputs(self._run, lake.hop_inputs(pipeline, hop))
-        return have_consumed(lake.closing_tables(pipeline, hop), own)
+        return have_consumed(lake.closing_tables(pipeline, hop), lake.own_inputs(pipeline, hop))
 
 
 def turns_of(run: Run, hops: Sequence[Hop], trigger: Trigger) -> Turns | None:
