@@ -11,12 +11,12 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StringType
 
-from tidelake.config.expressions import (
-    DATELESS,
+from tidelake.config.expressions import DATELESS, Types
+from tidelake.config.row_guards import (
     MOST_LETTERS,
-    Types,
     never_fails,
     texts_as_timestamps,
+    texts_beside,
     texts_to_bound,
 )
 from tidelake.instants import to_micros
@@ -71,8 +71,9 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
 
     A text too long for a regular expression that may exhaust the stack counts as a failure,
     whatever the stack size: an overflow cannot be caught, and would end the JVM. So does a text
-    without a date that is cast to a timestamp: Spark adds the current date, so a retry or a
-    verification on another day would find another value.
+    without a date that is cast to a timestamp, explicitly or because the expression combines it
+    with one: Spark adds the current date, so a retry or a verification on another day would find
+    another value.
 
     Args:
         sql: The expression.
@@ -90,6 +91,7 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
     allowed = [F.length(F.expr(text)) <= MOST_LETTERS for text in texts_to_bound(sql)]
     timed = [*texts_as_timestamps(sql), *([sql] if cast == "timestamp" else [])]
     allowed += [~_is_dateless(F.expr(text)) for text in timed]
+    allowed += [_keeps_its_date(F.expr(text), F.expr(other)) for text, other in texts_beside(sql)]
     if allowed:
         known = [F.coalesce(one, F.lit(True)) for one in allowed]
         wrapped = F.when(reduce(and_, known), wrapped)
@@ -99,6 +101,16 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
 def _is_dateless(value: Column) -> Column:
     is_text = F.typeof(value) == "string"
     return is_text & F.regexp_like(value.cast("string"), F.lit(DATELESS))
+
+
+def _keeps_its_date(text: Column, other: Column) -> Column:
+    """Return whether a text has a date, if Spark casts it to the type of the other operand.
+
+    Both are known to Spark's analysis alone. The operand may be one that the expression does not
+    evaluate on this row, and that would fail.
+    """
+    is_cast = (F.typeof(text) == "string") & F.typeof(other).rlike("timestamp|interval")
+    return F.when(is_cast, null_on_error(~_is_dateless(text)))
 
 
 def holds(condition: str) -> Column:

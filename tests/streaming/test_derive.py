@@ -255,12 +255,16 @@ def test_what_only_spark_can_tell_of_a_derived_column_is_refused_with_its_place(
     filled: World,
 ) -> None:
     derive = {"lasts": "window_end - window_start", "no": "NULL", "odd": "array(who) + 1"}
-    changed = filled.redefined(gold=[_MINUTES | {"derive": derive}, _VISITS])
+    measures = _VISITS["measures"] | {"spread": {"max": "event_time - ingested_at"}}
+    visits = _VISITS | {"measures": measures}
+    changed = filled.redefined(gold=[_MINUTES | {"derive": derive}, visits])
     with pytest.raises(ConfigError) as refused:
         check_definition(changed.context)
     filled.redefined(gold=_BASE["gold"])
     told = {one.path: one.message for one in refused.value.violations}
-    assert list(told) == [f"gold[0].derive.{name}" for name in derive]
+    places = [f"gold[0].derive.{name}" for name in derive]
+    assert list(told) == [*places, "gold[1].measures.spread"]
+    assert "interval day to second" in told["gold[1].measures.spread"]
     assert (
         "interval day to second, which a Delta table cannot store" in told["gold[0].derive.lasts"]
     )

@@ -39,20 +39,28 @@ def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str
     [
         *("CAST(s AS TIMESTAMP)", "s::timestamp_ntz", "timestamp(s)", "to_timestamp(s)"),
         *("hour(to_timestamp_ntz(s))", "try_to_timestamp(s)", "TRY_CAST(s AS TIMESTAMP)"),
+        *("s > at", "at <=> s", "coalesce(s, at)", "CASE WHEN at IS NULL THEN at ELSE s END"),
+        *("at BETWEEN s AND at", "array(at, s)", "nvl2(s, at, s)", "at IN (s)", "s - at"),
+        *("s + INTERVAL 1 HOUR", "date_trunc('day', s)", "date_format(s, 'yyyy')"),
+        *("timestampdiff(DAY, s, at)", "months_between(s, at)", "unix_seconds(timestamp(s))"),
+        *("timestampadd(DAY, 1, s) -- a day later", "s > at OR at > s"),
     ],
 )
 def test_a_text_without_a_date_is_no_timestamp(spark: SparkSession, sql: str) -> None:
     """Spark would make it a time of today, and of another day in a retry or a verification."""
     texts = ["2024-01-01 12:30", "2024-01-01T12:30:00Z", "12:30", "T12", " 1:05", None]
     frame = spark.createDataFrame([(text,) for text in texts], "s string")
+    frame = frame.withColumn("at", F.lit(datetime(2024, 1, 1, tzinfo=UTC)))
     found = frame.select("s", try_eval(sql).isNull().alias("fails")).collect()
     assert [row["s"] for row in found if row["fails"]] == ["12:30", "T12", " 1:05"]
 
 
 def test_what_is_no_text_or_no_timestamp_needs_no_date(spark: SparkSession) -> None:
     frame = spark.sql("SELECT '12:30' AS s, DATE'2024-01-01' AS d, array('2024-01-01') AS l")
-    in_a_lambda = "transform(l, x -> CAST(x AS TIMESTAMP))"
-    for sql in ("CAST(d AS TIMESTAMP)", "to_timestamp(s, 'HH:mm')", "hour(s)", in_a_lambda):
+    sure = ["CAST(d AS TIMESTAMP)", "to_timestamp(s, 'HH:mm')", "hour(s)", "s = s", "s > l[0]"]
+    # The text beside the date is not evaluated on this row, and would fail.
+    sure += ["transform(l, x -> CAST(x AS TIMESTAMP))", "IF(s = '', l[9] > timestamp(d), true)"]
+    for sql in sure:
         (row,) = frame.select(try_eval(sql).alias("tried")).collect()
         assert row["tried"] is not None, sql
 
@@ -144,6 +152,17 @@ def test_a_filter_that_cannot_be_computed_breaks_its_row_and_does_not_filter_it(
         "in": (None, []),
         "out": ("filtered", []),
         "null": ("filtered", []),
+        "raises": ("contract", ["event.where: cannot be computed"]),
+    }
+
+
+def test_a_text_that_is_no_condition_breaks_its_row_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads = {"in": {"user_id": "true"}, "out": {"user_id": "0"}, "raises": {"user_id": "maybe"}}
+    assert judged(spark, tmp_path, payloads, where="user_id") == {
+        "in": (None, []),
+        "out": ("filtered", []),
         "raises": ("contract", ["event.where: cannot be computed"]),
     }
 

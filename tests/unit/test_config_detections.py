@@ -47,6 +47,7 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
     [
         ({"keys": ["card"]}, "keys[0]", "did you mean card_id?"),
         ({"columns": {"rule": "city"}}, "columns.rule", "reserved column of alerts"),
+        ({"columns": {"a": "city", "A": "city"}}, "columns.a", "is twice in this table"),
         ({"columns": {"a": "citty"}}, "columns.a", "unknown column citty"),
         ({"unusual_amount": {"value": "amont"}}, "unusual_amount.value", "unknown column amont"),
         ({"unusual_amount": {"value": "amount", "times": 1}}, "unusual_amount.times", "than 1"),

@@ -6,7 +6,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tidelake.config import expressions as functions
-from tidelake.config.expressions import expression_problems, never_fails
+from tidelake.config.expressions import columns_in, expression_problems, type_of
+from tidelake.config.row_guards import (
+    never_fails,
+    texts_as_timestamps,
+    texts_beside,
+    texts_to_bound,
+)
 
 COLUMNS = ("user_id", "action", "value", "xs", "payload", "headers")
 TYPES = {"status": "STRING", "at": "TIMESTAMP", "day": "DATE", "xs": "ARRAY<STRING>", "n": "INT"}
@@ -89,6 +95,23 @@ def test_what_one_row_cannot_answer_is_refused(sql: str, message: str) -> None:
 def test_every_problem_of_an_expression_is_listed() -> None:
     problems = expression_problems("sum(valeu) + rand() + actoin", COLUMNS)
     assert len(problems) == 4
+
+
+def test_a_comment_at_the_end_hides_nothing() -> None:
+    assert columns_in("n + m -- of both") == {"n", "m"}
+    assert type_of("n -- as it came", {"n": "INT"}) == "INT"
+    assert texts_as_timestamps("CAST(s AS TIMESTAMP) -- local") == ("s",)
+    assert texts_to_bound("regexp_like(s, '(a|b)*') -- slow") == ("s",)
+    assert texts_beside("s > at -- later") == (("s", "at"), ("at", "s"))
+
+
+def test_a_constant_beside_a_timestamp_needs_a_date() -> None:
+    types = {"at": "TIMESTAMP", "s": "STRING"}
+    for sql in ("at > '12:30'", "coalesce(at, 'T12')", "'9:00' = at", "at IN ('1:05')"):
+        (problem,) = expression_problems(sql, types)
+        assert "write the date too" in problem
+    for sql in ("s > '12:30'", "at > '2024-01-01 12:30'", "s IN ('9:00')", "concat(s, '12:30')"):
+        assert expression_problems(sql, types) == []
 
 
 def test_columns_are_left_alone_when_they_cannot_be_known() -> None:

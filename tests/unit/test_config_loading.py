@@ -324,6 +324,11 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
             "event_time is a reserved column",
         ),
         (
+            {"transform": {"function": "m:f", "columns": "lateness_seconds DOUBLE"}},
+            "transform.columns",
+            "lateness_seconds is a reserved column",
+        ),
+        (
             {"transform": {"function": "m:f", "columns": "`a b` INT"}},
             "transform.columns",
             "'a b' is not a valid column name",
@@ -499,12 +504,32 @@ def test_an_impossible_window_is_named(
     assert message in violation.message
 
 
+def test_a_field_with_the_name_of_a_column_of_the_late_table_is_refused(tmp_path: Path) -> None:
+    schema = f"{GOOD['event']['schema']}, payload STRING"
+    (violation,) = violations(tmp_path, changed(event__schema=schema))
+    assert violation.path == "event.schema"
+    assert "'payload' is a reserved column name in silver; rename it with" in violation.message
+
+
+def test_what_delta_cannot_store_or_compare_is_refused(tmp_path: Path) -> None:
+    schema = f"{GOOD['event']['schema']}, m MAP<STRING, INT>, xs ARRAY<STRUCT<`unit price`: INT>>"
+    raw = changed(event__schema=schema, gold__0__keys=["user_id", "m"])
+    found = {one.path: one.message for one in violations(tmp_path, raw)}
+    assert found.keys() == {"gold[0].keys[1]", "event.schema"}
+    assert "m is MAP<STRING,INT>, whose values cannot be compared" in found["gold[0].keys[1]"]
+    assert "xs has the nested field 'unit price'" in found["event.schema"]
+    select = {"user_id": "user_id", "m": "to_json(m)", "xs": "to_json(xs)"}
+    load_pipeline(write(tmp_path, raw | {"event": raw["event"] | {"select": select}}), LAPTOP)
+
+
 @pytest.mark.parametrize(
     ("select", "path", "message"),
     [
         ({"event_id": "n"}, "event.select.event_id", "reserved column of silver"),
         ({"Is_Late": "n"}, "event.select.Is_Late", "reserved column of silver"),
         ({"a-b": "n"}, "event.select.a-b", "not a valid column name"),
+        ({"Payload": "n"}, "event.select.Payload", "reserved column of silver"),
+        ({"watermark": "n"}, "event.select.watermark", "reserved column of silver"),
         ({"a": "m"}, "event.select.a", "unknown column m"),
         ({}, "event.select", "at least one"),
     ],
@@ -741,8 +766,9 @@ def test_a_workspaces_secret_without_its_key_is_refused(tmp_path: Path) -> None:
     assert "secret:SCOPE/KEY" in violation.message
 
 
-def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path) -> None:
-    options = {"kafka.sasl.jaas.config": "password=hunter2"}
+@pytest.mark.parametrize("name", ["kafka.sasl.jaas.config", "kafka.ssl.keystore.key"])
+def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path, name: str) -> None:
+    options = {name: "password=hunter2"}
     source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
     (violation,) = violations(tmp_path, changed(source=source))
     assert violation.path == "source.options"

@@ -165,6 +165,10 @@ def test_a_condition_that_cannot_be_computed_fails_the_row_and_not_the_batch(
     where = {"row_condition": "cast(s AS INT) = 1", "condition_parser": "spark"}
     expectation = expect("column_values_to_not_be_null", column="id", **where)
     assert _failing(frame, [expectation]) == [[0, 1, 2]]
+    # A text is a condition too; one that is neither true nor false fails its row.
+    where = {"row_condition": "s", "condition_parser": "spark"}
+    expectation = expect("column_values_to_be_null", column="id", **where)
+    assert _failing(frame, [expectation]) == [[0, 1, 2]]
 
 
 def test_a_sum_that_no_decimal_holds_fails_the_row_and_not_the_batch(

@@ -21,6 +21,8 @@ from tidelake.gold.sessions import Sessions, gap_of, regroup, session_id, to_ses
 from tidelake.spark import tuning
 
 MEASURES = {
+    # Named like the key of a batch's new rows.
+    "new_user_id": {"count": "*"},
     "events": {"count": "*"},
     "total": {"sum": "value"},
     "mean": {"avg": "value"},

@@ -14,7 +14,15 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tests.unit.handmade import write_commit
-from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, write
+from tests.unit.test_config_loading import (
+    CLOUD,
+    GOOD,
+    JOIN,
+    LAPTOP,
+    changed,
+    violations,
+    write,
+)
 from tidelake.config import Environment, Pipeline, load_pipeline
 from tidelake.config.canonical import canonical
 from tidelake.config.json_schema import schema_of
@@ -109,6 +117,18 @@ def test_what_is_no_setting_is_refused(
 ) -> None:
     (found,) = refusal(tmp_path, **settings)
     assert message in found
+
+
+def test_a_derived_column_of_a_masked_one_is_masked_too_however_it_is_written(
+    tmp_path: Path,
+) -> None:
+    hidden: dict[str, Any] = {
+        "keys": ["UserId"], "masks": {"UserId": "a.b.c"}, "derive": {"who": "upper(userid)"}
+    }  # fmt: skip
+    raw = changed(event__select={"UserId": "user_id"}, gold__0=GOOD["gold"][0] | hidden)
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "gold[0].derive.who"
+    assert violation.message.startswith("shows what UserId masks")
 
 
 def test_all_problems_of_settings_come_at_once(tmp_path: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterator, Mapping
-from functools import lru_cache
 from itertools import pairwise
 
 import sqlglot
@@ -37,6 +36,7 @@ _COMMON_TYPE = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.In, exp.Nullif),
     *(exp.Case, exp.If, exp.Coalesce, exp.Nvl2, exp.DecodeCase),
 )
+_ORDERED = (exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.Greatest, exp.Least)
 _UNSUPPORTED: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...] = (
     (exp.Window, "contains a window function (OVER); an expression can use only its own row"),
     (exp.Star, "contains *; name the columns"),
@@ -57,7 +57,7 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     if not sql.strip():
         return ["is empty; write one SQL expression"]
     try:
-        statements = sqlglot.parse(f"SELECT (\n{sql}\n)", dialect="spark")
+        statements = sqlglot.parse(f"SELECT ({as_operand(sql)})", dialect="spark")
     except RecursionError:
         return ["is nested too deeply"]
     except SqlglotError as error:
@@ -157,9 +157,14 @@ def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Itera
                     f"contains '{text}', which Spark casts to the time of the query if it "
                     f"expects a time; to compare text, write LIKE '{text}'"
                 )
+            elif re.search(DATELESS, text) and _is_beside_timestamp(node, columns):
+                yield (
+                    f"combines '{text}' with a timestamp, for which Spark adds the date of the "
+                    "query; write the date too"
+                )
         elif isinstance(node, _TO_TIME) and not _has_input(node):
             to_time = node.to.is_type(*_TIME_TYPES) if isinstance(node, exp.Cast) else True
-            if _cast_to_timestamp(node) and re.search(DATELESS, node.this.name):
+            if cast_to_timestamp(node) and re.search(DATELESS, node.this.name):
                 yield (
                     f"casts '{node.this.name}' to a timestamp, to which Spark adds the date of the "
                     "query; write the date too"
@@ -170,10 +175,12 @@ def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Itera
 
 def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
     """Return whether Spark certainly does not cast a constant to a time."""
-    around = constant.parent
+    operand, around = constant, constant.parent
     while isinstance(around, exp.Paren | exp.Tuple | exp.Any | exp.All) or (
         isinstance(around, exp.If) and isinstance(around.parent, exp.Case)
     ):
+        if not isinstance(around, exp.If):
+            operand = around
         around = around.parent
     if isinstance(around, _PATTERNS):
         return True
@@ -184,25 +191,39 @@ def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
     if not isinstance(around, _COMMON_TYPE) or not isinstance(columns, Mapping):
         return False
     return all(
-        isinstance(operand, exp.Literal)
-        or type_of(operand.sql(dialect=DIALECT), columns) == "STRING"
-        for operand in _operands_with(constant, around)
+        isinstance(other, exp.Literal) or type_of(other.sql(dialect=DIALECT), columns) == "STRING"
+        for other in _operands_with(operand, around)
     )
 
 
-def _operands_with(constant: exp.Expr, around: exp.Expr) -> Iterator[exp.Expr]:
-    """Return the operands that Spark casts to a common type with a constant."""
-    if isinstance(around, exp.Case):
-        branches = around.args["ifs"]
-        if any(branch.this is constant for branch in branches):
-            yield from (around.this, *(branch.this for branch in branches))
-            return
-        yield from (branch.args["true"] for branch in branches)
-        yield from [around.args["default"]] if around.args.get("default") else []
-    elif isinstance(around, exp.If | exp.Nvl2):
-        yield from (value for key in ("true", "false") if (value := around.args.get(key)))
+def _is_beside_timestamp(constant: exp.Expr, columns: Collection[str] | None) -> bool:
+    """Return whether Spark certainly casts a constant to the timestamp beside it."""
+    around = constant.parent
+    if not isinstance(around, (*_COMMON_TYPE, *_ORDERED)) or not isinstance(columns, Mapping):
+        return False
+    kinds = (
+        type_of(other.sql(dialect=DIALECT), columns) for other in _operands_with(constant, around)
+    )
+    return any(kind is not None and kind.startswith("TIMESTAMP") for kind in kinds)
+
+
+def _operands_with(operand: exp.Expr, around: exp.Expr) -> list[exp.Expr]:
+    """Return the operands that Spark casts to a common type with an operand, itself included."""
+    groups = operands_of_a_type(around)
+    return next((group for group in groups if any(one is operand for one in group)), [])
+
+
+def operands_of_a_type(node: exp.Expr) -> Iterator[list[exp.Expr]]:
+    """Return the groups of operands that Spark casts to a common type."""
+    if isinstance(node, exp.Case):
+        branches = node.args["ifs"]
+        yield [one for one in (node.this, *(branch.this for branch in branches)) if one is not None]
+        values = [*(branch.args["true"] for branch in branches), node.args.get("default")]
+        yield [one for one in values if one is not None]
+    elif isinstance(node, exp.If | exp.Nvl2):
+        yield [value for key in ("true", "false") if (value := node.args.get(key)) is not None]
     else:
-        yield from around.iter_expressions()
+        yield list(node.iter_expressions())
 
 
 def _has_input(node: exp.Expr) -> bool:
@@ -233,9 +254,14 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
             yield unknown("column", name, columns)
 
 
+def as_operand(sql: str) -> str:
+    """Return an expression as a part of a longer text, which a comment at its end does not hide."""
+    return f"{sql}\n" if "--" in sql else sql
+
+
 def columns_in(sql: str) -> set[str]:
     """Return the columns that a valid expression uses, in lower case."""
-    root = sqlglot.parse_one(f"SELECT ({sql})", dialect="spark")
+    root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect="spark")
     return {column.parts[0].name.lower() for column in root.find_all(exp.Column)}
 
 
@@ -244,7 +270,7 @@ def type_of(sql: str, columns: Types) -> str | None:
     known = {name: kind for name, kind in columns.items() if kind}
     schema: dict[str, object] = {"t": known}
     try:
-        query = sqlglot.parse_one(f"SELECT {sql} AS x FROM t", dialect=DIALECT)
+        query = sqlglot.parse_one(f"SELECT {as_operand(sql)} AS x FROM t", dialect=DIALECT)
         if any(column.name not in known for column in query.find_all(exp.Column)):
             return None
         typed = annotate_types(qualify(query, schema=schema, dialect=DIALECT), schema)
@@ -256,107 +282,7 @@ def type_of(sql: str, columns: Types) -> str | None:
     return kind.sql(dialect=DIALECT).replace(", ", ",")
 
 
-_TEXT, _BOOLEAN = "STRING", "BOOLEAN"
-# Expressions with the types of operands for which they cannot fail, and of the result.
-_INFALLIBLE: tuple[tuple[tuple[type[exp.Expr], ...], list[str], str], ...] = (
-    ((exp.Lower, exp.Upper, exp.Trim), [_TEXT], _TEXT),
-    ((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), [_TEXT, _TEXT], _BOOLEAN),
-    ((exp.And, exp.Or), [_BOOLEAN, _BOOLEAN], _BOOLEAN),
-    ((exp.Not,), [_BOOLEAN], _BOOLEAN),
-)
-
-
-def never_fails(sql: str, columns: Types) -> str | None:
-    """Return the type of an expression that cannot fail on any row; None if it may fail.
-
-    Such an expression consists of columns, comparisons of strings, tests for null, ``lower``,
-    ``upper``, ``trim``, ``AND``, ``OR`` and ``NOT``. Anything that may need a cast may fail.
-    """
-    try:
-        root = sqlglot.parse_one(sql, dialect=DIALECT)
-    except SqlglotError:
-        return None
-    return _infallible_type(root, {name.lower(): kind for name, kind in columns.items()})
-
-
-def _infallible_type(node: exp.Expr, known: Types) -> str | None:
-    if isinstance(node, exp.Column):
-        return None if node.table else known.get(node.name.lower())
-    if isinstance(node, exp.Literal):
-        return _TEXT if node.is_string else None
-    parts = [_infallible_type(part, known) for part in node.iter_expressions()]
-    if isinstance(node, exp.Paren):
-        return parts[0]
-    if isinstance(node, exp.Is):
-        return _BOOLEAN if parts[0] and isinstance(node.expression, exp.Null) else None
-    rules = (rule for rule in _INFALLIBLE if isinstance(node, rule[0]))
-    return next((result for _, operands, result in rules if parts == operands), None)
-
-
-# Java's matcher takes several stack frames per character for a repeated group: with a stack of
-# 1 MB, nested alternatives overflow it from about 1,800 characters on (Java 17).
-MOST_LETTERS = 500
-_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
-
-
-def may_overflow(pattern: str) -> bool:
-    """Return whether a pattern repeats a group, so that a long text may overflow Java's stack.
-
-    Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
-    """
-    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
-    return _REPEATED_GROUP.search(bare) is not None
-
-
-@lru_cache(maxsize=1024)
-def _nodes(sql: str) -> tuple[exp.Expr, ...]:
-    """Return the nodes of an expression's tree; none if it cannot be parsed."""
-    try:
-        return tuple(sqlglot.parse_one(f"SELECT ({sql})", dialect=DIALECT).walk())
-    except SqlglotError:
-        return ()
-
-
-@lru_cache(maxsize=1024)
-def texts_to_bound(sql: str) -> tuple[str, ...]:
-    """List the operands whose length must be limited before an expression is evaluated.
-
-    These are texts matched with a pattern for which :func:`may_overflow` is true, and both text and
-    pattern where the pattern is not a literal.
-    """
-    found: list[str] = []
-    for node in _nodes(sql):
-        if not isinstance(node, exp.Func):
-            continue
-        name = node.sql_name()
-        operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
-        if isinstance(node, exp.Anonymous):
-            name, operands = node.name, node.expressions[:2]
-        if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
-            continue
-        text, pattern = operands
-        if not isinstance(pattern, exp.Literal):
-            found += [text.sql(dialect=DIALECT), pattern.sql(dialect=DIALECT)]
-        elif may_overflow(pattern.name):
-            found.append(text.sql(dialect=DIALECT))
-    return tuple(dict.fromkeys(found))
-
-
-@lru_cache(maxsize=1024)
-def texts_as_timestamps(sql: str) -> tuple[str, ...]:
-    """List the operands that an expression casts to timestamps, outside of lambda functions.
-
-    If one is a text without a date, Spark adds the current one: the result changes from day to day.
-    """
-    found = [
-        operand.sql(dialect=DIALECT)
-        for node in _nodes(sql)
-        if (operand := _cast_to_timestamp(node)) and not node.find_ancestor(exp.Lambda)
-    ]
-    return tuple(dict.fromkeys(found))
-
-
-def _cast_to_timestamp(node: exp.Expr) -> exp.Expr | None:
+def cast_to_timestamp(node: exp.Expr) -> exp.Expr | None:
     """Return what an explicit cast makes a timestamp of; None if it is another expression."""
     if isinstance(node, exp.Cast):
         return node.this if node.to.is_type(*_TIMESTAMPS) else None

@@ -17,7 +17,7 @@ from pydantic import (
     model_validator,
 )
 
-from tidelake.config.expressions import columns_in
+from tidelake.config.expressions import as_operand, columns_in
 from tidelake.config.model import (
     Duration,
     Model,
@@ -439,7 +439,7 @@ def event_place(rule: ImpossibleTravel) -> str:
 
     The structs sort by event time, then by event id.
     """
-    latitude, longitude = rule.latitude, rule.longitude
+    latitude, longitude = as_operand(rule.latitude), as_operand(rule.longitude)
     return (
         f"CASE WHEN ({latitude}) IS NOT NULL AND ({longitude}) IS NOT NULL THEN "
         "named_struct('at', event_time, 'event_id', event_id, "

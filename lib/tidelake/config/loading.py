@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,13 +18,17 @@ from tidelake import names
 from tidelake.config.document import Document, Finding, KeyPath
 from tidelake.config.environment import Environment
 from tidelake.config.expectations import Suite, load_suite
+from tidelake.config.expressions import type_of
+from tidelake.config.gold_definitions import Join
 from tidelake.config.locations import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.pipeline import (
     Pipeline,
     PipelineFile,
     Quality,
     completed_changes,
+    payload_types,
 )
+from tidelake.config.queries import Query
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,
@@ -48,7 +52,9 @@ from tidelake.config.sharing import (
 )
 from tidelake.config.source import base_paths, source_findings
 from tidelake.config.table_settings import publish_findings
+from tidelake.config.types import unstorable_names
 from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.names import quoted
 
 # The keys of a source that describe its payloads, whatever it is read from.
 _PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
@@ -146,7 +152,7 @@ def load_pipeline(
     of_suite: list[Violation] = []
     if pipeline is not None:
         findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
-        findings += prefilter_findings(pipeline)
+        findings += [*prefilter_findings(pipeline), *_type_findings(pipeline)]
         dimensions = _dimensions(pipeline, file, environment, findings)
         avro = _avro_schema(pipeline, file, findings)
     try:
@@ -204,6 +210,37 @@ def _suite(
     # Rules are evaluated before dimensions are joined.
     columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)
     return load_suite(found, columns=columns, gold=gold, of_others=of_others)
+
+
+def _type_findings(pipeline: PipelineFile) -> Iterator[Finding]:
+    """Find keys that no MERGE can compare, and fields whose nested names Delta refuses."""
+    payload = payload_types(pipeline.event, pipeline.envelope)
+    keys: dict[KeyPath, tuple[str, ...]] = {}
+    if pipeline.dimension is not None:
+        keys["dimension", "key"] = pipeline.dimension.key
+    for path, table in pipeline.tables.items():
+        if not isinstance(table, Query):
+            name = "on" if isinstance(table, Join) else "keys"
+            keys[*path, name] = getattr(table, name)
+    for path, columns in keys.items():
+        for at, column in enumerate(columns):
+            sql = pipeline.selected.get(column)
+            kind = pipeline.transformed.get(column) or (type_of(sql, payload) if sql else None)
+            if kind is not None and any(word in kind for word in ("MAP<", "VARIANT")):
+                message = f"{column} is {kind}, whose values cannot be compared; cast it"
+                yield Finding((*path, at), message)
+    fields = {quoted(field.name): field for field in pipeline.event.fields}
+    fields |= {field.name: field for field in pipeline.event.fields}
+    for column, sql in pipeline.selected.items():
+        field = fields.get(sql.strip())
+        odd = None if field is None else next(unstorable_names(field.type), None)
+        if odd is not None:
+            place = ("event", "select", column) if pipeline.event.select else ("event", "schema")
+            message = (
+                f"{column} has the nested field '{odd}', and no Delta table stores a name "
+                "with one of ' ,;{}()=', a tab or a line feed; select its values by expressions"
+            )
+            yield Finding(place, message)
 
 
 def _avro_schema(pipeline: PipelineFile, file: Path, findings: list[Finding]) -> str | None:

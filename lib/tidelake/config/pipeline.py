@@ -14,7 +14,7 @@ from sqlglot import exp
 from tidelake.config import types
 from tidelake.config.document import KeyPath
 from tidelake.config.expectations import Expectation, RuleBody, Suite
-from tidelake.config.expressions import DIALECT, Types, columns_in, type_of
+from tidelake.config.expressions import DIALECT, Types, as_operand, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import (
     Documented,
@@ -300,7 +300,8 @@ class PipelineFile(Documented):
         """Silver's selected columns in order, name to SQL; with the two of a dimension."""
         event, found = self.event, selected_columns(self.event)
         if self.dimension is not None and event.sequence is not None:
-            is_delete = f"coalesce({event.delete_when}, false)" if event.delete_when else "false"
+            when = event.delete_when
+            is_delete = f"coalesce({as_operand(when)}, false)" if when else "false"
             found |= {SEQUENCE: event.sequence, IS_DELETE: is_delete}
         return found
 

@@ -6,6 +6,7 @@ With :mod:`.loading`, which reads the files, the file would exceed 500 lines.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -45,6 +46,8 @@ Columns = Collection[str] | None
 _M = TypeVar("_M", bound=BaseModel)
 # Catalogs without tags and without an information schema: Spark's own, also on Databricks.
 NOT_UNITY = ("spark_catalog", "hive_metastore")
+# The late table has silver's columns and its own.
+_RESERVED = {*names.SILVER_RESERVED, *names.LATE_COLUMNS}
 _DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
 _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
@@ -142,11 +145,9 @@ def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
 
 
 def _is_valid(model: type[BaseModel], raw: object) -> bool:
-    try:
-        model.model_validate(raw)
-    except ValidationError:
-        return False
-    return True
+    with suppress(ValidationError):
+        return bool(model.model_validate(raw))
+    return False
 
 
 def validated_section(model: type[_M], raw: object) -> _M | None:
@@ -199,19 +200,21 @@ def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
     seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
-        if name.lower() in names.SILVER_RESERVED:
+        if name.lower() in _RESERVED:
             yield Finding(path, "is a reserved column of silver; choose another name")
         yield from _sql_findings(path, sql, known)
         if name.lower() in seen:
             yield Finding(path, "appears twice (names are case-insensitive)")
         seen.add(name.lower())
     for field in event.fields if event.select is None else ():
-        if not names.is_column_name(field.name):
-            yield Finding(
-                ("event", "schema"),
-                f"field '{field.name}' is not a valid column name in silver; rename it with "
-                f"event.select: {{a_name: '`{field.name}`'}}",
+        is_column = names.is_column_name(field.name)
+        if not is_column or field.name.lower() in names.LATE_COLUMNS:
+            what = "a reserved" if is_column else "not a valid"
+            message = (
+                f"field '{field.name}' is {what} column name in silver; rename it with "
+                f"event.select: {{a_name: '`{field.name}`'}}"
             )
+            yield Finding(("event", "schema"), message)
 
 
 def _transform_findings(
@@ -219,7 +222,7 @@ def _transform_findings(
 ) -> Iterator[Finding]:
     path: KeyPath = ("transform", "columns")
     selected = {name.lower(): name for name in selected_columns(event)}
-    reserved = {*names.SILVER_RESERVED, *(names.DIMENSION_RESERVED if dimension else ())}
+    reserved = {*_RESERVED, *(names.DIMENSION_RESERVED if dimension else ())}
     for name in added:
         written = selected.get(name.lower(), name)
         if name.lower() in reserved:
@@ -239,7 +242,7 @@ def _transform_findings(
 
 def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -> Iterator[Finding]:
     known = [*names.SILVER_RESERVED, *columns]
-    taken = {name.lower() for name in known}
+    taken = {name.lower() for name in (*known, *names.LATE_COLUMNS)}
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
         for name in enrich.on:
@@ -248,8 +251,8 @@ def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -
             yield from _name_finding((*path, "as_of"), enrich.as_of, known)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
-                message = f"{column} is already a column of silver"
-                yield Finding((*path, "columns", position), message)
+                place: KeyPath = (*path, "columns", position)
+                yield Finding(place, f"{column} is already a column of silver")
             taken.add(column.lower())
 
 
@@ -370,6 +373,7 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
         if name.lower() in taken:
             message = f"is {taken[name.lower()]}; choose another name"
             yield Finding((*path, "columns", name), message)
+        taken.setdefault(name.lower(), "twice in this table (names are case-insensitive)")
     for place, sql in detection.expressions.items():
         yield from _sql_findings((*path, *place), sql, columns)
 
@@ -380,10 +384,8 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
     for item in raw["gold"] if isinstance(raw.get("gold"), list) else []:
         # The columns of an invalid table are not known.
         if isinstance(item, dict) and isinstance(item.get("name"), str):
-            is_whole = _is_valid(GoldTable, item)
-            read[logical_name("gold", item["name"])] = (
-                GoldTable.model_validate(item) if is_whole else None
-            )
+            whole = GoldTable.model_validate(item) if _is_valid(GoldTable, item) else None
+            read[logical_name("gold", item["name"])] = whole
     for detection in _validated_items(Detection, raw.get("detections")).values():
         read[logical_name("gold", detection.features)] = detection.hours
     silver = columns if isinstance(columns, Mapping) else {}
@@ -441,10 +443,11 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
         for name in settings.masks:
             yield from _name_finding((*path, "masks", name), name, columns[path])
         derive = settings.derive if isinstance(settings, GoldTable) else {}
-        for name, sql in derive.items() if settings.masks else ():
-            shown = sorted(columns_in(sql) & settings.masks.keys())
-            if shown and name not in settings.masks:
-                message = f"shows what {shown[0]} masks; mask this column too"
+        masked = {name.lower(): name for name in settings.masks}
+        for name, sql in derive.items() if masked else ():
+            shown = sorted(columns_in(sql) & masked.keys())
+            if shown and name.lower() not in masked:
+                message = f"shows what {masked[shown[0]]} masks; mask this column too"
                 yield Finding((*path, "derive", name), message)
         if settings.row_filter:
             used = settings.row_filter.columns

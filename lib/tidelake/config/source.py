@@ -50,7 +50,7 @@ _SET_BY_TIDELAKE = {
     "failOnDataLoss": ": missing records always stop a run",
 }
 _SENSITIVE = re.compile(
-    r"password|passphrase|secret|jaas|token|credential|api\.?key", re.IGNORECASE
+    r"password|passphrase|secret|jaas|token|credential|api\.?key|keystore\.key", re.IGNORECASE
 )
 
 

@@ -6,6 +6,7 @@ sqlglot is not used: it accepts types that Spark rejects, and suggests no name f
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, get_args
@@ -28,6 +29,7 @@ _KIND_OF: dict[str, Kind] = {str(kind): kind for kind in _KINDS} | {
     "numeric": "decimal",
     "timestamp_ltz": "timestamp",
 }
+_SPECIAL = re.compile(r"[ ,;{}()\n\t=]")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 
 
@@ -71,6 +73,16 @@ class FieldType:
             )
             return f"STRUCT<{inner}>"
         return self.kind.upper()
+
+
+def unstorable_names(found: FieldType) -> Iterator[str]:
+    """Yield the names in a type's structs that no Delta table can store."""
+    for inner in (found.element, found.key, found.value):
+        yield from unstorable_names(inner) if inner else ()
+    for field in found.fields:
+        if _SPECIAL.search(field.name):
+            yield field.name
+        yield from unstorable_names(field.type)
 
 
 _MAX_PRECISION = 38

@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, failed_within, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
+from tidelake.config.expressions import as_operand
 
 _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -198,7 +199,7 @@ def aggregates_of(table: GoldTable) -> dict[str, str]:
     return {
         state.name: state.partial
         for measure in table.measures
-        for state in _states(measure, measure.expression)
+        for state in _states(measure, as_operand(measure.expression))
     }
 
 
@@ -318,7 +319,7 @@ def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:
     measures = list(table.measures)
     for measure in table.measures:
         if _summed_in(measure, types) is not None:
-            absolute = f"abs(CAST({measure.expression} AS DOUBLE))"
+            absolute = f"abs(CAST({as_operand(measure.expression)} AS DOUBLE))"
             terms = {"name": _terms(measure), "aggregate": "sum", "expression": absolute}
             measures.append(measure.model_copy(update=terms))
     return table.model_copy(update={"measures": tuple(measures)})

@@ -144,11 +144,14 @@ def session_id(table: GoldTable) -> Column:
 
 def _touched(stored: DataFrame, partials: DataFrame, table: GoldTable) -> DataFrame:
     gap = F.lit(gap_of(table))
-    new = partials.select(*[F.col(n).alias(f"new_{n}") for n in (*table.keys, *_BOUNDS)])
-    near = (F.col("session_start") <= F.col("new_session_end") + gap) & (
-        F.col("new_session_start") <= F.col("session_end") + gap
+    # No column of a table has one of these names.
+    named = {f"_new_{number}": key for number, key in enumerate(table.keys)}
+    named |= {f"_new_{bound}": bound for bound in _BOUNDS}
+    new = partials.select(*[F.col(key).alias(name) for name, key in named.items()])
+    near = (F.col("session_start") <= F.col("_new_session_end") + gap) & (
+        F.col("_new_session_start") <= F.col("session_end") + gap
     )
-    same = [F.col(key).eqNullSafe(F.col(f"new_{key}")) for key in table.keys]
+    same = [F.col(key).eqNullSafe(F.col(f"_new_{n}")) for n, key in enumerate(table.keys)]
     return stored.join(new, on=[*same, near], how="left_semi")
 
 

@@ -19,13 +19,7 @@ from typing import Any, NamedTuple
 from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    CalendarIntervalType,
-    DayTimeIntervalType,
-    NullType,
-    StructType,
-    YearMonthIntervalType,
-)
+from pyspark.sql.types import StructType
 
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
@@ -68,7 +62,7 @@ from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 # silver's, or where a sum needs a wider type than an earlier Tidelake version gave it.
 GOLD_FREEDOM: Freedom = "types"
 # Types that no column of a Delta table can have.
-_UNSTORABLE = (NullType, DayTimeIntervalType, YearMonthIntervalType, CalendarIntervalType)
+_UNSTORABLE = ("interval", "void")
 _SHOWN = 300
 _PY4J_PREFIX = re.compile(r"^An error occurred while calling \S+ : (?:[\w.$]+: )?")
 
@@ -184,7 +178,7 @@ def check_definition(run: Run) -> None:
     if schema is not None and (problem := reading_problem(spark, schema)):
         raise ConfigError(pipeline.file, [Violation("source.schema", problem)])
     read = payloads.read_payloads(spark.createDataFrame([], REQUEUE_DDL), pipeline)
-    violations = _refused(payload_scope(read, pipeline), _event_expressions(pipeline).items())
+    violations = _unfit(payload_scope(read, pipeline), _event_expressions(pipeline).items())
     if not violations:
         inputs = _empty_inputs(run)
         queries: list[Queried] = []
@@ -223,7 +217,7 @@ def _expression_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> l
         column = F.expr(one.sql)
         wanted = F.count_if(column) if one.is_condition else column
         selects.setdefault((one.key, one.is_condition), {})[place] = wanted
-    found = [_refused(inputs[key], columns.items()) for (key, _), columns in selects.items()]
+    found = [_unfit(inputs[key], columns.items()) for (key, _), columns in selects.items()]
     order = list(used)
     return sorted(chain.from_iterable(found), key=lambda one: order.index(one.path))
 
@@ -232,16 +226,8 @@ def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list
     if not kind.derived:
         return []
     rows = kind.without_derived().of_all(Inputs(inputs, inputs.__getitem__))
-    violations = []
-    for name, sql in kind.derived.items():
-        place = f"{kind.place}.derive.{name}"
-        found = _refused(rows, [(place, F.expr(sql))])
-        value_type = None if found else rows.select(F.expr(sql)).schema[0].dataType
-        if isinstance(value_type, _UNSTORABLE):
-            what = value_type.simpleString()
-            found = [Violation(place, f"is {what}, which a Delta table cannot store; cast it")]
-        violations += found
-    return violations
+    derived = {f"{kind.place}.derive.{name}": F.expr(sql) for name, sql in kind.derived.items()}
+    return _unfit(rows, derived.items(), _UNSTORABLE)
 
 
 def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Violation]:
@@ -266,11 +252,28 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
         violations += _refused(grouped, [(place, F.count_if(F.expr(parts.having)))])
     for field in [] if violations else kind.answer(rows).schema.fields:
         what = field.dataType.simpleString()
-        if isinstance(field.dataType, _UNSTORABLE):
+        if what.startswith(_UNSTORABLE):
             problems.append(f"{field.name} is {what}, which a Delta table cannot store; cast it")
         elif "map<" in what or "variant" in what:
             problems.append(f"{field.name} is {what}, whose values cannot be compared; cast it")
     return violations + [Violation(place, problem) for problem in problems]
+
+
+def _unfit(
+    frame: DataFrame,
+    expressions: Collection[tuple[str, Column]],
+    kinds: str | tuple[str, ...] = "interval",
+) -> list[Violation]:
+    """Return the expressions that Spark refuses, and those of types that Delta refuses."""
+    found = {one.path: one for one in _refused(frame, expressions)}
+    fine = {path: column for path, column in expressions if path not in found}
+    fields = frame.select(*fine.values()).schema.fields
+    for path, field in zip(fine, fields, strict=True):
+        what = field.dataType.simpleString()
+        if what.startswith(kinds):
+            message = f"is {what}, which a Delta table cannot store; cast it"
+            found[path] = Violation(path, message)
+    return [found[path] for path, _ in expressions if path in found]
 
 
 def _refused(frame: DataFrame, expressions: Collection[tuple[str, Column]]) -> list[Violation]:

@@ -25,7 +25,8 @@ from pyspark.sql import types as T
 from tidelake.columns import VALUE, try_eval
 from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import SQL_RULE, Expectation
-from tidelake.config.expressions import MOST_LETTERS, expression_problems, may_overflow
+from tidelake.config.expressions import expression_problems
+from tidelake.config.row_guards import MOST_LETTERS, may_overflow
 from tidelake.errors import UsageError
 
 Kwargs = Mapping[str, Any]
@@ -222,7 +223,7 @@ def _fails(expectation: Expectation, types: Types) -> Column:
     if condition is None:
         return fails
     # If the condition itself fails, the row fails.
-    tried = try_eval(condition)
+    tried = try_eval(condition, "boolean")
     concerned = F.coalesce(tried.getField(VALUE), F.lit(False))
     return F.when(tried.isNull(), F.lit(True)).otherwise(concerned & fails)
 

@@ -106,7 +106,8 @@ def _evaluated(pipeline: Pipeline) -> tuple[list[Column], list[Column]]:
     tried = {"event.id": event.id, "event.time": event.time}
     tried |= {"event.where": event.where} if event.where else {}
     tried |= {f"select.{name}": sql for name, sql in pipeline.selected.items()}
-    casts = {"event.id": "string", "event.time": "timestamp"}
+    # Spark's implicit cast of a text to a condition would fail outside of the guard.
+    casts = {"event.id": "string", "event.time": "timestamp", "event.where": "boolean"}
     decoded = _decoded(pipeline)
     attempted = [
         *[F.col(f"_in_{name}").alias(name) for name in _OWN],

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.source import CHANGE_COLUMNS
-from tidelake.config.types import Field, FieldType
+from tidelake.config.types import Field, FieldType, unstorable_names
 from tidelake.errors import SourceError
 from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED, from_micros, to_json
-from tidelake.names import SILVER_RESERVED, is_column_name, quoted
+from tidelake.names import LATE_COLUMNS, SILVER_RESERVED, is_column_name, quoted
 
 if TYPE_CHECKING:
     from tidelake.silver.envelope import Unwrapped
@@ -416,6 +416,10 @@ def _columns(
             yield from _columns((*path, field.name), inferred, inner, is_known)
         return
     column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
+    if (odd := next(unstorable_names(kind), None)) is not None:
+        notes = (*shape.notes, f"as JSON, because no Delta table stores the name '{odd}' in it")
+        yield replace(column, sql=f"to_json({column.sql})", type=STRING, notes=notes)
+        return
     numbers = _with_comma(values) if kind == STRING else None
     if numbers is not None:
         sql, notes = _COMMA_SQL.format(column.sql), (*shape.notes, "with a decimal comma")
@@ -460,7 +464,7 @@ def _with_comma(values: Sequence[object]) -> tuple[Decimal | None, ...] | None:
 
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
     """Give each column a valid and unique name in silver."""
-    reserved = {name.lower() for name in SILVER_RESERVED} - {"event_id", "event_time"}
+    reserved = {*SILVER_RESERVED, *LATE_COLUMNS} - {"event_id", "event_time"}
     named: dict[str, Column] = {}
     for column in columns:
         plain = re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(column.path)).strip("_") or "field"
