@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import changed_definition, hash_of, positions
+from tidelake.delta.commit_metadata import changed_definition, pipeline_hash, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import Position
@@ -346,7 +346,7 @@ def build(
         raise UsageError(what_next(pipeline, state))
     wanted = State(
         start,
-        hash_of(pipeline),
+        pipeline_hash(pipeline),
         # A list, to compare equal with the state read from JSON.
         span=None if span is None else [one.isoformat() for one in span],
         since=None if since is None else since.isoformat(),

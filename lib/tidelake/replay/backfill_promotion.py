@@ -21,7 +21,7 @@ from tidelake.delta.access import load, read_between
 from tidelake.delta.commit_metadata import (
     SilverNote,
     changed_definition,
-    hash_of,
+    is_of_pipeline,
     merged_counts,
     position,
     positions,
@@ -218,10 +218,13 @@ def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
         UsageError: No backfill is built, or the definition has changed since.
     """
     state = need_state(lake, pipeline, "built", "promoting")
-    if state.definition != hash_of(pipeline):
+    if not is_of_pipeline(state.definition, pipeline):
+        remedy = f"Fill it again with: {backfill_again(pipeline, state.table)}"
+        if state.stage == "promoting":
+            rollback = runnable("tidelake backfill rollback", pipeline.name)
+            remedy = f"Restore the definition, then promote; or roll it back with: {rollback}"
         raise UsageError(
-            f"the definition of {pipeline.name} changed after its backfill was filled. "
-            f"Fill it again with: {backfill_again(pipeline, state.table)}"
+            f"the definition of {pipeline.name} changed after its backfill was filled. {remedy}"
         )
     return state
 
