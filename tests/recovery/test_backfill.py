@@ -22,8 +22,10 @@ from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
-from tidelake.replay.backfill import build, green_run, need_state, plan
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, green_run, plan
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import need_state
+from tidelake.replay.differences import differences
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 

@@ -25,8 +25,8 @@ from tidelake.delta.commit_metadata import pipeline_hash
 from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
 from tidelake.ops.maintenance import plan_upkeep, upkeep
-from tidelake.replay.backfill import Stage, State, write_state
 from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import Stage, State, write_state
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.runtime import session_pool

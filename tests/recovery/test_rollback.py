@@ -21,8 +21,10 @@ from tidelake.delta.log import last_commit, newest_version
 from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import backfill_promotion
-from tidelake.replay.backfill import build, need_state, plan_rollback
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, plan_rollback
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import need_state
+from tidelake.replay.differences import differences
 from tidelake.replay.erase import erase
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine

@@ -14,8 +14,9 @@ from tidelake.config import load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
 from tidelake.errors import UsageError
 from tidelake.replay import backfill
-from tidelake.replay.backfill import State, build, read_state, write_state
+from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import need_promotable
+from tidelake.replay.backfill_state import State, folder_of, read_state, write_state
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -50,7 +51,7 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
 ) -> None:
     monkeypatch.setattr(backfill, "fill", lambda *_: None)
     build(_run(shop), "bronze")
-    green = backfill.folder_of(shop.lake, shop.pipeline) / "silver" / "shop"
+    green = folder_of(shop.lake, shop.pipeline) / "silver" / "shop"
     green.mkdir(parents=True)
     assert build(_run(shop), "bronze") == need_promotable(shop.lake, shop.pipeline)
     assert green.exists()

@@ -21,7 +21,7 @@ from tidelake.cli.options import confirm
 from tidelake.delta.commit_metadata import pipeline_hash
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill, repairing
-from tidelake.replay.backfill import State, read_state, write_state
+from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.runtime.hop import Run
 
 # Commands that change more than new batches, with the options that they need.

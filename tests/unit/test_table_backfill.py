@@ -19,7 +19,7 @@ from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill_promotion, compatibility
-from tidelake.replay.backfill import State, write_state
+from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.repairing import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run

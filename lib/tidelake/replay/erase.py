@@ -43,7 +43,8 @@ from tidelake.instants import to_json
 from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
-from tidelake.replay.backfill import clear, folder_of, read_state, what_next
+from tidelake.replay.backfill import clear
+from tidelake.replay.backfill_state import folder_of, read_state, what_next
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
