@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
+from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import (
     SilverNote,
     is_of_pipeline,
@@ -45,6 +46,7 @@ from tidelake.replay.generations import (
     FIRST,
     continue_gold,
     continue_silver,
+    continued,
     fitted_to_bronze,
     heads,
     next_generation,
@@ -58,6 +60,7 @@ from tidelake.replay.requeue import requeue_again, waiting
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
+from tidelake.runtime.epochs import copy_books
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
@@ -115,6 +118,9 @@ def promote(run: Run) -> State:
         fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
+            # A rollback brings back the commits that the swap hides from later copies.
+            locks.step("copy the ledger")
+            copy_books(run, ["silver", "gold"])
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
             state = _advance(
                 run,
@@ -274,8 +280,7 @@ def rollback(run: Run) -> State:
             if from_bronze:
                 _continue_restored_silver(run, state)
             if state.table:
-                # A restored version has the settings of its time.
-                apply_gold_settings(run)
+                _continue_restored_table(run, state.table)
             else:
                 _continue_restored_gold(run, state)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
@@ -341,6 +346,19 @@ def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
     tables = (lake.quarantine(name), lake.late(name), silver)
     empty = ((one, load(run.spark, one).limit(0), metadata.get(one, {})) for one in tables)
     replace_tables(run, "silver", until, empty)
+
+
+def _continue_restored_table(run: Run, name: str) -> None:
+    """Record in a single gold table that its RESTORE undid the promotion; it adds no row."""
+    table = run.lake.table(name)
+    if (last := last_commit(table)) is not None:
+        run.locks.step(f"record that {name} is restored")
+        note = {**continued(last), "rows": 0, "eligible": 0}
+        # The table has a commit of this batch: without an id of its own this one is skipped.
+        none = load(run.spark, table).limit(0)
+        append(none, table, note, surely_filled=False, may_repeat=True)
+    # A restored version has the settings of its time.
+    apply_gold_settings(run)
 
 
 def _continue_restored_gold(run: Run, state: State) -> None:
