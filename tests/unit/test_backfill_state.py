@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -10,13 +12,22 @@ import pytest
 import yaml
 
 from tests.shops import Shop
-from tidelake.config import load_environment
+from tidelake.config import Pipeline, load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
-from tidelake.errors import UsageError
-from tidelake.replay import backfill
+from tidelake.delta.tables import Lake
+from tidelake.errors import LockedError, UsageError
+from tidelake.replay import backfill, backfill_promotion, erase
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import need_promotable
-from tidelake.replay.backfill_state import State, folder_of, read_state, write_state
+from tidelake.replay.backfill_state import (
+    Stage,
+    State,
+    folder_of,
+    hold_backfill,
+    read_state,
+    write_state,
+)
+from tidelake.replay.subject import Subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -66,6 +77,46 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
     _expect(shop, most=64)
     with pytest.raises(UsageError, match=r"Restore the definition, then promote; or .* rollback"):
         need_promotable(shop.lake, shop.pipeline)
+
+
+def test_beside_a_command_of_a_backfill_every_other_one_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erase, "accepts_commit_metadata", lambda _: True)
+    run, built = _run(shop), State("bronze", pipeline_hash(shop.pipeline), stage="built")
+    asked: dict[Stage, Callable[[], object]] = {
+        "building": lambda: build(run, "bronze"),
+        "built": lambda: backfill_promotion.promote(run),
+        "promoted": lambda: backfill_promotion.rollback(run),
+        "rolled back": lambda: erase.erase(run, Subject("user_id", "u1")),
+    }
+    for stage, ask in asked.items():
+        write_state(shop.lake, shop.pipeline, replace(built, stage=stage))
+        with (
+            hold_backfill(shop.lake, shop.pipeline),
+            pytest.raises(LockedError, match=f"^shop, backfill, .* by process {os.getpid()}"),
+        ):
+            ask()
+        assert read_state(shop.lake, shop.pipeline) == replace(built, stage=stage)
+
+
+def test_a_swap_that_began_before_the_lock_was_taken_is_not_overwritten(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of the backfill stay, and so do the versions that a rollback restores."""
+    begun = State("bronze", pipeline_hash(shop.pipeline), "promoting", before={"silver.shop": 1})
+    run, hold = _run(shop), backfill.hold_backfill
+    write_state(shop.lake, shop.pipeline, replace(begun, stage="built"))
+
+    def held(lake: Lake, pipeline: Pipeline) -> Any:
+        write_state(lake, pipeline, begun)
+        return hold(lake, pipeline)
+
+    monkeypatch.setattr(backfill, "hold_backfill", held)
+    with pytest.raises(UsageError, match="the backfill of shop is promoting"):
+        build(run, "bronze")
+    assert read_state(shop.lake, shop.pipeline) == begun
+    assert shop.lake.swap("shop").exists()
 
 
 def test_a_backfill_that_an_earlier_release_filled_is_promoted(shop: Shop) -> None:

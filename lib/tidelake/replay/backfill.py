@@ -33,6 +33,7 @@ from tidelake.replay.backfill_state import (
     State,
     backfill_again,
     green_lake,
+    hold_backfill,
     read_state,
     what_next,
     write_state,
@@ -193,7 +194,7 @@ def build(
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
             allow a partial backfill.
         NotBuiltError: The prefilter's state cannot be prepared.
-        LockedError: Another process is filling the same tables.
+        LockedError: Another process fills the same tables, promotes them or rolls back.
     """
     lake, pipeline = run.lake, run.pipeline
     _source(lake, pipeline, start)
@@ -203,9 +204,6 @@ def build(
             "Set it to none, run "
             f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the backfill.",
         )
-    state = read_state(lake, pipeline)
-    if state is not None and state.stage in SWAPS:
-        raise UsageError(what_next(pipeline, state))
     wanted = State(
         start,
         pipeline_hash(pipeline),
@@ -215,12 +213,17 @@ def build(
         table=table,
     )
     built = replace(wanted, stage="built")
-    if state not in (wanted, built):
-        # It has another definition or range, or was swapped already.
-        clear(run)
-    write_state(lake, pipeline, wanted)
-    fill(run, wanted)
-    write_state(lake, pipeline, built)
+    with hold_backfill(lake, pipeline) as check:
+        state = read_state(lake, pipeline)
+        if state is not None and state.stage in SWAPS:
+            raise UsageError(what_next(pipeline, state))
+        if state not in (wanted, built):
+            # It has another definition or range, or was swapped already.
+            clear(run)
+        write_state(lake, pipeline, wanted)
+        fill(run, wanted)
+        check()
+        write_state(lake, pipeline, built)
     return built
 
 

@@ -6,8 +6,8 @@ interrupted between two tables must be finished or rolled back before anything e
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -39,6 +39,7 @@ from tidelake.replay.backfill_state import (
     State,
     backfill_again,
     green_lake,
+    hold_backfill,
     need_state,
     write_state,
 )
@@ -104,15 +105,16 @@ def promote(run: Run) -> State:
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.
-        LockedError: A run writes silver or gold.
-        LeaseLostError: The lock was lost; the message says which steps were done.
+        LockedError: A run writes silver or gold, or another process the backfill.
+        LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    state = need_promotable(lake, pipeline)
-    from_bronze = state.start == "bronze"
+    need_promotable(lake, pipeline)
     with _holding(run, "promote") as locks:
         run = replace(run, locks=locks)
+        state = need_promotable(lake, pipeline)
+        from_bronze = state.start == "bronze"
         locks.step("fill the green tables")
         # Green tables have locks of their own.
         fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
@@ -146,10 +148,16 @@ def promote(run: Run) -> State:
     return state
 
 
-def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
-    name = run.pipeline.name
+@contextmanager
+def _holding(run: Run, command: str) -> Iterator[HopLocks]:
+    lake, name = run.lake, run.pipeline.name
     retry = runnable(f"tidelake backfill {command}", name)
-    return hold_hops(run.lake, name, ["silver", "gold"], resumes="swap", command=retry)
+    with (
+        hold_backfill(lake, run.pipeline) as check,
+        hold_hops(lake, name, ["silver", "gold"], resumes="swap", command=retry) as locks,
+    ):
+        locks.checks.append(check)
+        yield locks
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
@@ -255,16 +263,17 @@ def rollback(run: Run) -> State:
         UsageError: Nothing was promoted.
         RefusedError: The files of an earlier version were vacuumed, or a single table cannot be
             recomputed.
-        LockedError: A run writes silver or gold.
-        LeaseLostError: The lock was lost; the message says which steps were done.
+        LockedError: A run writes silver or gold, or another process the backfill.
+        LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were restored, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
     name = pipeline.name
-    state = need_state(lake, pipeline, *CAN_ROLL_BACK)
-    from_bronze = state.start == "bronze"
+    need_state(lake, pipeline, *CAN_ROLL_BACK)
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
+        state = need_state(lake, pipeline, *CAN_ROLL_BACK)
+        from_bronze = state.start == "bronze"
         requeue = lake.requeue(name)
         if state.table and not can_restore(lake, pipeline, state.table, state.before[state.table]):
             recompute_table(run, state.table)

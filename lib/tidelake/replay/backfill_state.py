@@ -8,11 +8,13 @@ bronze, resolve to the live ones, so the ordinary hops can continue a backfill.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from tidelake.config import Pipeline
+from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, write_whole
@@ -109,6 +111,17 @@ def green_lake(lake: Lake, pipeline: Pipeline, start: Start, table: str | None =
         needs_locks=lake.needs_locks,
         newest=lake.newest,
     )
+
+
+def hold_backfill(lake: Lake, pipeline: Pipeline) -> AbstractContextManager[Callable[[], None]]:
+    """Hold the lock of a backfill, like :func:`~tidelake.delta.locks.hold`.
+
+    Whoever changes its tables or its state needs it, from the state that it reads to the one that
+    it writes; the locks of the green hops are held for one hop at a time. It is outside the
+    backfill's folder, which is removed under it.
+    """
+    folder = lake.checkpoints(pipeline.name, "backfill")
+    return hold(folder, f"{pipeline.name}, backfill,", optional=not lake.needs_locks)
 
 
 def read_state(lake: Lake, pipeline: Pipeline) -> State | None:

@@ -44,7 +44,7 @@ from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import clear
-from tidelake.replay.backfill_state import folder_of, read_state, what_next
+from tidelake.replay.backfill_state import folder_of, hold_backfill, read_state, what_next
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -123,7 +123,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             interrupted, or the compute does not support session settings.
         NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: A backfill is under way, or a hop cannot be drained.
-        LockedError: Another process writes one of the hops.
+        LockedError: Another process writes one of the hops, or a backfill.
         LeaseLostError: A lock was lost; the message says which steps were done.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -141,7 +141,11 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         )
     again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
     retry = f"{again}, with the same value"
-    with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
+    with (
+        hold_backfill(lake, pipeline) as check,
+        hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks,
+    ):
+        locks.checks.append(check)
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
         if begun is None:
@@ -150,7 +154,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _drain(run)
             with generations.fitted_to_bronze(run):
                 begun = erase_records.begin(run, subject)
-            # A backfill may have begun since the first check; later ones see the erasure.
+            # Without locks a backfill may have begun meanwhile; later ones see the erasure.
             _refuse_backfill(run, begun)
         gave_up, requeued = False, 0
         if begun is not None:
