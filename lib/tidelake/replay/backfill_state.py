@@ -120,7 +120,7 @@ def hold_backfill(lake: Lake, pipeline: Pipeline) -> AbstractContextManager[Call
     it writes; the locks of the green hops are held for one hop at a time. It is outside the
     backfill's folder, which is removed under it.
     """
-    folder = lake.checkpoints(pipeline.name, "backfill")
+    folder = lake.root / "checkpoints" / lake.bronze(pipeline.name).bare / "backfill"
     return hold(folder, f"{pipeline.name}, backfill,", optional=not lake.needs_locks)
 
 
