@@ -3,19 +3,31 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import yaml
+from delta.exceptions.base import ConcurrentWriteException
+from pyspark.errors import IllegalArgumentException
 
 from tests.shops import Shop
 from tidelake.config import Pipeline, load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
+from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Lake
-from tidelake.errors import LockedError, UsageError
+from tidelake.errors import (
+    GenerationError,
+    LockedError,
+    RefusedError,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.replay import backfill, backfill_promotion, erase
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import need_promotable
@@ -117,6 +129,74 @@ def test_a_swap_that_began_before_the_lock_was_taken_is_not_overwritten(
         build(run, "bronze")
     assert read_state(shop.lake, shop.pipeline) == begun
     assert shop.lake.swap("shop").exists()
+
+
+def _promoted(shop: Shop) -> State:
+    before = dict.fromkeys(shop.pipeline.gold_names, 0)
+    state = State("silver", pipeline_hash(shop.pipeline), "promoted", before=before)
+    write_state(shop.lake, shop.pipeline, state)
+    return state
+
+
+def _rolled_back(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, restore: Callable[[str], None]
+) -> State:
+    """Roll back with this in place of Spark's statements, and without the rest."""
+    monkeypatch.setattr(backfill_promotion, "fitted_to_bronze", lambda _: nullcontext())
+    monkeypatch.setattr(backfill_promotion, "_continue_restored_gold", lambda *_: None)
+    spark = cast(Any, SimpleNamespace(sql=restore))
+    return backfill_promotion.rollback(replace(_run(shop), spark=spark))
+
+
+def test_a_rollback_that_met_another_commit_can_be_continued(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _promoted(shop)
+    met: list[str] = []
+
+    def restore(statement: str) -> None:
+        met.append(statement)
+        if len(met) == 2:
+            raise ConcurrentWriteException("[DELTA_CONCURRENT_WRITE] A concurrent transaction")
+
+    with pytest.raises(
+        TidelakeError,
+        match=r"(?s)^shop, restoring gold\.totals, .*with: tidelake backfill rollback",
+    ):
+        _rolled_back(shop, monkeypatch, restore)
+    assert shop.lake.swap("shop").read_text() == "rolling back"
+    assert _rolled_back(shop, monkeypatch, restore).stage == "rolled back"
+    assert not shop.lake.swap("shop").exists()
+    assert len(met) == 5
+
+
+def test_a_rollback_whose_files_are_gone_is_given_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted = _promoted(shop)
+
+    def restore(_: str) -> None:
+        raise IllegalArgumentException("Not all files from version 0 are available in file system")
+
+    with pytest.raises(RefusedError, match="cannot be restored to version 0"):
+        _rolled_back(shop, monkeypatch, restore)
+    found = read_state(shop.lake, shop.pipeline)
+    assert found is not None and found.stage == promoted.stage
+    assert not shop.lake.swap("shop").exists()
+
+
+def test_gold_that_cannot_continue_is_repaired_before_a_table_is_promoted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill_promotion, "fill", lambda *_: None)
+    built = State("silver", pipeline_hash(shop.pipeline), "built", table="gold.visits")
+    write_state(shop.lake, shop.pipeline, built)
+    shutil.rmtree(shop.lake.checkpoints("shop", "gold") / "g1")
+    with pytest.raises(GenerationError, match=r"its checkpoint is gone.* repair shop --hop gold"):
+        backfill_promotion.promote(_run(shop))
+    assert read_state(shop.lake, shop.pipeline) == built
+    with hold_hops(shop.lake, "shop", ["gold"]):
+        pass
 
 
 def test_a_backfill_that_an_earlier_release_filled_is_promoted(shop: Shop) -> None:

@@ -62,6 +62,8 @@ from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import copy_books
+from tidelake.runtime.failures import error_text, named
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
@@ -69,6 +71,14 @@ from tidelake.typed import runnable
 
 # The stages of a backfill that a rollback starts from.
 CAN_ROLL_BACK: tuple[Stage, ...] = ("promoting", "promoted", "rolling back")
+
+
+# In the text of Delta's error where a version cannot be restored any more.
+_GONE = (
+    *("Not all files from version", "FileNotFoundException", "FILE_NOT_EXIST"),
+    *("DELTA_CANNOT_RESTORE_TABLE_VERSION", "DELTA_VERSION_NOT_FOUND", "DELTA_LOG_FILE_NOT_FOUND"),
+    *("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_MISSING_PART_FILES"),
+)
 
 
 def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
@@ -105,6 +115,7 @@ def promote(run: Run) -> State:
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.
+        GenerationError: A single table is promoted, and gold's tables and checkpoint do not match.
         LockedError: A run writes silver or gold, or another process the backfill.
         LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were swapped, and their ledger does not balance.
@@ -120,6 +131,9 @@ def promote(run: Run) -> State:
         fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
+            if state.table:
+                # Once the swap has begun, gold could not be repaired.
+                GoldHop(run, creates=False)
             # A rollback brings back the commits that the swap hides from later copies.
             locks.step("copy the ledger")
             copy_books(run, ["silver", "gold"])
@@ -263,6 +277,8 @@ def rollback(run: Run) -> State:
         UsageError: Nothing was promoted.
         RefusedError: The files of an earlier version were vacuumed, or a single table cannot be
             recomputed.
+        TidelakeError: A table could not be restored now, such as beside maintenance; the message
+            names the command that continues.
         LockedError: A run writes silver or gold, or another process the backfill.
         LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were restored, and their ledger does not balance.
@@ -305,6 +321,11 @@ def _restore(run: Run, state: State, own: str) -> None:
     try:
         run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
+        text = error_text(error)
+        if not any(one in text for one in _GONE):
+            # Such as a commit by maintenance meanwhile, with which a RESTORE conflicts.
+            retry = f"Continue with: {runnable('tidelake backfill rollback', run.pipeline.name)}"
+            raise named(error, f"{run.pipeline.name}, restoring {own},", retry=retry) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         raise RefusedError(
