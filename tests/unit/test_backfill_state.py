@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Callable
@@ -17,6 +18,7 @@ from delta.exceptions.base import ConcurrentWriteException
 from pyspark.errors import IllegalArgumentException
 
 from tests.shops import Shop
+from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
 from tidelake.delta.locks import hold_hops
@@ -29,12 +31,13 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.replay import backfill, backfill_promotion, erase
-from tidelake.replay.backfill import build
+from tidelake.replay.backfill import build, fill
 from tidelake.replay.backfill_promotion import need_promotable
 from tidelake.replay.backfill_state import (
     Stage,
     State,
     folder_of,
+    green_lake,
     hold_backfill,
     read_state,
     write_state,
@@ -197,6 +200,57 @@ def test_gold_that_cannot_continue_is_repaired_before_a_table_is_promoted(
     assert read_state(shop.lake, shop.pipeline) == built
     with hold_hops(shop.lake, "shop", ["gold"]):
         pass
+
+
+def _rewrite(shop: Shop) -> None:
+    """Replace silver's rows, as a reset does."""
+    log = shop.lake.silver("shop").path / "_delta_log"
+    removed = {"remove": {"path": "part-0.parquet", "dataChange": True}}
+    (log / f"{2:020}.json").write_text(json.dumps(removed), encoding="utf-8")
+
+
+def _vacuum(shop: Shop, batch: int = 1) -> None:
+    (shop.lake.silver("shop").path / f"part-{batch}.parquet").unlink()
+
+
+def _forget(shop: Shop) -> None:
+    (shop.lake.silver("shop").path / "_delta_log" / f"{0:020}.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("read", "happens", "is_rebuilt"),
+    [
+        (1, lambda _: None, False),
+        (1, _rewrite, True),
+        (2, _rewrite, True),
+        (1, _vacuum, True),
+        # What was read may be gone.
+        (1, lambda shop: _vacuum(shop, 0), False),
+        (2, _vacuum, False),
+        (1, _forget, False),
+        (0, _forget, True),
+    ],
+)
+def test_green_gold_whose_input_is_lost_is_computed_anew(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    read: int,
+    happens: Callable[[Shop], None],
+    is_rebuilt: bool,
+) -> None:
+    """It has read so many of silver's two versions; files and log are as they were after that."""
+    rebuilt: list[str] = []
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    monkeypatch.setattr(backfill, "run_hops", lambda *_: None)
+    monkeypatch.setattr(backfill, "rebuild_gold", lambda green: rebuilt.append(green.lake.suffix))
+    run, state = _run(shop), State("silver", pipeline_hash(shop.pipeline))
+    green = green_lake(shop.lake, shop.pipeline, "silver")
+    note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": 1}
+    for name in shop.pipeline.gold_names:
+        write_commit(green.table(name), 0, note={**note, "until": {"silver": [read, -1]}})
+    happens(shop)
+    fill(run, state)
+    assert bool(rebuilt) is is_rebuilt
 
 
 def test_a_backfill_that_an_earlier_release_filled_is_promoted(shop: Shop) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -16,10 +16,10 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import changed_definition, pipeline_hash, positions
+from tidelake.delta.commit_metadata import changed_definition, pipeline_hash, position, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
+from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import remove_tree
@@ -232,7 +232,8 @@ def fill(run: Run, state: State) -> None:
 
     The input that exists at the start is computed in one batch: its first commits and files may be
     gone, and one batch over all rows costs less than many. Later arrivals are processed by the
-    ordinary hops. A single ``table`` is computed up to where the live tables have read.
+    ordinary hops; if these cannot follow the input any more, all of it is computed again. A single
+    ``table`` is computed up to where the live tables have read.
     """
     start, table = state.start, state.table
     green = green_run(run, start, table)
@@ -252,10 +253,35 @@ def fill(run: Run, state: State) -> None:
         run_hops(green, [hop], now)
 
 
+def _can_continue(green: Run, hop: Hop) -> bool:
+    """Return whether a hop can continue its green tables: they are filled, and no input is lost."""
+    lake, pipeline = green.lake, green.pipeline
+    last = [last_commit(table) for table in lake.closing_tables(pipeline, hop)]
+    filled = [one for one in last if one is not None and one.batch > CREATION]
+    if len(filled) < len(last) or len({one.generation for one in filled}) > 1:
+        return False
+    inputs = lake.hop_inputs(pipeline, hop).items()
+    return not any(_is_lost(green, table, key, one) for key, table in inputs for one in filled)
+
+
+def _is_lost(green: Run, table: Table, key: str, last: Commit) -> bool:
+    """Return whether rows of an input since a green table's last commit cannot be followed.
+
+    They were rewritten, or their commits or files are gone: maintenance keeps none for a backfill.
+    """
+    after = position(last, key)
+    if rewritten_after(table, after) is not None or oldest_version(table) > after[0]:
+        return True
+    if green.lake.catalog is not None:
+        # Its files cannot be listed. Maintenance keeps them at least so long.
+        is_old = datetime.now(UTC) - last.written_at > green.environment.recovery_horizon
+        return is_old and rows_between(table, after) > 0
+    unread = files_between(table, after, (newest_version(table) + 1, -1))
+    return not all(file.exists() for file in unread)
+
+
 def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
-    name = green.pipeline.name
-    last = last_commit(green.lake.silver(name))
-    if last is None or last.batch == CREATION:
+    if not _can_continue(green, "silver"):
         what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
         green.progress.say(f"computing silver from {what} bronze in one batch")
         rebuild_silver(green, decided_before(live, since) if since else None)
@@ -292,11 +318,11 @@ def decided_before(live: Run, since: datetime) -> Stored:
 
 
 def _begin_gold(green: Run, live: Run, span: Sequence[str] | None) -> None:
-    found = [last_commit(one) for one in green.lake.closing_tables(green.pipeline, "gold")]
-    if None not in found and len({one.generation for one in found if one}) == 1:
+    if _can_continue(green, "gold"):
         return
     if span is None:
-        green.progress.say(f"computing {len(found)} gold tables from all of silver")
+        count = len(green.pipeline.gold_names)
+        green.progress.say(f"computing {count} gold tables from all of silver")
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)

@@ -128,7 +128,9 @@ def promote(run: Run) -> State:
         from_bronze = state.start == "bronze"
         locks.step("fill the green tables")
         # Green tables have locks of their own.
-        fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
+        # Once the swap has begun, the live tables are no longer those to keep rows of.
+        whole = replace(state, span=None, since=None)
+        fill(replace(run, locks=HopLocks()), state if state.stage == "built" else whole)
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
             if state.table:
