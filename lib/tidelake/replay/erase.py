@@ -115,8 +115,9 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     """Remove a subject's rows from every table of a pipeline.
 
-    With ``now`` the files that held the rows are deleted immediately, even if they have readers;
-    otherwise they are kept for the environment's recovery horizon.
+    With ``now`` the files that held the rows are deleted immediately, also those of earlier
+    erasures, even if they have readers; otherwise they are kept for the environment's recovery
+    horizon. If there are none to delete, because nothing was ever erased, readers are left alone.
 
     Raises:
         UsageError: The pipeline has not run under this root, another erasure of it was
@@ -172,9 +173,20 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             clear(run)
             locks.step("record that all rows are erased")
             erase_records.end(run)
-        if now:
+        has_erased = begun is not None or _has_erased(run)
+        if now and not has_erased:
+            run.progress.say("no row was erased, now or before: old files are kept")
+        purges = now and has_erased
+        if purges:
+            state = read_state(lake, pipeline)
+            if state is not None and state.is_promoted:
+                # It was promoted after an earlier erasure; a rollback needs the old files.
+                gave_up = True
+                locks.step("remove backfill tables")
+                clear(run)
             locks.step("delete old files")
-        broken = purge(run) if now else []
+        broken = purge(run) if purges else []
+        old = _old_files(run) if has_erased else ()
         sources = begun.sources if begun else ()
         source = run.pipeline.source
         return Report(
@@ -183,8 +195,14 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             rows=begun.rows if begun else {},
             sent_again=requeued,
             rollback_given_up=gave_up,
-            remains=(*_old_files(run), *_landed(sources, source), *_others(lake, run), *broken),
+            remains=(*old, *_landed(sources, source), *_others(lake, run), *broken),
         )
+
+
+def _has_erased(run: Run) -> bool:
+    """Return whether rows of the pipeline were ever erased, whose old files may be there."""
+    bronze = run.lake.bronze(run.pipeline.name)
+    return any(erasure_of(commit) for commit in history(run.lake, bronze))
 
 
 def _refuse_backfill(run: Run, begun: erase_records.Erasure | None = None) -> None:
