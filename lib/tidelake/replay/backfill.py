@@ -313,7 +313,8 @@ def decided_before(live: Run, since: datetime) -> Stored:
     )
     accepted = silver.unionByName(late.select(*silver.columns))
     batch = inputs.closing[0].batch + 1
-    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
+    # The rows that are kept, also if a run commits others meanwhile: these are decided anew.
+    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before, version=inputs.version)
     return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
