@@ -257,7 +257,8 @@ def _delete(run: Run, begun: erase_records.Erasure) -> None:
                 # The last batch's metadata, because no other commit lists its files; no new rows.
                 empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
                 erased = arrivals_note(begun.name, begun.arrivals)
-                note = {**(last.note if last else {}), **empty, ERASED: erased}
+                kept = generations.continued(last) if last else {}
+                note = {**kept, **empty, ERASED: erased}
             is_dated = table != run.lake.discarded(run.pipeline.name)
             run.locks.step(f"delete rows from {table.name}")
             delete_records(records, table, within=within if is_dated else "", note=note)
