@@ -260,21 +260,24 @@ def _can_continue(green: Run, hop: Hop) -> bool:
     filled = [one for one in last if one is not None and one.batch > CREATION]
     if len(filled) < len(last) or len({one.generation for one in filled}) > 1:
         return False
-    inputs = lake.hop_inputs(pipeline, hop).items()
-    return not any(_is_lost(green, table, key, one) for key, table in inputs for one in filled)
+    since = min(one.written_at for one in filled)
+    return not any(
+        _is_lost(green, table, after, since)
+        for key, table in lake.hop_inputs(pipeline, hop).items()
+        for after in {position(one, key) for one in filled}
+    )
 
 
-def _is_lost(green: Run, table: Table, key: str, last: Commit) -> bool:
-    """Return whether rows of an input since a green table's last commit cannot be followed.
+def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool:
+    """Return whether an input cannot be followed from a position, reached at ``since`` (UTC).
 
-    They were rewritten, or their commits or files are gone: maintenance keeps none for a backfill.
+    Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
     """
-    after = position(last, key)
     if rewritten_after(table, after) is not None or oldest_version(table) > after[0]:
         return True
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.
-        is_old = datetime.now(UTC) - last.written_at > green.environment.recovery_horizon
+        is_old = datetime.now(UTC) - since > green.environment.recovery_horizon
         return is_old and rows_between(table, after) > 0
     unread = files_between(table, after, (newest_version(table) + 1, -1))
     return not all(file.exists() for file in unread)
