@@ -327,7 +327,8 @@ def _restore(run: Run, state: State, own: str) -> None:
         if not any(one in text for one in _GONE):
             # Such as a commit by maintenance meanwhile, with which a RESTORE conflicts.
             retry = f"Continue with: {runnable('tidelake backfill rollback', run.pipeline.name)}"
-            raise named(error, f"{run.pipeline.name}, restoring {own},", retry=retry) from error
+            place = f"{run.pipeline.name}, restoring {own} to version {version},"
+            raise named(error, place, retry=retry) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         raise RefusedError(
