@@ -26,7 +26,8 @@ from tidelake.config.locations import find_file
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.examples import generate
 from tidelake.ledger.query import ask
-from tidelake.replay.backfill import build, folder_of, green_lake
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_state import folder_of, green_lake
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress

@@ -17,8 +17,10 @@ from pyspark.sql import SparkSession
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
-from tidelake.replay.backfill import build, need_state, plan
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, plan
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import need_state
+from tidelake.replay.differences import differences
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -27,7 +29,7 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.session import build_session, reads_of
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill import Start
+    from tidelake.replay.backfill_state import Start
     from tidelake.replay.compare import TableComparison
 
 

@@ -22,8 +22,11 @@ from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import Plan, upkeep
 from tidelake.replay import generations
-from tidelake.replay.backfill import build, green_run, need_state, plan
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill import build, green_run, plan
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import need_state
+from tidelake.replay.differences import differences
+from tidelake.replay.repairing import reset
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 
@@ -228,6 +231,19 @@ def test_gold_alone_is_filled_from_silver(filled: World, tmp_path: Path) -> None
     _assert_right(played, events=43)
     largest = read(played.lake, "gold.by_hours", "max(most)")
     assert largest == read(played.lake, "silver.clickstream", "max(value)")
+
+
+@pytest.mark.long
+def test_gold_that_was_filled_before_silver_was_replaced_is_filled_anew(
+    filled: World, tmp_path: Path
+) -> None:
+    played = filled.copied(tmp_path / "copy").redefined(gold=_CHANGED["gold"])
+    for fill_again in (lambda: build(played.context, "silver"), lambda: promote(played.context)):
+        build(played.context, "silver")
+        reset(played.context, "silver")
+        fill_again()
+    _assert_right(played, events=43)
+    assert played.run(hops=["silver", "gold"]) == []
 
 
 @pytest.mark.long

@@ -29,8 +29,9 @@ from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay import erase as steps
 from tidelake.replay import erase_records, generations
-from tidelake.replay.backfill import State, build, write_state
+from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.erase import Report, erase, look
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine

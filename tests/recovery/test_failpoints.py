@@ -21,12 +21,12 @@ from tests.recovery.reporting import Report
 from tests.recovery.script import BATCHES, CREATION, TABLES, clock, lines, of_bots
 from tests.running import versions
 from tests.worlds import World, world
-from tidelake.delta.commit_metadata import hash_of
+from tidelake.delta.commit_metadata import pipeline_hash
 from tidelake.delta.tables import HOPS
 from tidelake.errors import LockedError
 from tidelake.ops.maintenance import plan_upkeep, upkeep
-from tidelake.replay.backfill import Stage, State, write_state
 from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import Stage, State, write_state
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.runtime import session_pool
@@ -112,7 +112,7 @@ def _refused_beside_a_run(played: World) -> dict[str, Callable[[], object]]:
 
 def _at_stage(context: Run, stage: Stage) -> Run:
     """Let a backfill seem to have come so far."""
-    state = State("bronze", hash_of(context.pipeline), stage)
+    state = State("bronze", pipeline_hash(context.pipeline), stage)
     write_state(context.lake, context.pipeline, state)
     return context
 

@@ -18,7 +18,8 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.status import read_status
 from tidelake.replay.backfill import build, plan
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.differences import differences
 from tidelake.replay.repairing import repair, reset
 from tidelake.replay.verify import verify
 from tidelake.runtime.runner import refusals

@@ -22,7 +22,8 @@ from tidelake.errors import GenerationError
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay.backfill import build
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.differences import differences
 from tidelake.replay.erase import erase
 from tidelake.replay.repairing import repair
 from tidelake.replay.subject import Subject

@@ -23,7 +23,8 @@ from tidelake.delta.log import newest_version
 from tidelake.errors import ConfigError, GenerationError
 from tidelake.ops.status import read_status
 from tidelake.replay.backfill import build
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.differences import differences
 from tidelake.replay.verify import judge_target, verify
 from tidelake.runtime import gold
 from tidelake.runtime.gold_tables import targets_of

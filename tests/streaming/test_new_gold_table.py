@@ -24,9 +24,11 @@ from tidelake.errors import GenerationError, RefusedError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status, tables_to_fill
-from tidelake.replay.backfill import build, read_state
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.backfill_state import read_state
 from tidelake.replay.compatibility import judge_tables
+from tidelake.replay.differences import differences
 from tidelake.replay.verify import verify
 from tidelake.runtime import gold as gold_hop
 from tidelake.runtime.runner import refusals

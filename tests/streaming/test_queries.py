@@ -29,7 +29,8 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.page.facts import read_plots
 from tidelake.ops.status import read_status
 from tidelake.replay.backfill import build
-from tidelake.replay.backfill_promotion import differences, promote, rollback
+from tidelake.replay.backfill_promotion import promote, rollback
+from tidelake.replay.differences import differences
 from tidelake.replay.erase import erase
 from tidelake.replay.fate import fates_of
 from tidelake.replay.generations import rebuild_gold

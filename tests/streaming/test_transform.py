@@ -18,7 +18,8 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RowsChangedError, TidelakeError, TransformError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
-from tidelake.replay.backfill import build, green_lake
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_state import green_lake
 from tidelake.replay.erase_records import find_records
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify

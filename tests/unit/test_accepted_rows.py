@@ -3,6 +3,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -12,10 +13,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import shop
+from tidelake.delta.access import load
+from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
+from tidelake.replay import backfill
+from tidelake.replay.verify_silver import SilverInputs
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
+from tidelake.runtime.hop import Run
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash
 from tidelake.silver.search_bounds import DedupScope, united, with_id_hash
 from tidelake.silver.stages import hash_of_id
@@ -293,3 +299,30 @@ def test_late_rows_of_the_batch_itself_were_not_accepted_before_it(
         found = search.with_hashes(scope(0), wanted)
         assert found is not None
         assert set(found.rows["event_id"].to_pylist()) == {"0-1", "1-1"}
+
+
+def test_rows_that_a_run_commits_beside_a_partial_backfill_were_not_accepted_before_it(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They arrived earlier, and silver lagged: decided anew, they must not meet themselves."""
+    lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
+    silver, late = lake.silver("shop"), lake.late("shop")
+
+    def close(table: Table, hour: int) -> None:
+        rows = hashed(events(spark, hour)).coalesce(1)
+        rows.write.format("delta").mode("append").save(str(table.path))
+
+    close(silver, 0)
+    close(late, 1)
+    accepted, too_late = load(spark, silver, version=0), load(spark, late)
+    none = accepted.limit(0)
+    decided = {silver: accepted, lake.quarantine("shop"): none, late: too_late}
+    closing = [Commit(0, NOON, 3, {"generation": "g1", "batch": 0})]
+    inputs = SilverInputs(0, closing, none, none, decided)
+    monkeypatch.setattr(backfill, "read_inputs", lambda _: inputs)
+    run = Run(spark, pipeline, lake, cast(Any, None), cast(Any, None))
+    stored = backfill.decided_before(run, NOON + timedelta(hours=9))
+    close(silver, 2)
+    assert ids(stored.silver) == of_hours(0, 1)
+    of_silver, of_late = stored.accepted.read()
+    assert (ids(of_silver), ids(of_late)) == (of_hours(0), of_hours(1))

@@ -21,7 +21,7 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UsageError
 from tidelake.ops.alerts import RULES, Alert, alerts_of
 from tidelake.ops.sinks import Measured
-from tidelake.replay.backfill import Stage, State, write_state
+from tidelake.replay.backfill_state import Stage, State, write_state
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 IDS = {"reservoirId": "x"}

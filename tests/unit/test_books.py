@@ -77,6 +77,38 @@ def test_history_goes_beyond_a_log_whose_old_files_were_removed(run: Run, lake: 
     assert history(lake, lake.bronze("other")) == []
 
 
+def test_commits_that_a_rollback_undid_do_not_come_back_with_the_books(
+    run: Run, lake: Lake
+) -> None:
+    silver = lake.silver("shop")
+
+    def close(version: int, generation: str, batch: int, **more: Any) -> None:
+        note = {"pipeline": "shop", "hop": "silver", "generation": generation, "batch": batch}
+        write_commit(silver, version, note={**note, **more}, rows=1)
+
+    copy_books(run, HOPS)
+    # The promotion's batch, and one after it, are copied before the rollback.
+    close(4, "g2", 1, rebuilt=True)
+    close(5, "g2", 2)
+    copy_books(run, HOPS)
+    write_commit(silver, 6, operation="RESTORE", parameters={"version": "3"})
+    close(7, "g3", 2, follows=3)
+    close(8, "g3", 3)
+    copy_books(run, HOPS)
+    close(9, "g3", 4)
+    before = history(lake, silver)
+    assert [found.version for found in before] == [9, 8, 7, 3, 2, 1, 0]
+    for oldest in (5, 7, 8):
+        forget(silver, below=oldest)
+        assert history(lake, silver) == before
+    # A repair that nothing was undone before hides nothing.
+    close(10, "g4", 4, follows=9)
+    copy_books(run, HOPS)
+    close(11, "g4", 5)
+    forget(silver, below=11)
+    assert [found.version for found in history(lake, silver)] == [11, 10, 9, 8, 7, 3, 2, 1, 0]
+
+
 def test_without_books_history_is_what_the_log_still_has(lake: Lake) -> None:
     table = lake.bronze("shop")
     for version in range(3):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,12 +13,14 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.pipelines import bronze, shop
+from tests.shops import Shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.replay import erase
+from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase import _others
 from tidelake.replay.erase_records import mentions
 from tidelake.replay.subject import Subject, parse_subject
@@ -153,3 +156,31 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     monkeypatch.setattr(erase, "asks_brokers", lambda _: False)
     told = {one.where: one.remedy for one in _others(lake, mine)}
     assert told["topic mine"].startswith("write another topic in the pipeline file, then delete")
+
+
+@pytest.mark.parametrize("has_erased", [False, True])
+def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_erased: bool
+) -> None:
+    """With --now: files of an earlier erasure are deleted, with those that a rollback needs."""
+    played = Shop(tmp_path).run(2)
+    purged: list[str] = []
+    monkeypatch.setattr(erase, "accepts_commit_metadata", lambda _: True)
+    monkeypatch.setattr(erase, "_drain", lambda _: None)
+    monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
+    monkeypatch.setattr(erase.erase_records, "begin", lambda *_: None)
+    monkeypatch.setattr(erase, "purge", lambda run: purged.append(run.pipeline.name) or [])
+    monkeypatch.setattr(erase, "_old_files", lambda _: ())
+    if has_erased:
+        note = {"pipeline": "shop", "hop": "bronze", "generation": "g1", "batch": 1}
+        erased = {"by": "an earlier one", "arrivals": []}
+        write_commit(played.lake.bronze("shop"), 2, note={**note, "erased": erased})
+    write_state(played.lake, played.pipeline, State("silver", "hash", "promoted"))
+    environment, said = load_environment("local", root=str(tmp_path)), list[str]()
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, Progress(said.append))
+    report = erase.erase(run, Subject("user_id", "nobody"), now=True)
+    assert report.rows == {}
+    assert report.rollback_given_up is has_erased
+    assert (read_state(played.lake, played.pipeline) is None) is has_erased
+    assert purged == (["shop"] if has_erased else [])
+    assert said == ([] if has_erased else ["no row was erased, now or before: old files are kept"])

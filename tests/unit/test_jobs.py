@@ -16,7 +16,8 @@ from tests.running import land
 from tidelake.cli import app, jobs
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
-from tidelake.replay.backfill import Span, Start, State
+from tidelake.replay.backfill import Span
+from tidelake.replay.backfill_state import Start, State
 
 PROJECT = Path(__file__).parents[2]
 

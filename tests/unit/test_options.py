@@ -18,10 +18,10 @@ from tests.shops import Shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.cli.options import confirm
-from tidelake.delta.commit_metadata import hash_of
+from tidelake.delta.commit_metadata import pipeline_hash
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill, repairing
-from tidelake.replay.backfill import State, read_state, write_state
+from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.runtime.hop import Run
 
 # Commands that change more than new batches, with the options that they need.
@@ -300,7 +300,7 @@ def test_a_dry_run_of_a_swap_names_the_versions(
         found: dict[str, object] = json.loads(capsys.readouterr().out)
         return found
 
-    built = State("silver", hash_of(shop.pipeline), stage="built")
+    built = State("silver", pipeline_hash(shop.pipeline), stage="built")
     write_state(shop.lake, shop.pipeline, built)
     replaced = dry_run("promote")["tables"]
     assert replaced == {f"gold.{name}": 1 for name in ("takings_1m", "totals", "visits")}
@@ -389,7 +389,7 @@ def test_a_backfill_of_one_table_is_judged_before_spark_starts(
         assert (step["hop"], step["fills"]) == ("gold", ["gold.visits"])
     assert run_command(app, ["backfill", "run", *place, "--table", "visits", "--dry-run"]) == 0
     assert "--table gold.visits" in capsys.readouterr().err
-    built = State("silver", hash_of(shop.pipeline), stage="built", table="gold.visits")
+    built = State("silver", pipeline_hash(shop.pipeline), stage="built", table="gold.visits")
     write_state(shop.lake, shop.pipeline, built)
     assert run_command(app, ["backfill", "promote", *place, "--dry-run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["tables"] == {"gold.visits": 1}

@@ -13,7 +13,7 @@ from tests.shops import Shop
 from tests.unit.handmade import write_commit, write_rows
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance import Plan, plan_upkeep
-from tidelake.replay.backfill import State, write_state
+from tidelake.replay.backfill_state import State, write_state
 
 _WEEK = timedelta(days=7)
 _LATER = timedelta(days=9)

@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -18,8 +19,8 @@ from tidelake.cli.exits import run_command
 from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.replay import backfill_promotion, compatibility
-from tidelake.replay.backfill import State, write_state
+from tidelake.replay import backfill_promotion, compatibility, generations
+from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.repairing import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
@@ -151,3 +152,32 @@ def test_a_rollback_keeps_no_table_that_held_no_batch_before_the_promotion(
     run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
     backfill_promotion._continue_restored_gold(run, state)
     assert kept == ["gold.visits", "gold.totals"]
+
+
+def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the books know of the RESTORE when the log has forgotten it."""
+    made: list[tuple[str, dict[str, Any]]] = []
+
+    def append(_: Any, table: Table, note: dict[str, Any], **options: bool) -> None:
+        made.append((table.name, note))
+
+    for module in (backfill_promotion, generations):
+        monkeypatch.setattr(module, "append", append)
+        monkeypatch.setattr(module, "load", lambda *_: SimpleNamespace(limit=lambda _: None))
+        monkeypatch.setattr(module, "apply_gold_settings", lambda _: None)
+    visits = shop.lake.gold("visits")
+    _write_batch(shop, "visits", 3, batch=2, rebuilt=True, follows=0, rows=9, eligible=9)
+    write_commit(visits, 4, operation="RESTORE", parameters={"version": "2"})
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    backfill_promotion._continue_restored_table(run, "gold.visits")
+    [(name, note)] = made
+    assert (name, note["generation"], note["batch"], note["follows"]) == (visits.name, "g1", 2, 2)
+    assert (note["rows"], note["eligible"]) == (0, 0)
+    made.clear()
+    _write_batch(shop, "totals", 3, rebuilt=True, follows=0)
+    generations.continue_gold(run, [visits, shop.lake.gold("totals")], {"silver": (3, -1)})
+    [of_visits, of_totals, *_] = [note for _, note in made]
+    assert [one["follows"] for one in (of_visits, of_totals)] == [2, 3]
+    assert "rebuilt" not in of_totals

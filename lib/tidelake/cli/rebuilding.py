@@ -27,8 +27,9 @@ from tidelake.names import logical_name
 from tidelake.replay.subject import parse_subject
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill import Start, Step
-    from tidelake.replay.backfill_promotion import Differences
+    from tidelake.replay.backfill import Step
+    from tidelake.replay.backfill_state import Start
+    from tidelake.replay.differences import Differences
     from tidelake.replay.erase import Report
 
 
@@ -158,7 +159,7 @@ def _print_steps(steps: Sequence[Step], title: str) -> None:
 
 
 def _show_plan(start: Start, where: Place, table: str | None) -> None:
-    from tidelake.replay.backfill import read_state, table_option  # noqa: PLC0415
+    from tidelake.replay.backfill_state import read_state, table_option  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
@@ -221,7 +222,8 @@ def run(
             say("The rows and the estimate are those of whole tables, not of the range.")
         _show_plan(start, where, table)
         return
-    from tidelake.replay.backfill import build, read_state  # noqa: PLC0415
+    from tidelake.replay.backfill import build  # noqa: PLC0415
+    from tidelake.replay.backfill_state import read_state  # noqa: PLC0415
 
     before = read_state(where.lake, where.pipeline)
     if before is not None and before.is_promoted:
@@ -238,12 +240,12 @@ def run(
 @reporting
 def compare(where: Place) -> None:
     """Show what a promotion would change, and why."""
-    from tidelake.replay.backfill import need_state  # noqa: PLC0415
+    from tidelake.replay.backfill_state import need_state  # noqa: PLC0415
 
     name = where.pipeline.name
     state = need_state(where.lake, where.pipeline, "built")
     with started(where) as context:
-        from tidelake.replay.backfill_promotion import differences  # noqa: PLC0415
+        from tidelake.replay.differences import differences  # noqa: PLC0415
 
         found = differences(context, state)
     gold = {
@@ -298,7 +300,8 @@ def promote(dry_run: bool, where: Place) -> None:
 def rollback(dry_run: bool, where: Place) -> None:
     """Restore the tables from before the promotion."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
-    from tidelake.replay.backfill import need_state, plan_rollback  # noqa: PLC0415
+    from tidelake.replay.backfill import plan_rollback  # noqa: PLC0415
+    from tidelake.replay.backfill_state import need_state  # noqa: PLC0415
 
     if dry_run:
         state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)

@@ -174,6 +174,23 @@ def hash_of(definition: BaseModel) -> str:
     return _digest(definition.model_dump_json())
 
 
+def pipeline_hash(pipeline: Pipeline) -> str:
+    """Return the hash of all that a pipeline's tables are computed by.
+
+    Covers the files to which the pipeline's refers: the suite, the schema and the dimensions.
+    """
+    dimensions = {name: pipeline_hash(one) for name, one in pipeline.dimensions.items()}
+    return _short([*_whole(pipeline), dimensions])
+
+
+def is_of_pipeline(stored: str, pipeline: Pipeline) -> bool:
+    """Return whether a stored hash is that of a pipeline.
+
+    Earlier releases stored :func:`hash_of` the file alone: work that they began can be finished.
+    """
+    return stored in (pipeline_hash(pipeline), hash_of(pipeline))
+
+
 def changed_definition(last: Commit | None, definition: BaseModel) -> bool:
     """Return whether a table's last commit was written under another definition."""
     stored = last.note.get(_DEFINITION) if last else None
@@ -191,8 +208,7 @@ def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str
     Covers the whole pipeline file, gold included, and the version of each dimension that the batch
     reads: a batch retried with any change is classified again, which costs one batch.
     """
-    parts = [pipeline.model_dump(mode="json", by_alias=True), _parts(pipeline), dict(dimensions)]
-    return {_DECIDED_BY: _short(parts)}
+    return {_DECIDED_BY: _short([*_whole(pipeline), dict(dimensions)])}
 
 
 def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
@@ -224,6 +240,10 @@ def changed_parts(last: Commit | None, pipeline: Pipeline) -> Changed:
         tuple(name for name in changed if name in _IDENTITY),
         tuple(name for name in changed if name not in _IDENTITY),
     )
+
+
+def _whole(pipeline: Pipeline) -> list[dict[str, Any]]:
+    return [pipeline.model_dump(mode="json", by_alias=True), _parts(pipeline)]
 
 
 def _parts(pipeline: Pipeline) -> dict[str, Any]:

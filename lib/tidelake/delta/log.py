@@ -31,6 +31,9 @@ _NOTE = "tidelake"
 CREATION, FIRST_GENERATION = -1, "g1"
 # Metadata key of a commit that replaced all rows of a table.
 REBUILT = "rebuilt"
+# Metadata key of a commit that continues a table's rows: the version of the commit before it. Those
+# in between were undone by a RESTORE, of which the log may know no more.
+FOLLOWS = "follows"
 # Metadata key of a gold commit: the names of all tables that its batch fills.
 TABLES = "tables"
 # Metadata key of a commit that deletes rows for an erasure, or follows one: the erased rows.

@@ -14,6 +14,7 @@ from tidelake.config import FilesSource, Pipeline
 from tidelake.delta.commit_metadata import position, positions, rows_read
 from tidelake.delta.log import (
     CREATION,
+    FOLLOWS,
     REBUILT,
     Commit,
     commits,
@@ -82,11 +83,16 @@ def history(lake: Lake, table: Table) -> list[Commit]:
         f"SELECT version, committed_at, rows, note FROM {books} WHERE {own} AND version < {oldest} "
         f"AND coalesce(committed_at >= ({made}), true) ORDER BY version DESC",
     )
-    for version, committed_at, rows, note in kept.rows:
-        logged.append(Commit(version, committed_at, rows, json.loads(note)))
-        # Rows from before a rebuild are no longer in the table.
-        if logged[-1].note.get(REBUILT):
-            break
+    before = logged[-1].note.get(FOLLOWS, oldest) if logged else oldest
+    for version, committed_at, rows, text in kept.rows:
+        # Others were undone by a RESTORE.
+        if version <= before:
+            note = json.loads(text)
+            logged.append(Commit(version, committed_at, rows, note))
+            before = note.get(FOLLOWS, version)
+            # Rows from before a rebuild are no longer in the table.
+            if note.get(REBUILT):
+                break
     return logged
 
 

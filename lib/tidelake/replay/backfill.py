@@ -1,36 +1,43 @@
 """Plan a backfill and fill its green tables, separate from the live ones.
 
-Green tables are those that a backfill fills; live tables are those that users read. Green tables
-and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
-bronze, resolve to the live ones, so the ordinary hops can continue a backfill. Comparing, promoting
-and rolling back: :mod:`tidelake.replay.backfill_promotion`.
+What they are: :mod:`.backfill_state`. Comparing them: :mod:`.differences`. Promoting them and
+rolling back: :mod:`.backfill_promotion`.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from datetime import datetime
-from typing import Any, Literal
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import changed_definition, hash_of, positions
+from tidelake.delta.commit_metadata import changed_definition, pipeline_hash, position, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
+from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.folders import remove_tree
 from tidelake.gold.kinds import Inputs
 from tidelake.instants import from_json
 from tidelake.ledger.history import history, rate_of
 from tidelake.ledger.query import ask
-from tidelake.names import BACKFILL_INFIX
+from tidelake.replay.backfill_state import (
+    SWAPS,
+    Start,
+    State,
+    backfill_again,
+    green_lake,
+    hold_backfill,
+    read_state,
+    what_next,
+    write_state,
+)
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import can_restore, fill_table, need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
@@ -43,76 +50,8 @@ from tidelake.runtime.silver import Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
 
-Start = Literal["bronze", "silver"]
 # A range of event time: inclusive start, exclusive end (UTC).
 Span = tuple[datetime, datetime]
-Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
-_SWAPS = ("promoting", "rolling back")
-_STATE = "backfill.json"
-
-# What to do at each stage: text, the command of a backfill, text.
-_NEXT: dict[Stage, tuple[str, str, str]] = {
-    "building": ("Continue with: ", "run", ""),
-    "built": ("Compare and swap it with: ", "compare", ", then promote"),
-    "promoting": ("It was interrupted. Continue with: ", "promote", ", or rollback"),
-    "promoted": ("Roll it back with: ", "rollback", "; begin another with: run"),
-    "rolling back": ("It was interrupted. Continue with: ", "rollback", ""),
-    "rolled back": ("Begin another with: ", "run", ""),
-}
-
-
-@dataclass(frozen=True)
-class GreenLake(Lake):
-    """A lake whose ``own`` tables (logical names) are green; all others are those of ``live``."""
-
-    live: Lake
-    own: frozenset[str]
-
-    @property
-    def suffix(self) -> str:
-        """The suffix of green tables in a catalog, where live and green ones share a schema."""
-        return f"{BACKFILL_INFIX}{self.root.name}"
-
-    def table(self, name: str) -> Table:
-        """Resolve a logical name to the green table if there is one, else to the live table."""
-        green = super().table(name)
-        return green if name in self.own or name.startswith("ops.") else self.live.table(name)
-
-    def erasure(self, pipeline: str) -> Folder:
-        """Return the erasure file of the live tables, from which green tables are filled."""
-        return self.live.erasure(pipeline)
-
-
-@dataclass(frozen=True)
-class State:
-    """The state of a backfill between commands.
-
-    Attributes:
-        start: The layer from which it is filled.
-        definition: A hash of the definition with which it is filled.
-        stage: The last stage begun or completed.
-        table: The only gold table that it fills (logical name); None for all.
-        before: Versions of the live tables before the swap, by logical name.
-        gold_followed: Whether live gold had consumed all of live silver before the swap.
-        span: Start (inclusive) and end (exclusive) of its event times, ISO 8601; None for all.
-        since: Earliest arrival that is recomputed (ISO 8601); None for all.
-        requeue: Version of the live requeue when a rollback began; None before that.
-    """
-
-    start: Start
-    definition: str
-    stage: Stage = "building"
-    table: str | None = None
-    before: Mapping[str, int] = field(default_factory=dict)
-    gold_followed: bool = True
-    span: Sequence[str] | None = None
-    since: str | None = None
-    requeue: int | None = None
-
-    @property
-    def is_promoted(self) -> bool:
-        """Whether a new backfill would give up its rollback."""
-        return self.stage == "promoted"
 
 
 @dataclass(frozen=True)
@@ -139,28 +78,6 @@ class Step:
         return asdict(self) | {"seconds": self.seconds}
 
 
-def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
-    """Return the root of a pipeline's green tables."""
-    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
-
-
-def green_lake(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> GreenLake:
-    """Return the tables of a backfill that starts from a layer, or of one gold table."""
-    name = pipeline.name
-    own = set(pipeline.gold_names) if table is None else {table}
-    if start == "bronze":
-        filled = (lake.silver, lake.quarantine, lake.late, lake.requeue)
-        own |= {one(name).name for one in filled}
-    return GreenLake(
-        folder_of(lake, pipeline),
-        lake,
-        frozenset(own),
-        catalog=lake.catalog,
-        needs_locks=lake.needs_locks,
-        newest=lake.newest,
-    )
-
-
 def green_run(run: Run, start: Start, table: str | None = None) -> Run:
     """Return a run on the green tables, whose hops fill them unless only one ``table`` is green."""
     return replace(run, lake=green_lake(run.lake, run.pipeline, start, table), replays=True)
@@ -173,60 +90,6 @@ def clear(run: Run) -> None:
         for name in (*sorted(green.own), green.books().name, green.epochs().name):
             run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
     remove_tree(green.root)
-
-
-def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
-    """Read the state of a backfill; None if there is no backfill."""
-    file = folder_of(lake, pipeline) / _STATE
-    return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
-
-
-def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
-    """Read the state of a backfill that must be at one of some stages.
-
-    Raises:
-        UsageError: There is no backfill, or it is at another stage; the message names the next
-            command.
-    """
-    state = read_state(lake, pipeline)
-    if state is None:
-        raise UsageError(
-            f"{pipeline.name} has no backfill. Begin one with: {backfill_again(pipeline)}"
-        )
-    if state.stage not in stages:
-        raise UsageError(what_next(pipeline, state))
-    return state
-
-
-def what_next(pipeline: Pipeline, state: State) -> str:
-    """Describe the stage of a backfill and the next command."""
-    before, command, after = _NEXT[state.stage]
-    options = table_option(state.table) if state.stage == "building" else ""
-    following = runnable(f"tidelake backfill {command}", pipeline.name, options)
-    return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
-
-
-def backfill_again(pipeline: Pipeline, table: str | None = None) -> str:
-    """Return the command that fills the tables of a backfill, or one table."""
-    return runnable("tidelake backfill run", pipeline.name, table_option(table))
-
-
-def table_option(table: str | None) -> str:
-    """Return the option that limits a backfill to a table; empty for none."""
-    return f"--table {table}" if table else ""
-
-
-def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
-    """Write the state atomically.
-
-    During a promotion or rollback the swap file blocks all other writers.
-    """
-    swap = lake.swap(pipeline.name)
-    if state.stage in _SWAPS:
-        write_whole(swap, state.stage)
-    write_whole(folder_of(lake, pipeline) / _STATE, json.dumps(asdict(state), indent=1))
-    if state.stage not in _SWAPS:
-        swap.unlink(missing_ok=True)
 
 
 def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
@@ -331,7 +194,7 @@ def build(
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
             allow a partial backfill.
         NotBuiltError: The prefilter's state cannot be prepared.
-        LockedError: Another process is filling the same tables.
+        LockedError: Another process fills the same tables, promotes them or rolls back.
     """
     lake, pipeline = run.lake, run.pipeline
     _source(lake, pipeline, start)
@@ -341,24 +204,26 @@ def build(
             "Set it to none, run "
             f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the backfill.",
         )
-    state = read_state(lake, pipeline)
-    if state is not None and state.stage in _SWAPS:
-        raise UsageError(what_next(pipeline, state))
     wanted = State(
         start,
-        hash_of(pipeline),
+        pipeline_hash(pipeline),
         # A list, to compare equal with the state read from JSON.
         span=None if span is None else [one.isoformat() for one in span],
         since=None if since is None else since.isoformat(),
         table=table,
     )
     built = replace(wanted, stage="built")
-    if state not in (wanted, built):
-        # It has another definition or range, or was swapped already.
-        clear(run)
-    write_state(lake, pipeline, wanted)
-    fill(run, wanted)
-    write_state(lake, pipeline, built)
+    with hold_backfill(lake, pipeline) as check:
+        state = read_state(lake, pipeline)
+        if state is not None and state.stage in SWAPS:
+            raise UsageError(what_next(pipeline, state))
+        if state not in (wanted, built):
+            # It has another definition or range, or was swapped already.
+            clear(run)
+        write_state(lake, pipeline, wanted)
+        fill(run, wanted)
+        check()
+        write_state(lake, pipeline, built)
     return built
 
 
@@ -367,7 +232,8 @@ def fill(run: Run, state: State) -> None:
 
     The input that exists at the start is computed in one batch: its first commits and files may be
     gone, and one batch over all rows costs less than many. Later arrivals are processed by the
-    ordinary hops. A single ``table`` is computed up to where the live tables have read.
+    ordinary hops; if these cannot follow the input any more, all of it is computed again. A single
+    ``table`` is computed up to where the live tables have read.
     """
     start, table = state.start, state.table
     green = green_run(run, start, table)
@@ -387,10 +253,38 @@ def fill(run: Run, state: State) -> None:
         run_hops(green, [hop], now)
 
 
+def _can_continue(green: Run, hop: Hop) -> bool:
+    """Return whether a hop can continue its green tables: they are filled, and no input is lost."""
+    lake, pipeline = green.lake, green.pipeline
+    last = [last_commit(table) for table in lake.closing_tables(pipeline, hop)]
+    filled = [one for one in last if one is not None and one.batch > CREATION]
+    if len(filled) < len(last) or len({one.generation for one in filled}) > 1:
+        return False
+    since = min(one.written_at for one in filled)
+    return not any(
+        _is_lost(green, table, after, since)
+        for key, table in lake.hop_inputs(pipeline, hop).items()
+        for after in {position(one, key) for one in filled}
+    )
+
+
+def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool:
+    """Return whether an input cannot be followed from a position, reached at ``since`` (UTC).
+
+    Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
+    """
+    if rewritten_after(table, after) is not None or oldest_version(table) > after[0]:
+        return True
+    if green.lake.catalog is not None:
+        # Its files cannot be listed. Maintenance keeps them at least so long.
+        is_old = datetime.now(UTC) - since > green.environment.recovery_horizon
+        return is_old and rows_between(table, after) > 0
+    unread = files_between(table, after, (newest_version(table) + 1, -1))
+    return not all(file.exists() for file in unread)
+
+
 def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
-    name = green.pipeline.name
-    last = last_commit(green.lake.silver(name))
-    if last is None or last.batch == CREATION:
+    if not _can_continue(green, "silver"):
         what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
         green.progress.say(f"computing silver from {what} bronze in one batch")
         rebuild_silver(green, decided_before(live, since) if since else None)
@@ -422,16 +316,17 @@ def decided_before(live: Run, since: datetime) -> Stored:
     )
     accepted = silver.unionByName(late.select(*silver.columns))
     batch = inputs.closing[0].batch + 1
-    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before)
+    # The rows that are kept, also if a run commits others meanwhile: these are decided anew.
+    known = AcceptedRows(live.spark, pipeline, lake, batch, known=before, version=inputs.version)
     return Stored(known, accepted.withColumn("is_late", F.lit(False)), quarantine)
 
 
 def _begin_gold(green: Run, live: Run, span: Sequence[str] | None) -> None:
-    found = [last_commit(one) for one in green.lake.closing_tables(green.pipeline, "gold")]
-    if None not in found and len({one.generation for one in found if one}) == 1:
+    if _can_continue(green, "gold"):
         return
     if span is None:
-        green.progress.say(f"computing {len(found)} gold tables from all of silver")
+        count = len(green.pipeline.gold_names)
+        green.progress.say(f"computing {count} gold tables from all of silver")
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)

@@ -1,4 +1,4 @@
-"""Compare a backfill's green tables with the live ones, promote them, and roll back.
+"""Promote a backfill's green tables, and roll back.
 
 Each table is replaced in one commit, so readers see either its old or its new rows. A swap that was
 interrupted between two tables must be finished or rolled back before anything else writes.
@@ -6,22 +6,20 @@ interrupted between two tables must be finished or rolled back before anything e
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
-from functools import reduce
-from typing import Any, Literal
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
 
 from pyspark.errors import PySparkException
-from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql import DataFrame
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
+from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import (
     SilverNote,
-    changed_definition,
-    hash_of,
+    is_of_pipeline,
     merged_counts,
     position,
     positions,
@@ -30,29 +28,26 @@ from tidelake.delta.commit_metadata import (
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
 from tidelake.ledger.terms import read_ledger
-from tidelake.names import ID_HASH
-from tidelake.replay.backfill import (
+from tidelake.replay.backfill import fill, green_run, kept_gold, recomputes_gold
+from tidelake.replay.backfill_state import (
     Stage,
     State,
     backfill_again,
-    fill,
     green_lake,
-    green_run,
-    kept_gold,
+    hold_backfill,
     need_state,
-    recomputes_gold,
     write_state,
 )
-from tidelake.replay.compare import TableComparison, compare
 from tidelake.replay.generations import (
     FIRST,
     continue_gold,
     continue_silver,
+    continued,
     fitted_to_bronze,
     heads,
     next_generation,
@@ -63,152 +58,27 @@ from tidelake.replay.generations import (
 )
 from tidelake.replay.repairing import can_restore, install_table, recompute_table
 from tidelake.replay.requeue import requeue_again, waiting
-from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
+from tidelake.runtime.epochs import copy_books
+from tidelake.runtime.failures import error_text, named
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import apply_gold_settings
-from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
 from tidelake.typed import runnable
 
-# Pending rows are not read yet by live silver; others have arrived since green silver was filled.
-Cause = Literal["late rows", "dimension", "definition", "pending", "arrived since"]
-
-# Columns that depend on batch boundaries, not on the event.
-_OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
 # The stages of a backfill that a rollback starts from.
 CAN_ROLL_BACK: tuple[Stage, ...] = ("promoting", "promoted", "rolling back")
-_TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
 
 
-@dataclass(frozen=True)
-class Change:
-    """Rows of bronze whose fate or values a backfill changes.
-
-    ``was`` is the live table and ``becomes`` the green table that holds them, None for no table;
-    ``example`` is the record id of one of them.
-    """
-
-    was: str | None
-    becomes: str | None
-    cause: Cause
-    rows: int
-    example: str
-
-
-@dataclass(frozen=True)
-class Differences:
-    """What a promotion would change; ``redefined`` are gold tables whose definition changed."""
-
-    silver: tuple[Change, ...]
-    gold: dict[str, TableComparison]
-    redefined: frozenset[str]
-
-    @property
-    def equal(self) -> bool:
-        """Return whether nothing would change."""
-        return not self.silver and all(one.equal for one in self.gold.values())
-
-
-def differences(run: Run, state: State) -> Differences:
-    """Compare live tables with green ones; nothing is written.
-
-    Raises:
-        UsageError: Live silver does not exist.
-    """
-    name = run.pipeline.name
-    live_silver = run.lake.silver(name)
-    if state.start == "bronze" and not live_silver.exists:
-        raise UsageError(
-            f"{live_silver.name} does not exist yet: there is nothing to compare. "
-            f"Swap with: {runnable('tidelake backfill promote', name)}"
-        )
-    green = green_run(run, state.start, state.table)
-    silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
-    gold, redefined = {}, set()
-    for live, target in zip(
-        targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
-    ):
-        if state.table not in (None, live.table.name):
-            continue
-        exists = live.table.exists
-        if not exists or changed_definition(last_commit(live.table), live.kind.definition):
-            redefined.add(live.table.name)
-        if exists:
-            made = load(run.spark, target.table).drop(*BATCH_COLUMNS)
-            stored = load(run.spark, live.table).drop(*BATCH_COLUMNS)
-            both = [name for name in made.columns if name in stored.columns]
-            shape = shape_of(target.kind, stored)
-            if set(shape.key) <= set(both):
-                found = compare(made.select(*both), stored, shape)
-            else:
-                # Under another key no row is the same.
-                rows = stored.count()
-                found = TableComparison(rows, tuple(both), {}, rows + made.count())
-            gold[live.table.name] = found
-    return Differences(silver, gold, frozenset(redefined))
-
-
-def _silver_changes(run: Run, green: Run) -> list[Change]:
-    looked_up = [name for one in run.pipeline.enrich for name in one.columns]
-    live = read_inputs(run)
-    was = _fates(live.decided, looked_up)
-    becomes = _fates(read_inputs(green).decided, looked_up)
-    read, reached = _newest(live.bronze), _newest(becomes)
-    same = F.col("l.record_id") == F.col("g.record_id")
-    joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
-    moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
-    altered = ~F.col(f"l.{_WHOLE}").eqNullSafe(F.col(f"g.{_WHOLE}"))
-    cause = (
-        F.when(F.unix_micros("l.ingested_at") > F.lit(reached), "arrived since")
-        .when(F.isnull(f"l.{_TABLE}") & (F.unix_micros("g.ingested_at") > F.lit(read)), "pending")
-        .when(F.col(f"l.{_TABLE}").endswith("__late"), "late rows")
-        .when(F.col(f"g.{_TABLE}").endswith("__late"), "late rows")
-        .when(~moved & (F.col(f"l.{_OWN}") == F.col(f"g.{_OWN}")), "dimension")
-        .otherwise("definition")
-    )
-    found = (
-        joined.where(moved | altered)
-        .groupBy(F.col(f"l.{_TABLE}").alias("was"), F.col(f"g.{_TABLE}").alias("becomes"), cause)
-        .agg(F.count("*").alias("rows"), F.min(F.coalesce("l.record_id", "g.record_id")))
-        .orderBy(F.desc("rows"), "was", "becomes")
-        .collect()
-    )
-    return [Change(*row) for row in found]
-
-
-def _newest(rows: DataFrame) -> int | None:
-    """Return the latest arrival in microseconds, None of no rows."""
-    found: int | None = rows.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
-    return found
-
-
-def _fates(decided: Mapping[Table, DataFrame], enriched: Sequence[str]) -> DataFrame:
-    """Select the records of silver's tables with their table and hashes.
-
-    ``_whole`` hashes all values, ``_own`` those that were not looked up in a dimension.
-    """
-    return reduce(
-        DataFrame.unionByName,
-        [
-            rows.select(
-                "record_id",
-                "ingested_at",
-                F.lit(table.name).alias(_TABLE),
-                _hashed(rows, ()).alias(_WHOLE),
-                _hashed(rows, enriched).alias(_OWN),
-            )
-            for table, rows in decided.items()
-        ],
-    )
-
-
-def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
-    left_out = {*BATCH_COLUMNS, *_OF_THE_BATCH, *but}
-    names = sorted(name for name in rows.columns if name not in left_out)
-    return F.xxhash64(*[F.to_json(F.struct(name)) for name in names])
+# In the text of Delta's error where a version cannot be restored any more.
+_GONE = (
+    *("Not all files from version", "FileNotFoundException", "FILE_NOT_EXIST"),
+    *("DELTA_CANNOT_RESTORE_TABLE_VERSION", "DELTA_VERSION_NOT_FOUND", "DELTA_LOG_FILE_NOT_FOUND"),
+    *("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_MISSING_PART_FILES"),
+)
 
 
 def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
@@ -218,10 +88,13 @@ def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
         UsageError: No backfill is built, or the definition has changed since.
     """
     state = need_state(lake, pipeline, "built", "promoting")
-    if state.definition != hash_of(pipeline):
+    if not is_of_pipeline(state.definition, pipeline):
+        remedy = f"Fill it again with: {backfill_again(pipeline, state.table)}"
+        if state.stage == "promoting":
+            rollback = runnable("tidelake backfill rollback", pipeline.name)
+            remedy = f"Restore the definition, then promote; or roll it back with: {rollback}"
         raise UsageError(
-            f"the definition of {pipeline.name} changed after its backfill was filled. "
-            f"Fill it again with: {backfill_again(pipeline, state.table)}"
+            f"the definition of {pipeline.name} changed after its backfill was filled. {remedy}"
         )
     return state
 
@@ -242,20 +115,30 @@ def promote(run: Run) -> State:
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.
-        LockedError: A run writes silver or gold.
-        LeaseLostError: The lock was lost; the message says which steps were done.
+        GenerationError: A single table is promoted, and gold's tables and checkpoint do not match.
+        LockedError: A run writes silver or gold, or another process the backfill.
+        LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    state = need_promotable(lake, pipeline)
-    from_bronze = state.start == "bronze"
+    need_promotable(lake, pipeline)
     with _holding(run, "promote") as locks:
         run = replace(run, locks=locks)
+        state = need_promotable(lake, pipeline)
+        from_bronze = state.start == "bronze"
         locks.step("fill the green tables")
         # Green tables have locks of their own.
-        fill(replace(run, locks=HopLocks()), replace(state, span=None, since=None))
+        # Once the swap has begun, the live tables are no longer those to keep rows of.
+        whole = replace(state, span=None, since=None)
+        fill(replace(run, locks=HopLocks()), state if state.stage == "built" else whole)
         green = green_run(run, state.start, state.table)
         if state.stage == "built":
+            if state.table:
+                # Once the swap has begun, gold could not be repaired.
+                GoldHop(run, creates=False)
+            # A rollback brings back the commits that the swap hides from later copies.
+            locks.step("copy the ledger")
+            copy_books(run, ["silver", "gold"])
             golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
             state = _advance(
                 run,
@@ -281,10 +164,16 @@ def promote(run: Run) -> State:
     return state
 
 
-def _holding(run: Run, command: str) -> AbstractContextManager[HopLocks]:
-    name = run.pipeline.name
+@contextmanager
+def _holding(run: Run, command: str) -> Iterator[HopLocks]:
+    lake, name = run.lake, run.pipeline.name
     retry = runnable(f"tidelake backfill {command}", name)
-    return hold_hops(run.lake, name, ["silver", "gold"], resumes="swap", command=retry)
+    with (
+        hold_backfill(lake, run.pipeline) as check,
+        hold_hops(lake, name, ["silver", "gold"], resumes="swap", command=retry) as locks,
+    ):
+        locks.checks.append(check)
+        yield locks
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
@@ -390,16 +279,19 @@ def rollback(run: Run) -> State:
         UsageError: Nothing was promoted.
         RefusedError: The files of an earlier version were vacuumed, or a single table cannot be
             recomputed.
-        LockedError: A run writes silver or gold.
-        LeaseLostError: The lock was lost; the message says which steps were done.
+        TidelakeError: A table could not be restored now, such as beside maintenance; the message
+            names the command that continues.
+        LockedError: A run writes silver or gold, or another process the backfill.
+        LeaseLostError: A lock was lost; the message says which steps were done.
         UnbalancedError: The tables were restored, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
     name = pipeline.name
-    state = need_state(lake, pipeline, *CAN_ROLL_BACK)
-    from_bronze = state.start == "bronze"
+    need_state(lake, pipeline, *CAN_ROLL_BACK)
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
+        state = need_state(lake, pipeline, *CAN_ROLL_BACK)
+        from_bronze = state.start == "bronze"
         requeue = lake.requeue(name)
         if state.table and not can_restore(lake, pipeline, state.table, state.before[state.table]):
             recompute_table(run, state.table)
@@ -415,8 +307,7 @@ def rollback(run: Run) -> State:
             if from_bronze:
                 _continue_restored_silver(run, state)
             if state.table:
-                # A restored version has the settings of its time.
-                apply_gold_settings(run)
+                _continue_restored_table(run, state.table)
             else:
                 _continue_restored_gold(run, state)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
@@ -432,6 +323,12 @@ def _restore(run: Run, state: State, own: str) -> None:
     try:
         run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
+        text = error_text(error)
+        if not any(one in text for one in _GONE):
+            # Such as a commit by maintenance meanwhile, with which a RESTORE conflicts.
+            retry = f"Continue with: {runnable('tidelake backfill rollback', run.pipeline.name)}"
+            place = f"{run.pipeline.name}, restoring {own} to version {version},"
+            raise named(error, place, retry=retry) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         raise RefusedError(
@@ -482,6 +379,19 @@ def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
     tables = (lake.quarantine(name), lake.late(name), silver)
     empty = ((one, load(run.spark, one).limit(0), metadata.get(one, {})) for one in tables)
     replace_tables(run, "silver", until, empty)
+
+
+def _continue_restored_table(run: Run, name: str) -> None:
+    """Record in a single gold table that its RESTORE undid the promotion; it adds no row."""
+    table = run.lake.table(name)
+    if (last := last_commit(table)) is not None:
+        run.locks.step(f"record that {name} is restored")
+        note = {**continued(last), "rows": 0, "eligible": 0}
+        # The table has a commit of this batch: without an id of its own this one is skipped.
+        none = load(run.spark, table).limit(0)
+        append(none, table, note, surely_filled=False, may_repeat=True)
+    # A restored version has the settings of its time.
+    apply_gold_settings(run)
 
 
 def _continue_restored_gold(run: Run, state: State) -> None:

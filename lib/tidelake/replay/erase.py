@@ -43,7 +43,8 @@ from tidelake.instants import to_json
 from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
-from tidelake.replay.backfill import clear, folder_of, read_state, what_next
+from tidelake.replay.backfill import clear
+from tidelake.replay.backfill_state import folder_of, hold_backfill, read_state, what_next
 from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -114,15 +115,16 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     """Remove a subject's rows from every table of a pipeline.
 
-    With ``now`` the files that held the rows are deleted immediately, even if they have readers;
-    otherwise they are kept for the environment's recovery horizon.
+    With ``now`` the files that held the rows are deleted immediately, also those of earlier
+    erasures, even if they have readers; otherwise they are kept for the environment's recovery
+    horizon. If there are none to delete, because nothing was ever erased, readers are left alone.
 
     Raises:
         UsageError: The pipeline has not run under this root, another erasure of it was
             interrupted, or the compute does not support session settings.
         NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: A backfill is under way, or a hop cannot be drained.
-        LockedError: Another process writes one of the hops.
+        LockedError: Another process writes one of the hops, or a backfill.
         LeaseLostError: A lock was lost; the message says which steps were done.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -140,7 +142,11 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         )
     again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
     retry = f"{again}, with the same value"
-    with hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks:
+    with (
+        hold_backfill(lake, pipeline) as check,
+        hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks,
+    ):
+        locks.checks.append(check)
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
         if begun is None:
@@ -149,7 +155,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _drain(run)
             with generations.fitted_to_bronze(run):
                 begun = erase_records.begin(run, subject)
-            # A backfill may have begun since the first check; later ones see the erasure.
+            # Without locks a backfill may have begun meanwhile; later ones see the erasure.
             _refuse_backfill(run, begun)
         gave_up, requeued = False, 0
         if begun is not None:
@@ -167,9 +173,20 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             clear(run)
             locks.step("record that all rows are erased")
             erase_records.end(run)
-        if now:
+        has_erased = begun is not None or _has_erased(run)
+        if now and not has_erased:
+            run.progress.say("no row was erased, now or before: old files are kept")
+        purges = now and has_erased
+        if purges:
+            state = read_state(lake, pipeline)
+            if state is not None and state.is_promoted:
+                # It was promoted after an earlier erasure; a rollback needs the old files.
+                gave_up = True
+                locks.step("remove backfill tables")
+                clear(run)
             locks.step("delete old files")
-        broken = purge(run) if now else []
+        broken = purge(run) if purges else []
+        old = _old_files(run) if has_erased else ()
         sources = begun.sources if begun else ()
         source = run.pipeline.source
         return Report(
@@ -178,8 +195,14 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             rows=begun.rows if begun else {},
             sent_again=requeued,
             rollback_given_up=gave_up,
-            remains=(*_old_files(run), *_landed(sources, source), *_others(lake, run), *broken),
+            remains=(*old, *_landed(sources, source), *_others(lake, run), *broken),
         )
+
+
+def _has_erased(run: Run) -> bool:
+    """Return whether rows of the pipeline were ever erased, whose old files may be there."""
+    bronze = run.lake.bronze(run.pipeline.name)
+    return any(erasure_of(commit) for commit in history(run.lake, bronze))
 
 
 def _refuse_backfill(run: Run, begun: erase_records.Erasure | None = None) -> None:
@@ -234,7 +257,8 @@ def _delete(run: Run, begun: erase_records.Erasure) -> None:
                 # The last batch's metadata, because no other commit lists its files; no new rows.
                 empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
                 erased = arrivals_note(begun.name, begun.arrivals)
-                note = {**(last.note if last else {}), **empty, ERASED: erased}
+                kept = generations.continued(last) if last else {}
+                note = {**kept, **empty, ERASED: erased}
             is_dated = table != run.lake.discarded(run.pipeline.name)
             run.locks.step(f"delete rows from {table.name}")
             delete_records(records, table, within=within if is_dated else "", note=note)

@@ -19,7 +19,13 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import RECORDS, Arrival, Deduction, hash_of
+from tidelake.delta.commit_metadata import (
+    RECORDS,
+    Arrival,
+    Deduction,
+    is_of_pipeline,
+    pipeline_hash,
+)
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import contents, fingerprint
@@ -78,7 +84,7 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
         begun = Erasure(
             name=datetime.now(UTC).isoformat(),
             subject=subject.hashed,
-            definition=hash_of(run.pipeline),
+            definition=pipeline_hash(run.pipeline),
             rows=rows,
             arrivals=tuple(arrivals),
             deductions=tuple(_count_deductions(run, records, rows)),
@@ -110,7 +116,7 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
             f"an erasure of another subject of {run.pipeline.name}, begun at {begun.name}, was "
             "interrupted. Finish that erasure first; its subject is not stored."
         )
-    if begun.definition != hash_of(run.pipeline):
+    if not is_of_pipeline(begun.definition, run.pipeline):
         raise UsageError(
             f"the definition of {run.pipeline.name} changed after its erasure began. "
             "Restore the definition, finish the erasure, and change the definition then."

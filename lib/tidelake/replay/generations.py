@@ -128,14 +128,17 @@ def continue_hop(
     batches = [max(one.batch, FIRST) if one.batch > log.CREATION else unfilled for one in newest]
     prepare_checkpoint(run, hop, generation, batches[0], until, source=source, files=files)
     for table, last, batch in zip(tables, newest, batches, strict=True):
-        # A rebuild or an erasure must be recorded in exactly one commit.
-        kept = {
-            key: value for key, value in last.note.items() if key not in (log.REBUILT, log.ERASED)
-        }
-        note = {**kept, **metadata, "generation": generation, "batch": batch}
+        note = {**continued(last), **metadata, "generation": generation, "batch": batch}
         run.locks.step(f"begin generation {generation} in {table.name}")
         append(load(run.spark, table).limit(0), table, note, surely_filled=False)
     return generation
+
+
+def continued(last: log.Commit) -> dict[str, Any]:
+    """Return a commit's metadata for the next one, which adds no row and keeps the others."""
+    # A rebuild or an erasure must be recorded in exactly one commit.
+    kept = {key: value for key, value in last.note.items() if key not in (log.REBUILT, log.ERASED)}
+    return {**kept, log.FOLLOWS: last.version}
 
 
 def continue_silver(

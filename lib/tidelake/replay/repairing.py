@@ -38,7 +38,6 @@ from tidelake.replay.generations import (
     rebuild_silver,
 )
 from tidelake.runtime.checkpoints import file_entry
-from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
@@ -252,13 +251,10 @@ def fill_table(run: Run, name: str, green: Table) -> None:
 def install_table(run: Run, name: str, green: Table) -> None:
     """Replace the rows of a live gold table with those of a green one.
 
-    The green table must be at the batch of the other live tables; the caller ensures it, and this
-    does not check it. Does nothing if the green table has no commit.
-
-    Raises:
-        GenerationError: The tables and the checkpoint of gold do not match.
+    The green table must be at the batch of the other live tables, and these at that of gold's
+    checkpoint; the caller ensures it, and this does not check it. Does nothing if the green table
+    has no commit.
     """
-    GoldHop(run, creates=False)
     last = last_commit(green)
     if last is not None:
         _replace(run, run.lake.table(name), load(run.spark, green), last.note)

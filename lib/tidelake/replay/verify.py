@@ -18,7 +18,7 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
-from tidelake.delta.commit_metadata import arrivals_in, erasure_of, hash_of, position
+from tidelake.delta.commit_metadata import arrivals_in, erasure_of, pipeline_hash, position
 from tidelake.delta.log import last_commit, newest_version, repeated
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import UsageError
@@ -318,7 +318,7 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
         "since": verification.since.isoformat() if verification.since else None,
         "tidelake": tidelake.__version__,
         "code": _code(),
-        "definition": hash_of(pipeline),
+        "definition": pipeline_hash(pipeline),
         "tables": {
             one.table.name: {
                 "version": one.version,

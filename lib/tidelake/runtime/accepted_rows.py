@@ -54,7 +54,8 @@ class AcceptedRows:
     """The accepted rows: silver and late as of the last closed batch.
 
     Late rows of ``batch`` and later ones are ignored: an interrupted attempt at it wrote them. Only
-    ``known`` rows count, if given. Without cached ``files`` Delta finds those to read.
+    ``known`` rows count, if given, and of silver those of ``version``. Without cached ``files``
+    Delta finds those to read.
     """
 
     spark: SparkSession
@@ -62,6 +63,7 @@ class AcceptedRows:
     lake: Lake
     batch: int
     known: Column | None = None
+    version: int | None = None
     nothing_accepted: bool = False
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
 
@@ -70,8 +72,8 @@ class AcceptedRows:
         silver, late = (
             self.files[table.name].rows(self.spark, scope)
             if scope is not None and self.files
-            else load(self.spark, table)
-            for table in self._tables
+            else load(self.spark, table, version=version)
+            for table, version in zip(self._tables, (self.version, None), strict=True)
         )
         if self.known is not None:
             silver, late = silver.where(self.known), late.where(self.known)

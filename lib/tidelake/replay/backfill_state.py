@@ -1,0 +1,178 @@
+"""The tables and the state of a backfill between its commands.
+
+Green tables are those that a backfill fills; live tables are those that users read. Green tables
+and their checkpoints are under a root of their own. Tables that a backfill does not fill, such as
+bronze, resolve to the live ones, so the ordinary hops can continue a backfill.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass, field
+from typing import Literal
+
+from tidelake.config import Pipeline
+from tidelake.delta.locks import hold
+from tidelake.delta.tables import Lake, Table
+from tidelake.errors import UsageError
+from tidelake.folders import Folder, write_whole
+from tidelake.names import BACKFILL_INFIX
+from tidelake.typed import runnable
+
+Start = Literal["bronze", "silver"]
+Stage = Literal["building", "built", "promoting", "promoted", "rolling back", "rolled back"]
+SWAPS = ("promoting", "rolling back")
+_STATE = "backfill.json"
+
+# What to do at each stage: text, the command of a backfill, text.
+_NEXT: dict[Stage, tuple[str, str, str]] = {
+    "building": ("Continue with: ", "run", ""),
+    "built": ("Compare and swap it with: ", "compare", ", then promote"),
+    "promoting": ("It was interrupted. Continue with: ", "promote", ", or rollback"),
+    "promoted": ("Roll it back with: ", "rollback", "; begin another with: run"),
+    "rolling back": ("It was interrupted. Continue with: ", "rollback", ""),
+    "rolled back": ("Begin another with: ", "run", ""),
+}
+
+
+@dataclass(frozen=True)
+class GreenLake(Lake):
+    """A lake whose ``own`` tables (logical names) are green; all others are those of ``live``."""
+
+    live: Lake
+    own: frozenset[str]
+
+    @property
+    def suffix(self) -> str:
+        """The suffix of green tables in a catalog, where live and green ones share a schema."""
+        return f"{BACKFILL_INFIX}{self.root.name}"
+
+    def table(self, name: str) -> Table:
+        """Resolve a logical name to the green table if there is one, else to the live table."""
+        green = super().table(name)
+        return green if name in self.own or name.startswith("ops.") else self.live.table(name)
+
+    def erasure(self, pipeline: str) -> Folder:
+        """Return the erasure file of the live tables, from which green tables are filled."""
+        return self.live.erasure(pipeline)
+
+
+@dataclass(frozen=True)
+class State:
+    """The state of a backfill between commands.
+
+    Attributes:
+        start: The layer from which it is filled.
+        definition: A hash of the definition with which it is filled.
+        stage: The last stage begun or completed.
+        table: The only gold table that it fills (logical name); None for all.
+        before: Versions of the live tables before the swap, by logical name.
+        gold_followed: Whether live gold had consumed all of live silver before the swap.
+        span: Start (inclusive) and end (exclusive) of its event times, ISO 8601; None for all.
+        since: Earliest arrival that is recomputed (ISO 8601); None for all.
+        requeue: Version of the live requeue when a rollback began; None before that.
+    """
+
+    start: Start
+    definition: str
+    stage: Stage = "building"
+    table: str | None = None
+    before: Mapping[str, int] = field(default_factory=dict)
+    gold_followed: bool = True
+    span: Sequence[str] | None = None
+    since: str | None = None
+    requeue: int | None = None
+
+    @property
+    def is_promoted(self) -> bool:
+        """Whether a new backfill would give up its rollback."""
+        return self.stage == "promoted"
+
+
+def folder_of(lake: Lake, pipeline: Pipeline) -> Folder:
+    """Return the root of a pipeline's green tables."""
+    return lake.root / "backfill" / lake.bronze(pipeline.name).bare
+
+
+def green_lake(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None) -> GreenLake:
+    """Return the tables of a backfill that starts from a layer, or of one gold table."""
+    name = pipeline.name
+    own = set(pipeline.gold_names) if table is None else {table}
+    if start == "bronze":
+        filled = (lake.silver, lake.quarantine, lake.late, lake.requeue)
+        own |= {one(name).name for one in filled}
+    return GreenLake(
+        folder_of(lake, pipeline),
+        lake,
+        frozenset(own),
+        catalog=lake.catalog,
+        needs_locks=lake.needs_locks,
+        newest=lake.newest,
+    )
+
+
+def hold_backfill(lake: Lake, pipeline: Pipeline) -> AbstractContextManager[Callable[[], None]]:
+    """Hold the lock of a backfill, like :func:`~tidelake.delta.locks.hold`.
+
+    Whoever changes its tables or its state needs it, from the state that it reads to the one that
+    it writes; the locks of the green hops are held for one hop at a time. It is outside the
+    backfill's folder, which is removed under it.
+    """
+    folder = lake.root / "checkpoints" / lake.bronze(pipeline.name).bare / "backfill"
+    return hold(folder, f"{pipeline.name}, backfill,", optional=not lake.needs_locks)
+
+
+def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
+    """Read the state of a backfill; None if there is no backfill."""
+    file = folder_of(lake, pipeline) / _STATE
+    return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+
+
+def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
+    """Read the state of a backfill that must be at one of some stages.
+
+    Raises:
+        UsageError: There is no backfill, or it is at another stage; the message names the next
+            command.
+    """
+    state = read_state(lake, pipeline)
+    if state is None:
+        raise UsageError(
+            f"{pipeline.name} has no backfill. Begin one with: {backfill_again(pipeline)}"
+        )
+    if state.stage not in stages:
+        raise UsageError(what_next(pipeline, state))
+    return state
+
+
+def what_next(pipeline: Pipeline, state: State) -> str:
+    """Describe the stage of a backfill and the next command."""
+    before, command, after = _NEXT[state.stage]
+    options = table_option(state.table) if state.stage == "building" else ""
+    following = runnable(f"tidelake backfill {command}", pipeline.name, options)
+    return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
+
+
+def backfill_again(pipeline: Pipeline, table: str | None = None) -> str:
+    """Return the command that fills the tables of a backfill, or one table."""
+    return runnable("tidelake backfill run", pipeline.name, table_option(table))
+
+
+def table_option(table: str | None) -> str:
+    """Return the option that limits a backfill to a table; empty for none."""
+    return f"--table {table}" if table else ""
+
+
+def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
+    """Write the state atomically.
+
+    During a promotion or rollback the swap file blocks all other writers.
+    """
+    swap = lake.swap(pipeline.name)
+    if state.stage in SWAPS:
+        write_whole(swap, state.stage)
+    write_whole(folder_of(lake, pipeline) / _STATE, json.dumps(asdict(state), indent=1))
+    if state.stage not in SWAPS:
+        swap.unlink(missing_ok=True)

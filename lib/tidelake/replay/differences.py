@@ -1,0 +1,161 @@
+"""Compare a backfill's green tables with the live ones, and name the cause of each difference."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Literal
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F
+
+from tidelake.delta.access import load
+from tidelake.delta.commit_metadata import changed_definition
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Table
+from tidelake.errors import UsageError
+from tidelake.names import ID_HASH
+from tidelake.replay.backfill import green_run
+from tidelake.replay.backfill_state import State
+from tidelake.replay.compare import TableComparison, compare
+from tidelake.replay.verify import shape_of
+from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
+from tidelake.runtime.gold_tables import targets_of
+from tidelake.runtime.hop import Run
+from tidelake.typed import runnable
+
+# Pending rows are not read yet by live silver; others have arrived since green silver was filled.
+Cause = Literal["late rows", "dimension", "definition", "pending", "arrived since"]
+
+# Columns that depend on batch boundaries, not on the event.
+_OF_THE_BATCH = ("is_late", "_requeued_at", ID_HASH)
+_TABLE, _WHOLE, _OWN = "_table", "_whole", "_own"
+
+
+@dataclass(frozen=True)
+class Change:
+    """Rows of bronze whose fate or values a backfill changes.
+
+    ``was`` is the live table and ``becomes`` the green table that holds them, None for no table;
+    ``example`` is the record id of one of them.
+    """
+
+    was: str | None
+    becomes: str | None
+    cause: Cause
+    rows: int
+    example: str
+
+
+@dataclass(frozen=True)
+class Differences:
+    """What a promotion would change; ``redefined`` are gold tables whose definition changed."""
+
+    silver: tuple[Change, ...]
+    gold: dict[str, TableComparison]
+    redefined: frozenset[str]
+
+    @property
+    def equal(self) -> bool:
+        """Return whether nothing would change."""
+        return not self.silver and all(one.equal for one in self.gold.values())
+
+
+def differences(run: Run, state: State) -> Differences:
+    """Compare live tables with green ones; nothing is written.
+
+    Raises:
+        UsageError: Live silver does not exist.
+    """
+    name = run.pipeline.name
+    live_silver = run.lake.silver(name)
+    if state.start == "bronze" and not live_silver.exists:
+        raise UsageError(
+            f"{live_silver.name} does not exist yet: there is nothing to compare. "
+            f"Swap with: {runnable('tidelake backfill promote', name)}"
+        )
+    green = green_run(run, state.start, state.table)
+    silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
+    gold, redefined = {}, set()
+    for live, target in zip(
+        targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
+    ):
+        if state.table not in (None, live.table.name):
+            continue
+        exists = live.table.exists
+        if not exists or changed_definition(last_commit(live.table), live.kind.definition):
+            redefined.add(live.table.name)
+        if exists:
+            made = load(run.spark, target.table).drop(*BATCH_COLUMNS)
+            stored = load(run.spark, live.table).drop(*BATCH_COLUMNS)
+            both = [name for name in made.columns if name in stored.columns]
+            shape = shape_of(target.kind, stored)
+            if set(shape.key) <= set(both):
+                found = compare(made.select(*both), stored, shape)
+            else:
+                # Under another key no row is the same.
+                rows = stored.count()
+                found = TableComparison(rows, tuple(both), {}, rows + made.count())
+            gold[live.table.name] = found
+    return Differences(silver, gold, frozenset(redefined))
+
+
+def _silver_changes(run: Run, green: Run) -> list[Change]:
+    looked_up = [name for one in run.pipeline.enrich for name in one.columns]
+    live = read_inputs(run)
+    was = _fates(live.decided, looked_up)
+    becomes = _fates(read_inputs(green).decided, looked_up)
+    read, reached = _newest(live.bronze), _newest(becomes)
+    same = F.col("l.record_id") == F.col("g.record_id")
+    joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
+    moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
+    altered = ~F.col(f"l.{_WHOLE}").eqNullSafe(F.col(f"g.{_WHOLE}"))
+    cause = (
+        F.when(F.unix_micros("l.ingested_at") > F.lit(reached), "arrived since")
+        .when(F.isnull(f"l.{_TABLE}") & (F.unix_micros("g.ingested_at") > F.lit(read)), "pending")
+        .when(F.col(f"l.{_TABLE}").endswith("__late"), "late rows")
+        .when(F.col(f"g.{_TABLE}").endswith("__late"), "late rows")
+        .when(~moved & (F.col(f"l.{_OWN}") == F.col(f"g.{_OWN}")), "dimension")
+        .otherwise("definition")
+    )
+    found = (
+        joined.where(moved | altered)
+        .groupBy(F.col(f"l.{_TABLE}").alias("was"), F.col(f"g.{_TABLE}").alias("becomes"), cause)
+        .agg(F.count("*").alias("rows"), F.min(F.coalesce("l.record_id", "g.record_id")))
+        .orderBy(F.desc("rows"), "was", "becomes")
+        .collect()
+    )
+    return [Change(*row) for row in found]
+
+
+def _newest(rows: DataFrame) -> int | None:
+    """Return the latest arrival in microseconds, None of no rows."""
+    found: int | None = rows.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
+    return found
+
+
+def _fates(decided: Mapping[Table, DataFrame], enriched: Sequence[str]) -> DataFrame:
+    """Select the records of silver's tables with their table and hashes.
+
+    ``_whole`` hashes all values, ``_own`` those that were not looked up in a dimension.
+    """
+    return reduce(
+        DataFrame.unionByName,
+        [
+            rows.select(
+                "record_id",
+                "ingested_at",
+                F.lit(table.name).alias(_TABLE),
+                _hashed(rows, ()).alias(_WHOLE),
+                _hashed(rows, enriched).alias(_OWN),
+            )
+            for table, rows in decided.items()
+        ],
+    )
+
+
+def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
+    left_out = {*BATCH_COLUMNS, *_OF_THE_BATCH, *but}
+    names = sorted(name for name in rows.columns if name not in left_out)
+    return F.xxhash64(*[F.to_json(F.struct(name)) for name in names])

@@ -1,0 +1,274 @@
+"""What a backfill keeps between two commands, and what another definition makes of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import yaml
+from delta.exceptions.base import ConcurrentWriteException
+from pyspark.errors import IllegalArgumentException
+
+from tests.shops import Shop
+from tests.unit.handmade import write_commit
+from tidelake.config import Pipeline, load_environment
+from tidelake.delta.commit_metadata import hash_of, pipeline_hash
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.tables import Lake
+from tidelake.errors import (
+    GenerationError,
+    LockedError,
+    RefusedError,
+    TidelakeError,
+    UsageError,
+)
+from tidelake.replay import backfill, backfill_promotion, erase
+from tidelake.replay.backfill import build, fill
+from tidelake.replay.backfill_promotion import need_promotable
+from tidelake.replay.backfill_state import (
+    Stage,
+    State,
+    folder_of,
+    green_lake,
+    hold_backfill,
+    read_state,
+    write_state,
+)
+from tidelake.replay.subject import Subject
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Shop:
+    """Give two batches in all tables, and a suite."""
+    made = Shop(tmp_path)
+    made.definition = made.definition | {"quality": {"suite": "expectations/shop.yml"}}
+    made.write_definition()
+    _expect(made, most=64)
+    return made.run(2)
+
+
+def _expect(shop: Shop, *, most: int) -> None:
+    """Write the suite, whose one rule limits the length of a user's id."""
+    bounds = {"column": "user_id", "max_value": most}
+    rule = {"type": "expect_column_value_lengths_to_be_between", "kwargs": bounds}
+    file = shop.root / "expectations" / "shop.yml"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(yaml.safe_dump({"name": "shop", "expectations": [rule]}), encoding="utf-8")
+
+
+def _run(shop: Shop) -> Run:
+    environment = load_environment("local", root=str(shop.root))
+    said = Progress(lambda _: None)
+    return Run(cast(Any, None), shop.pipeline, shop.lake, environment, said)
+
+
+def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_filled_anew(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "fill", lambda *_: None)
+    build(_run(shop), "bronze")
+    green = folder_of(shop.lake, shop.pipeline) / "silver" / "shop"
+    green.mkdir(parents=True)
+    assert build(_run(shop), "bronze") == need_promotable(shop.lake, shop.pipeline)
+    assert green.exists()
+
+    _expect(shop, most=3)
+    with pytest.raises(UsageError, match=r"changed after its backfill was filled\. Fill it again"):
+        need_promotable(shop.lake, shop.pipeline)
+    build(_run(shop), "bronze")
+    assert not green.exists()
+    promoting = replace(need_promotable(shop.lake, shop.pipeline), stage="promoting")
+    write_state(shop.lake, shop.pipeline, promoting)
+    _expect(shop, most=64)
+    with pytest.raises(UsageError, match=r"Restore the definition, then promote; or .* rollback"):
+        need_promotable(shop.lake, shop.pipeline)
+
+
+def test_beside_a_command_of_a_backfill_every_other_one_is_refused(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(erase, "accepts_commit_metadata", lambda _: True)
+    run, built = _run(shop), State("bronze", pipeline_hash(shop.pipeline), stage="built")
+    asked: dict[Stage, Callable[[], object]] = {
+        "building": lambda: build(run, "bronze"),
+        "built": lambda: backfill_promotion.promote(run),
+        "promoted": lambda: backfill_promotion.rollback(run),
+        "rolled back": lambda: erase.erase(run, Subject("user_id", "u1")),
+    }
+    for stage, ask in asked.items():
+        write_state(shop.lake, shop.pipeline, replace(built, stage=stage))
+        with (
+            hold_backfill(shop.lake, shop.pipeline),
+            pytest.raises(LockedError, match=f"^shop, backfill, .* by process {os.getpid()}"),
+        ):
+            ask()
+        assert read_state(shop.lake, shop.pipeline) == replace(built, stage=stage)
+
+
+def test_a_swap_that_began_before_the_lock_was_taken_is_not_overwritten(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables of the backfill stay, and so do the versions that a rollback restores."""
+    begun = State("bronze", pipeline_hash(shop.pipeline), "promoting", before={"silver.shop": 1})
+    run, hold = _run(shop), backfill.hold_backfill
+    write_state(shop.lake, shop.pipeline, replace(begun, stage="built"))
+
+    def held(lake: Lake, pipeline: Pipeline) -> Any:
+        write_state(lake, pipeline, begun)
+        return hold(lake, pipeline)
+
+    monkeypatch.setattr(backfill, "hold_backfill", held)
+    with pytest.raises(UsageError, match="the backfill of shop is promoting"):
+        build(run, "bronze")
+    assert read_state(shop.lake, shop.pipeline) == begun
+    assert shop.lake.swap("shop").exists()
+
+
+def _promoted(shop: Shop) -> State:
+    before = dict.fromkeys(shop.pipeline.gold_names, 0)
+    state = State("silver", pipeline_hash(shop.pipeline), "promoted", before=before)
+    write_state(shop.lake, shop.pipeline, state)
+    return state
+
+
+def _rolled_back(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, restore: Callable[[str], None]
+) -> State:
+    """Roll back with this in place of Spark's statements, and without the rest."""
+    monkeypatch.setattr(backfill_promotion, "fitted_to_bronze", lambda _: nullcontext())
+    monkeypatch.setattr(backfill_promotion, "_continue_restored_gold", lambda *_: None)
+    spark = cast(Any, SimpleNamespace(sql=restore))
+    return backfill_promotion.rollback(replace(_run(shop), spark=spark))
+
+
+def test_a_rollback_that_met_another_commit_can_be_continued(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _promoted(shop)
+    met: list[str] = []
+
+    def restore(statement: str) -> None:
+        met.append(statement)
+        if len(met) == 2:
+            raise ConcurrentWriteException("[DELTA_CONCURRENT_WRITE] A concurrent transaction")
+
+    with pytest.raises(
+        TidelakeError,
+        match=r"(?s)^shop, restoring gold\.totals to version 0, .*with: tidelake backfill rollback",
+    ):
+        _rolled_back(shop, monkeypatch, restore)
+    assert shop.lake.swap("shop").read_text() == "rolling back"
+    assert _rolled_back(shop, monkeypatch, restore).stage == "rolled back"
+    assert not shop.lake.swap("shop").exists()
+    assert len(met) == 5
+
+
+def test_a_rollback_whose_files_are_gone_is_given_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted = _promoted(shop)
+
+    def restore(_: str) -> None:
+        raise IllegalArgumentException("Not all files from version 0 are available in file system")
+
+    with pytest.raises(RefusedError, match="cannot be restored to version 0"):
+        _rolled_back(shop, monkeypatch, restore)
+    found = read_state(shop.lake, shop.pipeline)
+    assert found is not None and found.stage == promoted.stage
+    assert not shop.lake.swap("shop").exists()
+
+
+def test_gold_that_cannot_continue_is_repaired_before_a_table_is_promoted(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill_promotion, "fill", lambda *_: None)
+    built = State("silver", pipeline_hash(shop.pipeline), "built", table="gold.visits")
+    write_state(shop.lake, shop.pipeline, built)
+    shutil.rmtree(shop.lake.checkpoints("shop", "gold") / "g1")
+    with pytest.raises(GenerationError, match=r"its checkpoint is gone.* repair shop --hop gold"):
+        backfill_promotion.promote(_run(shop))
+    assert read_state(shop.lake, shop.pipeline) == built
+    with hold_hops(shop.lake, "shop", ["gold"]):
+        pass
+
+
+def _rewrite(shop: Shop) -> None:
+    """Replace silver's rows, as a reset does."""
+    log = shop.lake.silver("shop").path / "_delta_log"
+    removed = {"remove": {"path": "part-0.parquet", "dataChange": True}}
+    (log / f"{2:020}.json").write_text(json.dumps(removed), encoding="utf-8")
+
+
+def _vacuum(shop: Shop, batch: int = 1) -> None:
+    (shop.lake.silver("shop").path / f"part-{batch}.parquet").unlink()
+
+
+def _forget(shop: Shop) -> None:
+    (shop.lake.silver("shop").path / "_delta_log" / f"{0:020}.json").unlink()
+
+
+@pytest.mark.parametrize(
+    ("read", "happens", "is_rebuilt"),
+    [
+        (1, lambda _: None, False),
+        (1, _rewrite, True),
+        (2, _rewrite, True),
+        (1, _vacuum, True),
+        # What was read may be gone.
+        (1, lambda shop: _vacuum(shop, 0), False),
+        (2, _vacuum, False),
+        (1, _forget, False),
+        (0, _forget, True),
+    ],
+)
+def test_green_gold_whose_input_is_lost_is_computed_anew(
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    read: int,
+    happens: Callable[[Shop], None],
+    is_rebuilt: bool,
+) -> None:
+    """It has read so many of silver's two versions; files and log are as they were after that."""
+    rebuilt: list[str] = []
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    monkeypatch.setattr(backfill, "run_hops", lambda *_: None)
+    monkeypatch.setattr(backfill, "rebuild_gold", lambda green: rebuilt.append(green.lake.suffix))
+    run, state = _run(shop), State("silver", pipeline_hash(shop.pipeline))
+    green = green_lake(shop.lake, shop.pipeline, "silver")
+    note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": 1}
+    for name in shop.pipeline.gold_names:
+        write_commit(green.table(name), 0, note={**note, "until": {"silver": [read, -1]}})
+    happens(shop)
+    fill(run, state)
+    assert bool(rebuilt) is is_rebuilt
+
+
+def test_a_backfill_that_an_earlier_release_filled_is_promoted(shop: Shop) -> None:
+    """Its hash is that of the pipeline's file alone."""
+    filled = State("bronze", hash_of(shop.pipeline), stage="built")
+    write_state(shop.lake, shop.pipeline, filled)
+    assert need_promotable(shop.lake, shop.pipeline) == read_state(shop.lake, shop.pipeline)
+
+
+def test_all_files_to_which_a_pipeline_refers_are_in_its_hash(shop: Shop) -> None:
+    one = shop.pipeline
+    of_users = one.model_copy(update={"dimensions": {"users": one}})
+    stricter = one.model_copy(update={"suite": None})
+    others = [
+        stricter,
+        one.model_copy(update={"avro_schema": "{}"}),
+        of_users,
+        of_users.model_copy(update={"dimensions": {"users": stricter}}),
+    ]
+    assert len({pipeline_hash(other) for other in [one, *others]}) == 5
+    assert {hash_of(other) for other in others} == {hash_of(one)}
