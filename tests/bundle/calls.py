@@ -23,7 +23,7 @@ def command_of(script: str, arguments: Sequence[str]) -> list[str]:
     module, name = read_package()["scripts"][script].split(":")
     entry = getattr(importlib.import_module(module), name)
     with (
-        mock.patch(f"{module}.run_command", return_value=0) as run,
+        mock.patch("tidelake.cli.run_command", return_value=0) as run,
         mock.patch.object(sys, "argv", [script, *arguments]),
     ):
         entry()
