@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.bundle.project import Bundle, read_bundle
-from tests.bundle.rules import RULES, Rule
+from tests.bundle.rules import RULES, Rule, production_runs_no_demo
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 
@@ -30,10 +30,8 @@ def bundle(project: Path, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     return Bundle({**found.raw, "workspace": {"file_path": str(project)}})
 
 
-# A project has no demo, and its landing folders lie beside the checkpoints, so that paths are the
-# same on a laptop.
-_OF_THE_REPOSITORY = ("production_runs_no_demo", "only_jobs_write_the_books")
-_RULES = [rule for rule in RULES if rule.__name__ not in _OF_THE_REPOSITORY]
+# A project has no demo.
+_RULES = [rule for rule in RULES if rule is not production_runs_no_demo]
 
 
 @pytest.mark.parametrize("target", ["dev", "prod"])
@@ -44,10 +42,25 @@ def test_a_new_projects_bundle_keeps_the_rules(rule: Rule, target: str, bundle: 
 
 def test_each_task_passes_the_folder_of_the_deployed_files(bundle: Bundle) -> None:
     tasks = list(bundle.tasks())
-    assert len(tasks) == 6
+    assert {task.job for task in tasks} == bundle.jobs.keys() - {"maintenance"}
     for task in tasks:
-        parameters = task.body["python_wheel_task"]["parameters"]
-        assert parameters[parameters.index("--conf") + 1] == bundle.raw["workspace"]["file_path"]
+        assert f"--conf={bundle.raw['workspace']['file_path']}" in next(bundle.calls(task))
+
+
+def test_a_job_that_runs_when_asked_to_is_that_of_the_repository(bundle: Bundle) -> None:
+    ours = read_bundle()
+    asked = {
+        key
+        for key, job in ours.jobs.items()
+        if not {"schedule", "trigger", "continuous"} & job.keys()
+    }
+    own = bundle.raw["resources"]["jobs"]
+    # Which of the repository's pipelines there are is not known to one job.
+    shared = asked - {"scheduled"}
+    assert {"backfill", "erase", "late", "repair", "replay", "rollback", "upkeep"} <= shared
+    assert {key: own.get(key) for key in shared} == {
+        key: ours.raw["resources"]["jobs"][key] for key in shared
+    }
 
 
 def test_what_a_target_changes_has_what_the_clis_schema_requires(bundle: Bundle) -> None:

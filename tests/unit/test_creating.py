@@ -165,7 +165,7 @@ def test_a_project_is_found_from_a_folder_below_and_its_paths_count_from_the_roo
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (shop / "pipelines" / "orders.yml").read_text()
-    write(shop / "pipelines" / "orders.yml", text.replace("${root}/", ""))
+    write(shop / "pipelines" / "orders.yml", text.replace("${landing}", "landing"))
     for place in (shop, shop / "tests", shop.parent):
         monkeypatch.chdir(place)
         with given_conf("shop" if place == shop.parent else None):
@@ -184,7 +184,7 @@ def test_a_project_is_found_from_a_folder_below_and_its_paths_count_from_the_roo
 def test_without_a_project_paths_count_from_the_current_folder_as_before(
     folder: Path, shop: Path
 ) -> None:
-    text = (shop / "pipelines" / "orders.yml").read_text().replace("${root}/", "")
+    text = (shop / "pipelines" / "orders.yml").read_text().replace("${landing}", "landing")
     write(folder / "conf" / "pipelines" / "orders.yml", text)
     suite = (shop / "expectations" / "orders.yml").read_text()
     write(folder / "conf" / "expectations" / "orders.yml", suite)

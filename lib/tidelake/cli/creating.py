@@ -107,8 +107,8 @@ def _say_next(folder: Path, draft: Draft | None, *, is_inferred: bool) -> None:
     say(f"Made a project in {folder}; README.md says what each file is.")
     if is_inferred and isinstance(draft.source, str):
         say(
-            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
-            "such as ${root}/landing/" + draft.name
+            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under "
+            f"${{landing}}, such as ${{landing}}/{draft.name}"
         )
     test = ["pytest -q"] if find_spec("pytest") else ["pip install pytest", "pytest -q"]
     say_next([f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), *test])
@@ -122,10 +122,10 @@ def _make(
     environment = Environment(name="local", root=folder / "lakehouse")
     path = None
     if sample is None:
-        # A landing folder that is under the root everywhere, so that it deploys unchanged.
+        # A folder that each environment has one of, so that the pipeline deploys unchanged.
         landed = folder / "lakehouse" / "landing" / _EXAMPLE / f"{_EXAMPLE}.jsonl"
         _write(landed, (_SKELETON / landed.name).read_text(encoding="utf-8"))
-        sample, name, path = str(landed.parent), _EXAMPLE, f"${{root}}/landing/{_EXAMPLE}"
+        sample, name, path = str(landed.parent), _EXAMPLE, f"${{landing}}/{_EXAMPLE}"
     try:
         draft, written = create(
             name,
