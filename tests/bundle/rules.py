@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -20,6 +21,8 @@ from tidelake.config.locations import pipeline_names
 Rule = Callable[[Bundle], Iterator[str]]
 
 _RETRIES = ("max_retries", "min_retry_interval_millis", "retry_on_timeout")
+# Levels at which a job, its files or a dashboard can be changed.
+_CHANGING = ("CAN_MANAGE", "CAN_EDIT", "IS_OWNER")
 _CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts")
 _OF_A_PLACE = {
     "an address": re.compile(r"https?://|\.cloud\.databricks\.com|\.azuredatabricks\.net"),
@@ -177,13 +180,24 @@ def jobs_end(bundle: Bundle) -> Iterator[str]:
 
 
 def only_jobs_write_the_books(bundle: Bundle) -> Iterator[str]:
-    """No group may write the ledger's tables or the checkpoints; input has a volume of its own."""
+    """No group may write the ledger's tables or the checkpoints, itself or through a job.
+
+    Input has a volume of its own.
+    """
     resources = bundle.resources
     for kind, name, least in (("schemas", "ops", "SELECT"), ("volumes", "files", "READ_VOLUME")):
         for grant in resources[kind][name]["grants"]:
             more = sorted(set(grant["privileges"]) - {"USE_SCHEMA", least})
             if more:
                 yield f"{kind}.{name}: {grant['principal']} may {', '.join(more)}"
+    # In a developer's copy the deployer runs the jobs.
+    prod = bundle.at("prod")
+    of_resources = (
+        one.get("permissions", []) for kind in prod.resources.values() for one in kind.values()
+    )
+    for permission in chain(prod.target_settings.get("permissions", []), *of_resources):
+        if "group_name" in permission and permission["level"] in _CHANGING:
+            yield f"prod: {permission['group_name']} has {permission['level']}"
 
 
 def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:

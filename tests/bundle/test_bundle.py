@@ -185,6 +185,18 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
             "schemas.ops: engineers may MODIFY",
         ),
         (
+            rules.only_jobs_write_the_books,
+            lambda raw: raw["targets"]["prod"]["permissions"][1].update(level="CAN_MANAGE"),
+            "prod: engineers has CAN_MANAGE",
+        ),
+        (
+            rules.only_jobs_write_the_books,
+            lambda raw: _job(raw).update(
+                permissions=[{"group_name": "engineers", "level": "CAN_MANAGE"}]
+            ),
+            "prod: engineers has CAN_MANAGE",
+        ),
+        (
             rules.names_no_place,
             lambda raw: raw["targets"]["dev"].update(workspace={"host": "x"}),
             "host",
@@ -289,6 +301,20 @@ def test_a_pipeline_that_fails_stops_its_own_maintenance_and_no_other() -> None:
 
     assert each["for_each_task"]["task"]["run_job_task"]["job_id"] == "id:upkeep"
     assert maintain["depends_on"] == [{"task_key": verify["task_key"]}]
+
+
+def test_the_dashboard_is_shown_to_those_who_may_read_what_it_shows() -> None:
+    prod = BUNDLE.at("prod")
+    allowed = {one["group_name"] for one in prod.resources["dashboards"]["tidelake"]["permissions"]}
+    of_all = {one.get("group_name") for one in prod.target_settings["permissions"]}
+    readers = {
+        grant["principal"]
+        for grant in prod.resources["schemas"]["ops"]["grants"]
+        if "SELECT" in grant["privileges"]
+    }
+
+    assert not prod.resources["dashboards"]["tidelake"]["embed_credentials"]
+    assert allowed == readers == (of_all - {None})
 
 
 @pytest.mark.parametrize("target", ["dev", "prod"])
