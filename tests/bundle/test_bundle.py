@@ -175,6 +175,33 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
             lambda raw: raw["variables"]["maintained_pipelines"].update(default='["x"]'),
             "maintenance names pipelines",
         ),
+        (
+            rules.dimensions_run_first,
+            lambda raw: _task(raw, 1).pop("depends_on"),
+            "scheduled.bronze: its dimensions do not run before it",
+        ),
+        (
+            rules.dimensions_run_first,
+            lambda raw: _call(raw, arguments=["flights", "--env", "dev"]),
+            "scheduled.bronze: its dimensions do not run before it",
+        ),
+        (
+            rules.pipelines_fail_alone,
+            lambda raw: _job(raw, "maintenance")["tasks"].append(
+                {"task_key": "after", "depends_on": [{"task_key": "each"}]}
+            ),
+            "maintenance.after: waits for every run of each",
+        ),
+        (
+            rules.calls_of_jobs_fit,
+            lambda raw: _job(raw, "upkeep")["parameters"][0].update(name="name"),
+            "maintenance.each: upkeep takes no pipeline",
+        ),
+        (
+            rules.calls_of_jobs_fit,
+            lambda raw: raw["resources"]["jobs"].pop("upkeep"),
+            "maintenance.each: no job upkeep",
+        ),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("timeout_seconds"), "no timeout"),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
         (

@@ -42,7 +42,7 @@ def test_a_new_projects_bundle_keeps_the_rules(rule: Rule, target: str, bundle: 
 
 def test_each_task_passes_the_folder_of_the_deployed_files(bundle: Bundle) -> None:
     tasks = list(bundle.tasks())
-    assert {task.job for task in tasks} == bundle.jobs.keys() - {"maintenance"}
+    assert {task.job for task in tasks} == bundle.jobs.keys() - {"scheduled", "maintenance"}
     for task in tasks:
         assert f"--conf={bundle.raw['workspace']['file_path']}" in next(bundle.calls(task))
 
@@ -55,11 +55,32 @@ def test_a_job_that_runs_when_asked_to_is_that_of_the_repository(bundle: Bundle)
         if not {"schedule", "trigger", "continuous"} & job.keys()
     }
     own = bundle.raw["resources"]["jobs"]
-    # Which of the repository's pipelines there are is not known to one job.
+    # A project's own is flow, whose hops are one task.
     shared = asked - {"scheduled"}
     assert {"backfill", "erase", "late", "repair", "replay", "rollback", "upkeep"} <= shared
     assert {key: own.get(key) for key in shared} == {
         key: ours.raw["resources"]["jobs"][key] for key in shared
+    }
+
+
+def test_the_scheduled_job_starts_a_run_for_each_pipeline(bundle: Bundle) -> None:
+    (each,) = bundle.jobs["scheduled"]["tasks"]
+    called = each["for_each_task"]["task"]["run_job_task"]
+    chain = {
+        task["task_key"]: [other["task_key"] for other in task.get("depends_on", [])]
+        for task in bundle.jobs["flow"]["tasks"]
+    }
+
+    assert called["job_id"] == "id:flow"
+    assert called["job_parameters"].keys() == {
+        one["name"] for one in bundle.jobs["flow"]["parameters"]
+    }
+    assert chain == {
+        "dimensions": [],
+        "run": ["dimensions"],
+        "gate": ["run"],
+        "verify": ["gate"],
+        "alerts": ["run"],
     }
 
 
