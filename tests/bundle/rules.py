@@ -25,7 +25,7 @@ _RETRIES = ("max_retries", "min_retry_interval_millis", "retry_on_timeout")
 _CHANGING = ("CAN_MANAGE", "CAN_EDIT", "IS_OWNER")
 # Scripts that read a source.
 _READERS = ("tidelake-run", "tidelake-ingest", "tidelake-stream")
-_CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts")
+_CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts", "tidelake-doctor")
 _OF_A_PLACE = {
     "an address": re.compile(r"https?://|\.cloud\.databricks\.com|\.azuredatabricks\.net"),
     "an id": re.compile(
@@ -56,9 +56,9 @@ def arguments_parse(bundle: Bundle) -> Iterator[str]:
             except click.UsageError as error:
                 yield f"{task.job}.{task.key}: {error.message}"
                 continue
-            # run takes several.
-            (called,) = found.get("pipelines") or (found.get("pipeline"),)
-            if called not in pipeline_names():
+            # run takes several, doctor none.
+            named = found.get("pipelines") or [found[key] for key in ("pipeline",) if key in found]
+            for called in {*named} - {*pipeline_names()}:
                 yield f"{task.job}.{task.key}: no pipeline {called}"
             if found["env"] != bundle.target:
                 yield f"{task.job}.{task.key}: environment {found['env']}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.bundle import rules
-from tests.bundle.calls import command_of, parse
+from tests.bundle.calls import command_of, parse, problems_of, runs_in
 from tests.bundle.project import PROJECT, Bundle, read_bundle, read_package
 from tests.bundle.rules import RULES, Rule
+from tests.typed import typed_in
 
 BUNDLE = read_bundle()
 Raw = dict[str, Any]
@@ -379,3 +381,21 @@ def test_the_page_names_every_variable_parameter_job_and_script() -> None:
     scripts = {f"-{name.split('-')[1]}`" for name in read_package()["scripts"] if "-" in name}
     names = {f"`{name}`" for name in (*BUNDLE.raw["variables"], *parameters, *BUNDLE.jobs)}
     assert not [name for name in sorted(names | scripts) if name not in page]
+
+
+@pytest.mark.parametrize("name", ["databricks.md", "databricks-tables.md"])
+def test_a_page_shows_only_jobs_and_parameters_that_there_are(name: str) -> None:
+    page = (PROJECT / "docs" / name).read_text(encoding="utf-8")
+
+    assert runs_in(page)
+    assert [problem for run in runs_in(page) for problem in problems_of(run, BUNDLE)] == []
+    # A catalog is read and written within Databricks: what has no job cannot be typed.
+    assert not [line for line in typed_in(page) if re.search("--env (dev|prod)", line)]
+
+
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [("mend", "no job mend"), ("repair --params pipelin=x", "repair takes no pipelin")],
+)
+def test_a_run_that_there_is_not_is_found(run: str, problem: str) -> None:
+    assert list(problems_of(run, BUNDLE)) == [problem]

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.bundle.project import Bundle, read_bundle
+from tests.bundle.calls import problems_of, runs_in
+from tests.bundle.project import PROJECT, Bundle, read_bundle
 from tests.bundle.rules import RULES, Rule, production_runs_no_demo
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
@@ -57,7 +58,7 @@ def test_a_job_that_runs_when_asked_to_is_that_of_the_repository(bundle: Bundle)
     own = bundle.raw["resources"]["jobs"]
     # A project's own is flow, whose hops are one task.
     shared = asked - {"scheduled"}
-    assert {"backfill", "erase", "late", "repair", "replay", "rollback", "upkeep"} <= shared
+    assert {"backfill", "doctor", "erase", "late", "repair", "replay", "rollback", "upkeep"} <= shared
     assert {key: own.get(key) for key in shared} == {
         key: ours.raw["resources"]["jobs"][key] for key in shared
     }
@@ -98,3 +99,10 @@ def test_the_folder_of_the_pipelines_is_not_left_out_of_a_deployment(bundle: Bun
     sync = copy.deepcopy(bundle.raw["sync"])
     assert "paths" not in sync
     assert not [one for one in sync["exclude"] if one.startswith(("pipelines", "environments"))]
+
+
+def test_what_a_text_starts_is_a_job_of_a_new_project(project: Path, bundle: Bundle) -> None:
+    for page in (project / "README.md", PROJECT / "docs" / "how-to" / "project.md"):
+        runs = runs_in(page.read_text(encoding="utf-8"))
+        assert runs
+        assert [problem for run in runs for problem in problems_of(run, bundle)] == []
