@@ -36,6 +36,8 @@ _SKELETON = files("tidelake.cli") / "skeleton"
 # Under their real names, tools would take these for files of the package.
 _HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 _EXAMPLE = "orders"
+# Begins a line that is true of the example's input alone.
+_OF_EXAMPLE = re.compile("^__example__(.*\n)", re.MULTILINE)
 # The project's name, in the files here and in those of a bundle template.
 _PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
 
@@ -142,7 +144,8 @@ def _make(
         raise type(error)(text) from error
     names = {_PROJECT: project, "__pipeline__": draft.name, "__version__": __version__}
     for place, content in _files():
-        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], content))
+        lines = _OF_EXAMPLE.sub("" if path is None else r"\1", content)
+        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], lines))
     for file in standard_environments():
         text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
         _write(folder / "environments" / file.name, text)

@@ -52,7 +52,7 @@ class Answer:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
     def refuse_same_names(self) -> None:
-        """Raise a UsageError if two columns have the same name, so that one would hide the other."""
+        """Raise a UsageError if two columns have the same name: one would hide the other."""
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("two columns have the same name; rename one with AS.")
 
