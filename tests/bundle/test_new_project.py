@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.bundle.calls import problems_of, runs_in
 from tests.bundle.project import PROJECT, Bundle, read_bundle
@@ -107,3 +109,17 @@ def test_what_a_text_starts_is_a_job_of_a_new_project(project: Path, bundle: Bun
         runs = runs_in(page.read_text(encoding="utf-8"))
         assert runs
         assert [problem for run in runs for problem in problems_of(run, bundle)] == []
+
+
+@pytest.mark.parametrize("target", ["dev", "prod"])
+def test_a_pipeline_may_have_a_job_of_its_own_as_the_page_shows_it(
+    bundle: Bundle, target: str
+) -> None:
+    page = (PROJECT / "docs" / "how-to" / "project.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(resources:\n.*?)```", page, re.DOTALL)
+    raw = copy.deepcopy(dict(bundle.raw))
+    raw["resources"]["jobs"] |= yaml.safe_load(block)["resources"]["jobs"]
+
+    found = Bundle(raw).at(target)
+    assert "file_arrival" in found.jobs["orders"]["trigger"]
+    assert [problem for rule in _RULES for problem in rule(found)] == []
