@@ -214,7 +214,9 @@ def calls_of_jobs_fit(bundle: Bundle) -> Iterator[str]:
 
 
 def jobs_end(bundle: Bundle) -> Iterator[str]:
-    """A job that hangs is ended, and its compute has a budget policy."""
+    """A job that hangs is ended, and its compute has a budget policy and tags."""
+    if not bundle.target_settings.get("presets", {}).get("tags"):
+        yield f"{bundle.target}: no tags"
     for key, job in bundle.jobs.items():
         if "continuous" not in job and not job.get("timeout_seconds"):
             yield f"{key}: no timeout_seconds"

@@ -206,6 +206,7 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         ),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("timeout_seconds"), "no timeout"),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
+        (rules.jobs_end, lambda raw: raw["targets"]["dev"].pop("presets"), "dev: no tags"),
         (
             rules.only_jobs_write_the_books,
             lambda raw: raw["resources"]["schemas"]["ops"]["grants"][0].update(
