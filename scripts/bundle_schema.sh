@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Hold databricks.yml and resources/ against the schema of Databricks' CLI, and those of a project.
+# Hold databricks.yml and what it includes against the schema of Databricks' CLI, and those of a project.
 #
 # Usage: scripts/bundle_schema.sh CHECK_JSONSCHEMA [PROJECT_DIR]
 # The schema's licence lets us use it and not pass it on: it is fetched, never committed. Exit 4
 # where it cannot be had.
 set -euo pipefail
+shopt -s globstar nullglob
 cd "$(dirname "$0")/.."
 
 module=github.com/databricks/cli@v1.12.1
@@ -23,8 +24,8 @@ if [ "$(field Sum)" != "$sum" ]; then
   echo "bundle: $module is not what it was: $(field Sum), pinned is $sum" >&2
   exit 3
 fi
-files=(databricks.yml resources/*.yml)
+files=(databricks.yml resources/*.yml lib/tidelake/cli/skeleton/files/resources/standard/*.yml)
 if [ $# -gt 1 ]; then
-  files+=("$2/databricks.yml" "$2"/resources/*.yml)
+  files+=("$2/databricks.yml" "$2"/resources/**/*.yml)
 fi
 "$1" --schemafile "$(field Dir)/bundle/schema/jsonschema.json" "${files[@]}"

@@ -40,7 +40,8 @@ class Lakehouse:
             :func:`tidelake.ledger.query.ask_for_user`.
 
         Raises:
-            UsageError: The statement is not a query, or cannot be parsed.
+            UsageError: The statement is not a query, or cannot be parsed, or two of its columns
+                have the same name.
         """
         answer = ask_at_epoch(self.lake, sql)[0] if consistent else ask_for_user(self.lake, sql)
         return _frame(answer)
@@ -109,6 +110,7 @@ def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakeho
 
 
 def _frame(answer: Answer) -> pd.DataFrame:
+    answer.refuse_same_names()
     columns: dict[str, list[Any]] = {
         name: [row[index] for row in answer.rows] for index, name in enumerate(answer.columns)
     }

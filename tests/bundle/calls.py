@@ -1,16 +1,20 @@
-"""What an entry point makes of its arguments, up to the point where the command would begin."""
+"""What an entry point makes of its arguments, up to the point where the command would begin.
+
+And what a text tells people to start: jobs, and their parameters.
+"""
 
 from __future__ import annotations
 
 import importlib
+import re
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 from unittest import mock
 
 import click
 
-from tests.bundle.project import read_package
+from tests.bundle.project import Bundle, read_package
 from tidelake.cli import app
 
 
@@ -23,7 +27,7 @@ def command_of(script: str, arguments: Sequence[str]) -> list[str]:
     module, name = read_package()["scripts"][script].split(":")
     entry = getattr(importlib.import_module(module), name)
     with (
-        mock.patch(f"{module}.run_command", return_value=0) as run,
+        mock.patch("tidelake.cli.run_command", return_value=0) as run,
         mock.patch.object(sys, "argv", [script, *arguments]),
     ):
         entry()
@@ -48,3 +52,22 @@ def parse(command: Sequence[str]) -> dict[str, Any]:
             raise click.UsageError(f"No such command '{name}'")
         found = inner
     return found.make_context(name, rest).params
+
+
+def runs_in(text: str) -> list[str]:
+    """List the jobs that a text starts: what follows ``databricks bundle run``."""
+    return re.findall(r"^\$ databricks bundle run (.*?) *(?:#.*)?$", text, re.MULTILINE)
+
+
+def problems_of(run: str, bundle: Bundle) -> Iterator[str]:
+    """Say which of a job and its parameters there are not, as a person would type them."""
+    name, *options = run.split()
+    job = bundle.jobs.get(name)
+    if job is None:
+        yield f"no job {name}"
+        return
+    given = options[options.index("--params") + 1].split(",") if "--params" in options else []
+    declared = {one["name"] for one in job.get("parameters", [])}
+    for key in (one.partition("=")[0] for one in given):
+        if key not in declared:
+            yield f"{name} takes no {key}"

@@ -1,4 +1,4 @@
-"""Read the dashboard, and the columns that its queries may name: those of the models."""
+"""Read the dashboard, and the columns that its queries may name: those of the ledger's table."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from sqlglot import exp
 from sqlglot.optimizer.qualify import qualify
 
 from tests.bundle.project import PROJECT
-from tidelake.config import load_environment, load_pipeline
-from tidelake.config.locations import pipeline_names
 from tidelake.config.standard_tables import BOOKS_COLUMNS as BOOKS
 
 FILE = PROJECT / "resources" / "tidelake.lvdash.json"
@@ -37,25 +35,15 @@ def read_dashboard(file: Path = FILE) -> Dashboard:
     )
 
 
-def known_columns() -> dict[str, dict[str, dict[str, str]]]:
-    """Give the columns of tables, by schema and table; gold's of every pipeline there is."""
-    local = load_environment("local")
-    gold = {
-        table.name: dict.fromkeys(table.columns, "string")
-        for name in pipeline_names()
-        for table in load_pipeline(name, local).gold
-    }
-    return {"ops": {"books": dict(BOOKS)}, "gold": gold}
-
-
 def columns_of(query: str) -> list[str]:
-    """Parse a query, hold its tables and columns against the known ones, give its own columns.
+    """Parse a query, hold its tables and columns against the ledger's, give its own columns.
 
     Raises:
-        sqlglot.errors.OptimizeError: It names a column or table that there is not.
+        sqlglot.errors.OptimizeError: It names a column that there is not, or another table: those
+            of pipelines are not the same in each target.
     """
     parsed = sqlglot.parse_one(query, dialect="databricks")
-    known = known_columns()
+    known = {"ops": {"books": dict(BOOKS)}}
     for table in parsed.find_all(exp.Table):
         if table.db and table.name not in known.get(table.db, {}):
             raise sqlglot.errors.OptimizeError(f"no table {table.db}.{table.name}")

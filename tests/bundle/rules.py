@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import click
@@ -20,7 +21,11 @@ from tidelake.config.locations import pipeline_names
 Rule = Callable[[Bundle], Iterator[str]]
 
 _RETRIES = ("max_retries", "min_retry_interval_millis", "retry_on_timeout")
-_CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts")
+# Levels at which a job, its files or a dashboard can be changed.
+_CHANGING = ("CAN_MANAGE", "CAN_EDIT", "IS_OWNER")
+# Scripts that read a source.
+_READERS = ("tidelake-run", "tidelake-ingest", "tidelake-stream")
+_CHECKS = ("tidelake-gate", "tidelake-verify", "tidelake-alerts", "tidelake-doctor")
 _OF_A_PLACE = {
     "an address": re.compile(r"https?://|\.cloud\.databricks\.com|\.azuredatabricks\.net"),
     "an id": re.compile(
@@ -51,9 +56,9 @@ def arguments_parse(bundle: Bundle) -> Iterator[str]:
             except click.UsageError as error:
                 yield f"{task.job}.{task.key}: {error.message}"
                 continue
-            # run takes several.
-            (called,) = found.get("pipelines") or (found.get("pipeline"),)
-            if called not in pipeline_names():
+            # run takes several, doctor none.
+            named = found.get("pipelines") or [found[key] for key in ("pipeline",) if key in found]
+            for called in {*named} - {*pipeline_names()}:
                 yield f"{task.job}.{task.key}: no pipeline {called}"
             if found["env"] != bundle.target:
                 yield f"{task.job}.{task.key}: environment {found['env']}"
@@ -166,8 +171,52 @@ def production_runs_no_demo(bundle: Bundle) -> Iterator[str]:
         yield "prod: maintenance names pipelines"
 
 
+def dimensions_run_first(bundle: Bundle) -> Iterator[str]:
+    """A run of one pipeline leaves its dimensions out: a task before it runs them, of the same."""
+    calls = {(task.job, task.key): (task, list(bundle.calls(task))) for task in bundle.tasks()}
+    for (job, key), (task, arguments) in calls.items():
+        if task.body["python_wheel_task"]["entry_point"] not in ("tidelake-run", "tidelake-ingest"):
+            continue
+        before = (calls.get((job, one["task_key"])) for one in task.body.get("depends_on", []))
+        if not any(
+            one[0].body["python_wheel_task"]["entry_point"] == "tidelake-dimensions"
+            and one[1] == arguments
+            for one in before
+            if one
+        ):
+            yield f"{job}.{key}: its dimensions do not run before it"
+
+
+def pipelines_fail_alone(bundle: Bundle) -> Iterator[str]:
+    """No task waits for all runs of a loop: it would not run once one of them failed."""
+    for key, job in bundle.jobs.items():
+        loops = {task["task_key"] for task in job["tasks"] if "for_each_task" in task}
+        for task in job["tasks"]:
+            for other in task.get("depends_on", []):
+                if other["task_key"] in loops:
+                    yield f"{key}.{task['task_key']}: waits for every run of {other['task_key']}"
+
+
+def calls_of_jobs_fit(bundle: Bundle) -> Iterator[str]:
+    """A task that starts a job names one there is, and gives it parameters that it declares."""
+    for key, job in bundle.jobs.items():
+        for task in job["tasks"]:
+            called = task.get("for_each_task", {}).get("task", task).get("run_job_task")
+            if called is None:
+                continue
+            name = called["job_id"].removeprefix("id:")
+            if name not in bundle.jobs:
+                yield f"{key}.{task['task_key']}: no job {name}"
+                continue
+            declared = {one["name"] for one in bundle.jobs[name].get("parameters", [])}
+            for unknown in sorted(called.get("job_parameters", {}).keys() - declared):
+                yield f"{key}.{task['task_key']}: {name} takes no {unknown}"
+
+
 def jobs_end(bundle: Bundle) -> Iterator[str]:
-    """A job that hangs is ended, and its compute has a budget policy."""
+    """A job that hangs is ended, and its compute has a budget policy and tags."""
+    if not bundle.target_settings.get("presets", {}).get("tags"):
+        yield f"{bundle.target}: no tags"
     for key, job in bundle.jobs.items():
         if "continuous" not in job and not job.get("timeout_seconds"):
             yield f"{key}: no timeout_seconds"
@@ -177,13 +226,24 @@ def jobs_end(bundle: Bundle) -> Iterator[str]:
 
 
 def only_jobs_write_the_books(bundle: Bundle) -> Iterator[str]:
-    """No group may write the ledger's tables or the checkpoints; input has a volume of its own."""
+    """No group may write the ledger's tables or the checkpoints, itself or through a job.
+
+    Input has a volume of its own.
+    """
     resources = bundle.resources
     for kind, name, least in (("schemas", "ops", "SELECT"), ("volumes", "files", "READ_VOLUME")):
         for grant in resources[kind][name]["grants"]:
             more = sorted(set(grant["privileges"]) - {"USE_SCHEMA", least})
             if more:
                 yield f"{kind}.{name}: {grant['principal']} may {', '.join(more)}"
+    # In a developer's copy the deployer runs the jobs.
+    prod = bundle.at("prod")
+    of_resources = (
+        one.get("permissions", []) for kind in prod.resources.values() for one in kind.values()
+    )
+    for permission in chain(prod.target_settings.get("permissions", []), *of_resources):
+        if "group_name" in permission and permission["level"] in _CHANGING:
+            yield f"prod: {permission['group_name']} has {permission['level']}"
 
 
 def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
@@ -199,9 +259,9 @@ def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
         for rule in rules:
             if not REFERENCE.fullmatch(str(rule["value"])):
                 yield f"{key}: {rule['metric']} is a number"
-        streams = {"scheduled", "continuous", "clickstream", "flights"}
+        wheels = [task.get("python_wheel_task", {}) for task in job["tasks"]]
         backlog = {rule["metric"] for rule in rules if rule["metric"].startswith("STREAMING_")}
-        if key in streams and not backlog:
+        if not backlog and any(wheel.get("entry_point") in _READERS for wheel in wheels):
             yield f"{key}: nobody hears of its backlog"
         for kind in ("email_notifications", "webhook_notifications"):
             told = job.get(kind, {})
@@ -289,6 +349,9 @@ RULES: tuple[Rule, ...] = (
     checks_are_not_repeated,
     production_is_guarded,
     production_runs_no_demo,
+    dimensions_run_first,
+    pipelines_fail_alone,
+    calls_of_jobs_fit,
     jobs_end,
     only_jobs_write_the_books,
     names_no_place,

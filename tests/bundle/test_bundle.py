@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -10,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.bundle import rules
-from tests.bundle.calls import command_of, parse
+from tests.bundle.calls import command_of, parse, problems_of, runs_in
 from tests.bundle.project import PROJECT, Bundle, read_bundle, read_package
 from tests.bundle.rules import RULES, Rule
+from tests.typed import typed_in
 
 BUNDLE = read_bundle()
 Raw = dict[str, Any]
@@ -175,14 +177,54 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
             lambda raw: raw["variables"]["maintained_pipelines"].update(default='["x"]'),
             "maintenance names pipelines",
         ),
+        (
+            rules.dimensions_run_first,
+            lambda raw: _task(raw, 1).pop("depends_on"),
+            "scheduled.bronze: its dimensions do not run before it",
+        ),
+        (
+            rules.dimensions_run_first,
+            lambda raw: _call(raw, arguments=["flights", "--env", "dev"]),
+            "scheduled.bronze: its dimensions do not run before it",
+        ),
+        (
+            rules.pipelines_fail_alone,
+            lambda raw: _job(raw, "maintenance")["tasks"].append(
+                {"task_key": "after", "depends_on": [{"task_key": "each"}]}
+            ),
+            "maintenance.after: waits for every run of each",
+        ),
+        (
+            rules.calls_of_jobs_fit,
+            lambda raw: _job(raw, "upkeep")["parameters"][0].update(name="name"),
+            "maintenance.each: upkeep takes no pipeline",
+        ),
+        (
+            rules.calls_of_jobs_fit,
+            lambda raw: raw["resources"]["jobs"].pop("upkeep"),
+            "maintenance.each: no job upkeep",
+        ),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("timeout_seconds"), "no timeout"),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
+        (rules.jobs_end, lambda raw: raw["targets"]["dev"].pop("presets"), "dev: no tags"),
         (
             rules.only_jobs_write_the_books,
             lambda raw: raw["resources"]["schemas"]["ops"]["grants"][0].update(
                 privileges=["MODIFY"]
             ),
             "schemas.ops: engineers may MODIFY",
+        ),
+        (
+            rules.only_jobs_write_the_books,
+            lambda raw: raw["targets"]["prod"]["permissions"][1].update(level="CAN_MANAGE"),
+            "prod: engineers has CAN_MANAGE",
+        ),
+        (
+            rules.only_jobs_write_the_books,
+            lambda raw: _job(raw).update(
+                permissions=[{"group_name": "engineers", "level": "CAN_MANAGE"}]
+            ),
+            "prod: engineers has CAN_MANAGE",
         ),
         (
             rules.names_no_place,
@@ -291,6 +333,20 @@ def test_a_pipeline_that_fails_stops_its_own_maintenance_and_no_other() -> None:
     assert maintain["depends_on"] == [{"task_key": verify["task_key"]}]
 
 
+def test_the_dashboard_is_shown_to_those_who_may_read_what_it_shows() -> None:
+    prod = BUNDLE.at("prod")
+    allowed = {one["group_name"] for one in prod.resources["dashboards"]["tidelake"]["permissions"]}
+    of_all = {one.get("group_name") for one in prod.target_settings["permissions"]}
+    readers = {
+        grant["principal"]
+        for grant in prod.resources["schemas"]["ops"]["grants"]
+        if "SELECT" in grant["privileges"]
+    }
+
+    assert not prod.resources["dashboards"]["tidelake"]["embed_credentials"]
+    assert allowed == readers == (of_all - {None})
+
+
 @pytest.mark.parametrize("target", ["dev", "prod"])
 def test_analysts_read_gold_and_dimensions_and_nothing_else(target: str) -> None:
     schemas = BUNDLE.at(target).resources["schemas"]
@@ -326,3 +382,21 @@ def test_the_page_names_every_variable_parameter_job_and_script() -> None:
     scripts = {f"-{name.split('-')[1]}`" for name in read_package()["scripts"] if "-" in name}
     names = {f"`{name}`" for name in (*BUNDLE.raw["variables"], *parameters, *BUNDLE.jobs)}
     assert not [name for name in sorted(names | scripts) if name not in page]
+
+
+@pytest.mark.parametrize("name", ["databricks.md", "databricks-tables.md"])
+def test_a_page_shows_only_jobs_and_parameters_that_there_are(name: str) -> None:
+    page = (PROJECT / "docs" / name).read_text(encoding="utf-8")
+
+    assert runs_in(page)
+    assert [problem for run in runs_in(page) for problem in problems_of(run, BUNDLE)] == []
+    # A catalog is read and written within Databricks: what has no job cannot be typed.
+    assert not [line for line in typed_in(page) if re.search("--env (dev|prod)", line)]
+
+
+@pytest.mark.parametrize(
+    ("run", "problem"),
+    [("mend", "no job mend"), ("repair --params pipelin=x", "repair takes no pipelin")],
+)
+def test_a_run_that_there_is_not_is_found(run: str, problem: str) -> None:
+    assert list(problems_of(run, BUNDLE)) == [problem]

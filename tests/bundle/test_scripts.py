@@ -9,6 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.bundle.project import PROJECT
 
@@ -61,19 +62,23 @@ def test_the_schema_is_the_pinned_one_and_judges_every_file(tmp_path: Path) -> N
     ended = called(tmp_path, "bundle_schema.sh", 'echo "$@"', go=answer(PINNED))
 
     assert ended.returncode == 0
-    files = sorted(str(file.relative_to(PROJECT)) for file in (PROJECT / "resources").glob("*.yml"))
+    included = yaml.safe_load((PROJECT / "databricks.yml").read_text())["include"]
+    files = [file for pattern in included for file in sorted(PROJECT.glob(pattern))]
+    assert len(files) > len(included)
     assert ended.stdout.split() == [
         "--schemafile",
         "/module/bundle/schema/jsonschema.json",
         "databricks.yml",
-        *files,
+        *(str(file.relative_to(PROJECT)) for file in files),
     ]
 
 
 def test_the_files_of_a_project_are_judged_too(tmp_path: Path) -> None:
     project = tmp_path / "shop"
-    (project / "resources").mkdir(parents=True)
-    (project / "resources" / "a.job.yml").touch()
+    files = [project / "resources" / "a.job.yml", project / "resources" / "standard" / "b.job.yml"]
+    files[1].parent.mkdir(parents=True)
+    for file in files:
+        file.touch()
     bins = tmp_path / "bin"
     bins.mkdir()
 
@@ -81,7 +86,7 @@ def test_the_files_of_a_project_are_judged_too(tmp_path: Path) -> None:
 
     judged = ended.stdout.split()
     assert "databricks.yml" in judged
-    assert judged[-2:] == [f"{project}/databricks.yml", f"{project}/resources/a.job.yml"]
+    assert judged[-3:] == [f"{project}/databricks.yml", *map(str, files)]
 
 
 def test_a_bundle_that_breaks_the_schema_fails(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Every job of the deployed bundle, task by task, against the stand-in catalog."""
+"""Every job of the deployed bundle, and of a new project's, against the stand-in catalog."""
 
 from __future__ import annotations
 
@@ -78,3 +78,21 @@ def test_each_job_is_green_on_a_pipeline_that_has_run(volume: Path) -> None:
         assert green(walked(BUNDLE, job)), job
     assert green(walked(BUNDLE, "erase", subject="user_id=nobody"))
     assert green(walked(BUNDLE, "upkeep"))
+
+
+def test_each_job_of_a_new_project_is_green_once_its_input_is_there(volume: Path) -> None:
+    project = volume.parent / "shop"
+    assert run_command(app, ["new", str(project)]) == 0
+    # The stand-in for the volume bronze.landing.
+    with (project / "environments" / "prod.yml").open("a") as file:
+        file.write(f"landing: {project / 'lakehouse' / 'landing'}\n")
+    written = read_bundle(project)
+    bundle = Bundle({**written.raw, "workspace": {"file_path": str(project)}}, "prod")
+
+    flow = walked(bundle, "flow", verify_since="2020-01-01")
+    assert green(flow)
+    assert [*flow] == ["dimensions", "run", "gate", "verify", "alerts"]
+    for job in ("upkeep", "late", "replay", "repair", "backfill", "rollback", "doctor"):
+        assert green(walked(bundle, job)), job
+    assert green(walked(bundle, "erase", subject="order_id=nobody"))
+    assert green(walked(bundle, "flow", verify_since="2020-01-01"))

@@ -64,6 +64,27 @@ def test_a_catalog_has_a_volume_of_its_own_unless_another_is_named() -> None:
     assert (rooted.files, rooted.volume) == (Path("/lake"), None)
 
 
+@pytest.mark.parametrize(
+    ("text", "root", "folder"),
+    [
+        ("root: /lake\n", None, "/lake/landing"),
+        ("root: s3://bucket/lake\n", None, "s3://bucket/lake/landing"),
+        ("root: /lake\nlanding: /in\n", None, "/in"),
+        ("root: /lake\nlanding: s3://bucket/in\n", None, "s3://bucket/in"),
+        ("catalog: shop\n", None, "/Volumes/shop/bronze/landing"),
+        ("catalog: shop\nvolume: /Volumes/a/b/c\n", None, "/Volumes/shop/bronze/landing"),
+        ("catalog: shop\nlanding: /Volumes/a/b/in\n", None, "/Volumes/a/b/in"),
+        # All of it is in the folder that is named.
+        ("catalog: shop\nlanding: /Volumes/a/b/in\n", "/lake", "/lake/landing"),
+    ],
+)
+def test_input_has_a_folder_that_is_not_on_the_volume_of_the_checkpoints(
+    text: str, root: str | None, folder: str
+) -> None:
+    write("prod", text)
+    assert load_environment("prod", root=root).landing_folder == folder
+
+
 def test_variables_name_the_catalog_of_an_environment_that_has_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -99,6 +120,7 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("catalog: a\nmaster: local\n", "master", "allowed with root only"),
         ("catalog: a\nvolume: ''\n", "volume", "empty"),
         ("catalog: a\nvolume: 5\n", "volume", "path of a folder"),
+        ("root: a\nlanding: ''\n", "landing", "empty"),
         ("root: 5\n", "root", "path of a folder"),
         ("catalog: a.b\n", "catalog", "catalog's name"),
         ("name: other\nroot: a\n", "name", "leave it out"),

@@ -220,7 +220,7 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
         ({"source__format": "orc"}, "source.format", "json, csv, parquet, avro"),
         ({"source__path": None}, "source.path", "required"),
         ({"source__path": " "}, "source.path", "empty"),
-        ({"source__path": "${home}/x"}, "source.path", "only ${root}"),
+        ({"source__path": "${home}/x"}, "source.path", "only ${root}, ${landing} are"),
         ({"source__path": 5}, "source.path", "a path in quotes, or a list of paths"),
         ({"source__path": []}, "source.path", "a path in quotes, or a list of paths"),
         ({"source__path": ["/a", 5]}, "source.path", "a path in quotes, or a list of paths"),
@@ -904,6 +904,18 @@ def test_in_a_catalog_the_volume_stands_for_the_root(tmp_path: Path) -> None:
     pipeline = load_pipeline(write(tmp_path, GOOD), CLOUD, source="/Volumes/landing")
     assert isinstance(pipeline.source, FilesSource)
     assert pipeline.source.path == "/Volumes/landing"
+
+
+def test_the_folder_of_input_files_stands_for_landing(tmp_path: Path) -> None:
+    file = write(tmp_path, changed(source__path="${landing}/clicks"))
+    for environment, path in (
+        (LAPTOP, "/lake/landing/clicks"),
+        (CLOUD, "/Volumes/tidelake/bronze/landing/clicks"),
+        (CLOUD.model_copy(update={"landing": "/in"}), "/in/clicks"),
+    ):
+        source = load_pipeline(file, environment).source
+        assert isinstance(source, FilesSource)
+        assert source.path == path
 
 
 def test_a_source_may_be_a_list_of_paths(tmp_path: Path) -> None:

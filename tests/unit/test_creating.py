@@ -55,7 +55,7 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     assert load_environment("dev").catalog == "my_shop_dev"
     written = [file for file in Path().rglob("*") if file.is_file()]
     # Of a placeholder, nothing is left.
-    placeholder = re.compile("__(project|pipeline|version)__")
+    placeholder = re.compile("__(project|pipeline|version|example)__")
     assert not [file for file in written if placeholder.search(file.read_text())]
     wheel = f"./wheels/tidelake-{__version__}-py3-none-any.whl[local,quality]"
     assert wheel in Path("requirements.txt").read_text().splitlines()
@@ -135,6 +135,31 @@ def test_a_project_begins_with_a_sample_and_the_options_of_init(folder: Path) ->
     assert sales.gold[0].keys == ("status",)
     assert sales.source.path == str(folder / "events")
     assert not (folder / "shop" / "lakehouse").exists()
+    # Nor does the text speak of the example's input.
+    assert "lakehouse/landing dbfs:" not in (folder / "shop" / "README.md").read_text()
+
+
+def test_a_clone_of_a_project_has_the_input_that_its_readme_runs(
+    shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Another pipeline's input is not kept, nor are tables; init adds no line that ignores it all.
+    land(shop / "lakehouse" / "landing" / "sales" / "a.jsonl", [order(n) for n in range(60)])
+    write(shop / "lakehouse" / "bronze" / "orders" / "a.parquet", "")
+    arguments = ["--source", "shop/lakehouse/landing/sales", "--yes", "--conf", "shop"]
+    assert run_command(app, ["init", "sales", *arguments]) == 0
+    clone = shop.parent / "clone"
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "-C", str(shop)]
+    subprocess.run([*git, "init", "--quiet"], check=True)
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "--quiet", "-m", "A project"], check=True)
+    subprocess.run(["git", "clone", "--quiet", str(shop), str(clone)], check=True)
+
+    kept = [str(file.relative_to(clone)) for file in (clone / "lakehouse").rglob("*.*")]
+    assert kept == ["lakehouse/landing/orders/orders.jsonl"]
+    assert "$ databricks fs cp -r lakehouse/landing dbfs:" in (clone / "README.md").read_text()
+    monkeypatch.chdir(clone)
+    assert run_command(app, ["run", "orders", "--dry-run", "--json"]) == 0
+    capsys.readouterr()
 
 
 @pytest.mark.parametrize(
@@ -165,7 +190,7 @@ def test_a_project_is_found_from_a_folder_below_and_its_paths_count_from_the_roo
     shop: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (shop / "pipelines" / "orders.yml").read_text()
-    write(shop / "pipelines" / "orders.yml", text.replace("${root}/", ""))
+    write(shop / "pipelines" / "orders.yml", text.replace("${landing}", "landing"))
     for place in (shop, shop / "tests", shop.parent):
         monkeypatch.chdir(place)
         with given_conf("shop" if place == shop.parent else None):
@@ -184,7 +209,7 @@ def test_a_project_is_found_from_a_folder_below_and_its_paths_count_from_the_roo
 def test_without_a_project_paths_count_from_the_current_folder_as_before(
     folder: Path, shop: Path
 ) -> None:
-    text = (shop / "pipelines" / "orders.yml").read_text().replace("${root}/", "")
+    text = (shop / "pipelines" / "orders.yml").read_text().replace("${landing}", "landing")
     write(folder / "conf" / "pipelines" / "orders.yml", text)
     suite = (shop / "expectations" / "orders.yml").read_text()
     write(folder / "conf" / "expectations" / "orders.yml", suite)

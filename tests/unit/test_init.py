@@ -232,9 +232,9 @@ def test_the_lakehouse_is_kept_out_of_git_and_other_lines_stay() -> None:
     events([order(n) for n in range(5)])
     Path(".gitignore").write_text("*.log")
     init("shop", "--source", "events")
-    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
+    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/*\n/spark-warehouse/\n"
     assert run_command(app, ["init", "two", "--source", "events", "--yes"]) == 0
-    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/\n/spark-warehouse/\n"
+    assert Path(".gitignore").read_text() == "*.log\n/lakehouse/*\n/spark-warehouse/\n"
 
 
 def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str]) -> None:

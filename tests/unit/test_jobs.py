@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tomllib
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -13,6 +14,7 @@ import pytest
 
 from tests.bundle.calls import command_of
 from tests.running import land
+from tidelake import cli
 from tidelake.cli import app, jobs
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
@@ -48,24 +50,26 @@ def test_each_job_has_a_file_and_a_script() -> None:
         ("quarantine", "quarantine x"),
         ("late", "late x"),
         ("erase", "erase x"),
+        ("doctor", "doctor x"),
     ],
 )
 def test_a_job_is_a_command_with_the_arguments_of_the_schedule(job: str, command: str) -> None:
     assert command_of(f"tidelake-{job}", ["x"]) == command.split()
 
 
+@pytest.mark.parametrize("entry", [jobs.verify, cli.main], ids=["verify", "any command"])
 @pytest.mark.parametrize(("code", "exits"), [(0, False), (1, True), (3, True)])
-def test_a_job_that_went_well_returns_and_another_exits_with_its_code(
-    monkeypatch: pytest.MonkeyPatch, code: int, exits: bool
+def test_a_task_that_went_well_returns_and_another_exits_with_its_code(
+    monkeypatch: pytest.MonkeyPatch, entry: Callable[[], None], code: int, exits: bool
 ) -> None:
-    monkeypatch.setattr(jobs, "run_command", lambda *_: code)
+    monkeypatch.setattr(cli, "run_command", lambda *_: code)
     monkeypatch.setattr(sys, "argv", ["tidelake-verify"])
 
     if not exits:
-        jobs.verify()
+        entry()
         return
     with pytest.raises(SystemExit) as ended:
-        jobs.verify()
+        entry()
     assert ended.value.code == code
 
 

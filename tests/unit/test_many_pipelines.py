@@ -203,7 +203,7 @@ def test_a_parameter_does_not_end_a_text_of_sql_and_must_be_known(folder: Path) 
         load_pipeline("orders_de", LAPTOP)
     found = [one.message for one in caught.value.violations if one.path == "event.where"]
     assert any("letters, digits and underscores only" in one for one in found)
-    assert any("only ${root}, ${country}, ${topic} are" in one for one in found)
+    assert any("only ${root}, ${landing}, ${country}, ${topic} are" in one for one in found)
 
 
 PAIRS: dict[str, Any] = {

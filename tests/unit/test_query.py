@@ -13,6 +13,7 @@ from deltalake import write_deltalake
 
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
+from tidelake.lakehouse import open_lakehouse
 from tidelake.ledger.query import ask_for_user as ask
 
 TOTALS = """
@@ -177,3 +178,5 @@ def test_two_columns_of_one_name_are_both_in_the_answer(lake: Lake) -> None:
 def test_two_columns_of_one_name_are_refused_where_one_would_hide_the_other(lake: Lake) -> None:
     with pytest.raises(UsageError, match="same name"):
         ask(lake, "SELECT 'a' AS x, 'b' AS x").as_dicts()
+    with pytest.raises(UsageError, match="same name"):
+        open_lakehouse(str(lake.root)).ask("SELECT 1 AS a, 2 AS a")

@@ -64,6 +64,13 @@ for _commands in _SECTIONS.values():
         app.add_command(_command)
 
 
-def main() -> None:
-    """Run ``tidelake`` and exit with its documented exit code."""
-    sys.exit(run_command(app, sys.argv[1:]))
+def main(*command: str) -> None:
+    """Run ``tidelake`` with the arguments of the process; exit with its code unless that is 0.
+
+    Args:
+        command: Words before the arguments.
+    """
+    code = run_command(app, [*command, *sys.argv[1:]])
+    # Return on success: Databricks treats any SystemExit of a wheel's task as a failure.
+    if code:
+        sys.exit(code)

@@ -36,6 +36,8 @@ _SKELETON = files("tidelake.cli") / "skeleton"
 # Under their real names, tools would take these for files of the package.
 _HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 _EXAMPLE = "orders"
+# Begins a line that is true of the example's input alone.
+_OF_EXAMPLE = re.compile("^__example__(.*\n)", re.MULTILINE)
 # The project's name, in the files here and in those of a bundle template.
 _PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
 
@@ -107,8 +109,8 @@ def _say_next(folder: Path, draft: Draft | None, *, is_inferred: bool) -> None:
     say(f"Made a project in {folder}; README.md says what each file is.")
     if is_inferred and isinstance(draft.source, str):
         say(
-            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under ${{root}}, "
-            "such as ${root}/landing/" + draft.name
+            f"Note: {draft.name} reads {draft.source}. To deploy it, write a path under "
+            f"${{landing}}, such as ${{landing}}/{draft.name}"
         )
     test = ["pytest -q"] if find_spec("pytest") else ["pip install pytest", "pytest -q"]
     say_next([f"cd {shlex.quote(str(folder))}", PLAIN("tidelake run", draft.name), *test])
@@ -122,10 +124,10 @@ def _make(
     environment = Environment(name="local", root=folder / "lakehouse")
     path = None
     if sample is None:
-        # A landing folder that is under the root everywhere, so that it deploys unchanged.
+        # A folder that each environment has one of, so that the pipeline deploys unchanged.
         landed = folder / "lakehouse" / "landing" / _EXAMPLE / f"{_EXAMPLE}.jsonl"
         _write(landed, (_SKELETON / landed.name).read_text(encoding="utf-8"))
-        sample, name, path = str(landed.parent), _EXAMPLE, f"${{root}}/landing/{_EXAMPLE}"
+        sample, name, path = str(landed.parent), _EXAMPLE, f"${{landing}}/{_EXAMPLE}"
     try:
         draft, written = create(
             name,
@@ -142,7 +144,8 @@ def _make(
         raise type(error)(text) from error
     names = {_PROJECT: project, "__pipeline__": draft.name, "__version__": __version__}
     for place, content in _files():
-        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], content))
+        lines = _OF_EXAMPLE.sub("" if path is None else r"\1", content)
+        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], lines))
     for file in standard_environments():
         text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
         _write(folder / "environments" / file.name, text)

@@ -165,6 +165,9 @@ class Environment(Model):
         catalog: Unity Catalog's name.
         volume: Absolute folder of the files that belong to a catalog's tables: checkpoints, locks,
             marks.
+        landing: Folder of input files, ``${landing}`` in pipeline files; by default ``landing``
+            under the root, and with ``catalog`` the volume ``bronze.landing``. Those who put files
+            there need no right on the checkpoints.
         master: Spark's master; None where the cluster decides.
         remote: A server of Spark Connect, instead of a master.
         limits: Maximum input of a micro-batch, where tables are under ``root``; refused with
@@ -191,6 +194,7 @@ class Environment(Model):
     root: Root = None
     catalog: _Catalog | None = None
     volume: Path | None = None
+    landing: Text | None = None
     master: Text | None = None
     remote: _Remote | None = None
     limits: Limits = Limits()
@@ -209,6 +213,15 @@ class Environment(Model):
     def files(self) -> Folder | None:
         """The folder for files such as checkpoints: the root, or the volume of a catalog."""
         return self.root or self.volume
+
+    @property
+    def landing_folder(self) -> str:
+        """The folder of input files, on a disk, a volume or an object store."""
+        if self.landing is not None:
+            return self.landing
+        if self.root is not None:
+            return str(self.root / "landing")
+        return f"/Volumes/{self.catalog}/bronze/landing"
 
     @property
     def is_on_object_store(self) -> bool:
@@ -242,6 +255,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["root"] = folder(root)
         raw.pop("catalog", None)
         raw.pop("volume", None)
+        raw.pop("landing", None)
     remote = os.environ.get(REMOTE_VARIABLE, "")
     # On a managed runtime the variable has another form, and no connection is needed.
     if remote.startswith("sc://"):
@@ -252,7 +266,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
         volume = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
         raw["volume"] = volume or f"/Volumes/{raw['catalog']}/ops/files"
-    for key in ("root", "volume") if not root else ():
+    for key in ("root", "volume", "landing") if not root else ():
         if isinstance(raw.get(key), str):
             raw[key] = counted_from(own_conf()[1], raw[key])
     if isinstance(raw.get("volume"), str):

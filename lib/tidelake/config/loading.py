@@ -122,7 +122,7 @@ def load_pipeline(
     Args:
         name_or_path: A name in the conf folder's ``pipelines``, or a path, recognized by a slash or
             the suffix ``.yml`` or ``.yaml``.
-        environment: Its root or volume replaces ``${root}``.
+        environment: Its root or volume replaces ``${root}``, its landing folder ``${landing}``.
         source: Overrides ``source.path``; ``kafka://host:port/topic`` replaces the source by a
             Kafka topic.
 
@@ -287,10 +287,11 @@ def _interpolated(
     value = replaced(value, path, parameters, findings)
 
     def replace(match: re.Match[str]) -> str:
+        if match[1] == "landing":
+            return environment.landing_folder
         if match[1] != "root":
-            known = ", ".join(f"${{{name}}}" for name in ("root", *parameters))
-            verb = "are" if parameters else "is"
-            message = f"{match[0]} is not a known variable; only {known} {verb}"
+            known = ", ".join(f"${{{name}}}" for name in ("root", "landing", *parameters))
+            message = f"{match[0]} is not a known variable; only {known} are"
         elif environment.files is None:
             message = (
                 f"${{root}} has no value in environment {environment.name}, whose tables are in "

@@ -48,9 +48,13 @@ class Answer:
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return each row as a dict; raise a UsageError if two columns have the same name."""
+        self.refuse_same_names()
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
+    def refuse_same_names(self) -> None:
+        """Raise a UsageError if two columns have the same name: one would hide the other."""
         if len(set(self.columns)) < len(self.columns):
             raise UsageError("two columns have the same name; rename one with AS.")
-        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,8 @@ from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
 NO_KEY = "none"
 _SAMPLE_LINES = 20
 _WIDTH = 96
-_IGNORED = ("/lakehouse/", "/spark-warehouse/")
+# What is in the folder, and not the folder: a project keeps its example's input.
+_IGNORED = ("/lakehouse/*", "/spark-warehouse/")
 _FLAGS = {
     "event.id": "--id",
     "event.time": "--time",
