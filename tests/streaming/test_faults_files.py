@@ -30,6 +30,8 @@ from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
 _NOW = START + timedelta(hours=1)
+# The last second of 32 bits, in 2106.
+_LATEST = (1 << 32) - 1
 
 
 @pytest.fixture(scope="module")
@@ -44,8 +46,13 @@ def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World
         (played.landing / name).parent.mkdir(parents=True, exist_ok=True)
         (played.landing / name).write_bytes(click(_SMALL_FILES + len(name), minute=1))
         os.utime(played.landing / name, (0, 0))
+    os.utime(played.landing / "0.jsonl", (_LATEST, _LATEST))
     for name in ("_hidden.jsonl", ".hidden.jsonl"):
         (played.landing / name).write_bytes(b"never")
+    played.run(_NOW, hops=TO_SILVER)
+    # What landed before is a hundred years younger.
+    played.land("old.jsonl", [click(1, minute=1)])
+    os.utime(played.landing / "old.jsonl", (0, 0))
     played.run(_NOW, hops=TO_SILVER)
     return played
 
@@ -62,7 +69,7 @@ def test_each_of_many_files_is_read_once_whatever_its_age_or_name(many: World) -
     assert {place_of(record): bytes(payload) for record, payload in rows} == expected
     assert_books(many.lake, many.pipeline, assert_fates(many.lake))
     files = read_ledger(many.lake, many.pipeline).to_json()["source_files"]
-    assert files["offered"] == files["taken"] == _SMALL_FILES + 3
+    assert files["offered"] == files["taken"] == _SMALL_FILES + 4
 
 
 def _taken(spark: SparkSession, folder: Path) -> World:

@@ -217,8 +217,9 @@ def with_requeue_columns(rows: DataFrame) -> DataFrame:
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     stream = (
         spark.readStream.option("recursiveFileLookup", True)
-        # By default Spark ignores files seven days older than the newest.
-        .option("maxFileAge", "36500d")
+        # By default Spark ignores files seven days older than the newest. Through a wrong clock the
+        # newest may be of any year: ten thousand years are more than file systems can store.
+        .option("maxFileAge", "3650000d")
         .options(**_limits(source))
     )
     path, size = pattern_of(source.paths), F.col("_metadata.file_size").alias(SIZE)
