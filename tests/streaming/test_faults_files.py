@@ -42,12 +42,12 @@ def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World
     for number in range(_SMALL_FILES):
         lines = [click(number, minute=number % 60), click(number // 2, minute=number // 2 % 60)]
         played.land(f"{number}.jsonl", lines if number % 10 else [])
-    for name in ("ä ö%20+&=?#.jsonl", "deep/er/a;7.jsonl", "no-line-feed.jsonl"):
+    for name in ("ä ö%20+&=?#.jsonl", "_day=1/a;7.jsonl", "no-line-feed.jsonl"):
         (played.landing / name).parent.mkdir(parents=True, exist_ok=True)
         (played.landing / name).write_bytes(click(_SMALL_FILES + len(name), minute=1))
         os.utime(played.landing / name, (0, 0))
     os.utime(played.landing / "0.jsonl", (_LATEST, _LATEST))
-    for name in ("_hidden.jsonl", ".hidden.jsonl"):
+    for name in ("_hidden.jsonl", ".hidden.jsonl", "_metadata", "_day=1/_metadata"):
         (played.landing / name).write_bytes(b"never")
     played.run(_NOW, hops=TO_SILVER)
     # What landed before is a hundred years younger.

@@ -58,6 +58,8 @@ def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     played = world(spark, tmp_path, small=False, source={"format": format_})
     write = {"parquet": to_parquet, "avro": to_avro, "json": to_lines}[format_]
     played.land_bytes("a.first", write(typed_events([20, 21])))
+    # Other programs write it beside their Parquet files.
+    played.land_bytes("_metadata", b"PAR1")
     played.run(_NOW, hops=TO_SILVER)
     before = versions(played.lake)
     played.land_bytes(f"e.{format_}", write(typed_events([22])))

@@ -78,6 +78,23 @@ def test_a_folder_of_hidden_files_alone_counts_as_empty(tmp_path: Path) -> None:
         list_files(str(tmp_path))
 
 
+def test_names_are_ignored_as_spark_ignores_them(tmp_path: Path) -> None:
+    """But for Parquet's own files, which Spark plans and does not read."""
+    read = [
+        put(tmp_path / name)
+        for name in ("_a=b.json", "_day=1/x.json", "_metadata/x.json", "_common_metadata.d/x.json")
+    ]
+    for name in ("_metadata", "_common_metadata", "a._COPYING_", "b._COPYING_/x.json"):
+        put(tmp_path / "_day=1" / name)
+    put(tmp_path / "_h" / "_day=1" / "x.json")
+
+    assert set(list_files(str(tmp_path))) == set(read)
+    # A folder may have such a name if it is the source, but a file may not.
+    assert set(list_files(str(tmp_path / "_h"))) == {str(tmp_path / "_h" / "_day=1" / "x.json")}
+    with pytest.raises(SourceError, match="holds no file"):
+        list_files(str(tmp_path / "_day=1" / "_metadata"))
+
+
 def test_files_are_found_in_nested_folders_with_size_and_time(tmp_path: Path) -> None:
     top = put(tmp_path / "a.json")
     deep = put(tmp_path / "2024" / "01" / "b c.json", EVENT * 2)

@@ -55,6 +55,9 @@ _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 # In a file row: the bytes that were read of the file, and why they cannot be read.
 BYTES, ERROR = "_bytes", "_error"
+# Names of files that begin with _ need a =, as those of folders do. Spark would plan Parquet's files
+# _metadata and _common_metadata too, of which its readers then read nothing.
+_FILE_NAMES = "{[^_]*,*=*}"
 _FILE_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -220,6 +223,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # By default Spark ignores files seven days older than the newest. Through a wrong clock the
         # newest may be of any year: ten thousand years are more than file systems can store.
         .option("maxFileAge", "3650000d")
+        .option("pathGlobFilter", _FILE_NAMES)
         .options(**_limits(source))
     )
     path, size = pattern_of(source.paths), F.col("_metadata.file_size").alias(SIZE)

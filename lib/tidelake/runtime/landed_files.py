@@ -78,6 +78,9 @@ def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFil
         # Links are not resolved: Spark names files by the path that it was given.
         root = folder(source)
         files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+        if _is_ignored(root.name):
+            # A source that is a folder may have any name, one that is a file may not.
+            files.pop(str(root), None)
         found |= files
         if not (files or may_be_empty or isinstance(root, Path)):
             raise _empty(source, ", or does not exist")
@@ -120,9 +123,10 @@ def _walk(folder: str) -> Iterator[LandedFile]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
-        if entry.name.startswith((".", "_")):
+        is_folder = entry.is_dir()
+        if _is_ignored(entry.name, is_folder=is_folder):
             continue
-        if entry.is_dir():
+        if is_folder:
             yield from _walk(entry.path)
             continue
         try:
@@ -141,12 +145,26 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     found = {}
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
-        below = path.removeprefix(str(root)).split("/")
+        *folders, name = path.removeprefix(str(root)).split("/")
         # Objects that represent a folder are not files.
-        is_object = entry["type"] == "file" and (below[-1] or path == str(root))
-        if is_object and not any(part.startswith((".", "_")) for part in below):
+        is_object = entry["type"] == "file" and (name or path == str(root))
+        if any(_is_ignored(part, is_folder=True) for part in folders) or _is_ignored(name):
+            continue
+        if is_object:
             found[path] = LandedFile(path, *state_of(entry))
     return found
+
+
+def _is_ignored(name: str, *, is_folder: bool = False) -> bool:
+    """Return whether bronze's stream leaves out a file, or all files in a folder, by its name.
+
+    Spark's rule, except that the stream leaves out Parquet's files ``_metadata`` too. A name such
+    as ``_day=1`` is one of a partitioned table, and is read.
+    """
+    if is_folder and name.startswith(("_metadata", "_common_metadata")):
+        return False
+    is_hidden = name.startswith("_") and "=" not in name
+    return is_hidden or name.startswith(".") or name.endswith("._COPYING_")
 
 
 def present_files(paths: Sequence[str]) -> list[LandedFile]:
