@@ -17,7 +17,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.fates import assert_books, assert_fates
-from tests.running import START, click, place_of, read, versions
+from tests.running import START, click, land, place_of, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
@@ -39,6 +39,9 @@ def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World
     """Let many small files arrive at once: old, empty, and with names that need care."""
     source = {"max_files_per_trigger": _SMALL_FILES // 3}
     played = world(spark, tmp_path_factory.mktemp("many"), small=False, source=source)
+    # As a pattern of Hadoop's it matches another folder.
+    played = replace(played, landing=played.folder / "a [1] {b}").redefined()
+    land(played.folder / "a 1 b", "never.jsonl", [click(0, minute=0)])
     for number in range(_SMALL_FILES):
         lines = [click(number, minute=number % 60), click(number // 2, minute=number // 2 % 60)]
         played.land(f"{number}.jsonl", lines if number % 10 else [])
