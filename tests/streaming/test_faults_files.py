@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -77,7 +78,13 @@ def test_each_of_many_files_is_read_once_whatever_its_age_or_name(many: World) -
 
 def _taken(spark: SparkSession, folder: Path) -> World:
     played = world(spark, folder)
-    played.land("a.jsonl", [click(number, minute=number) for number in range(5)])
+    first = played.land("a.jsonl", [click(number, minute=number) for number in range(5)])
+    # A streaming sink wrote it, and the other file is not in its log.
+    state = {"size": first.stat().st_size, "isDir": False, "modificationTime": 0}
+    entry = {"path": first.as_uri(), **state, "blockReplication": 1, "blockSize": 1}
+    log = played.landing / "_spark_metadata" / "0"
+    log.parent.mkdir()
+    log.write_text("v1\n" + json.dumps({**entry, "action": "add"}))
     played.land("b.jsonl", [])
     played.run(_NOW, hops=TO_SILVER)
     return played
