@@ -58,7 +58,7 @@ NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 BYTES, ERROR = "_bytes", "_error"
 # Characters with a meaning in Hadoop's patterns.
 _WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
-# Names of files that begin with _ need a =, as those of folders do. Spark would plan Parquet's files
+# A file's name that begins with _ needs a =, as a folder's does. Spark would plan Parquet's files
 # _metadata and _common_metadata too, of which its readers then read nothing.
 _FILE_NAMES = "{[^_]*,*=*}"
 _FILE_DDL = "path string, modificationTime timestamp, length bigint, content binary"

@@ -23,6 +23,7 @@ from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, problem_list
 from tidelake.folders import (
+    OPENERS,
     SCHEME,
     Folder,
     file_state,
@@ -41,12 +42,12 @@ from tidelake.spark.tuning import WHOLE_FILE_BYTES
 if TYPE_CHECKING:
     from upath import UPath
 
-# Compressed text that Spark decompresses, by the file's suffix.
-_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
-# Archives that Spark would read as if they were text.
+# Archives that Spark would read as if they were text, or a truncated one as if it were whole.
 _ARCHIVES = frozenset(
     {".xz", ".lzma", ".z", ".zip", ".7z", ".rar", ".br", ".lzo", ".sz", ".tar", ".tgz", ".tbz2"}
-)
+) | {".lz4", ".snappy", ".deflate"}
+# Other names of compressions that are supported.
+_RENAMED = {".gzip": ".gz", ".zstd": ".zst"}
 _NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": "", ".xlsx": "", ".xls": ""}
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
@@ -221,11 +222,12 @@ def _problem_of(suffix: str, format_: FileFormat) -> str:
     plain = suffix.lower()
     if plain in _ARCHIVES:
         return "is an archive that is not supported: unpack it, or compress it as .gz, .bz2 or .zst"
-    if plain in _COMPRESSED and plain != suffix:
-        return f"Spark knows this compression as {plain} only: rename it"
+    known = _RENAMED.get(plain, plain)
+    if known in OPENERS and known != suffix:
+        return f"this compression is known as {known} only: rename it"
     if format_ in ("json", "csv") and plain in _NOT_TEXT:
-        known = _NOT_TEXT[plain]
-        remedy = f"write source.format: {known}" if known else "convert it to Parquet or CSV"
+        fitting = _NOT_TEXT[plain]
+        remedy = f"write source.format: {fitting}" if fitting else "convert it to Parquet or CSV"
         return f"is not text: {remedy}, or move it out of the folder"
     return ""
 
@@ -395,7 +397,7 @@ def check_bytes(
             {file.path: file}, before, when="bytes when the batch was planned", ingested=False
         )
     is_equal = read == file.size if whole else read - file.size in _HARMLESS
-    if not is_equal and (whole or Path(file.path).suffix not in _COMPRESSED):
+    if not is_equal and (whole or Path(file.path).suffix not in OPENERS):
         change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
         raise SourceChangedError([change], taken=False)
 
