@@ -31,6 +31,7 @@ _WHOLE: dict[str, dict[str, bytes]] = {
         "b.gz": to_archive("gz", typed_events(range(5))),
         "c.bz2": to_archive("bz2", typed_events(range(5, 10))),
         "d.bz2": to_archive("bz2", typed_events(range(10, 15))),
+        "e.zst": to_archive("zst", typed_events(range(30, 35))),
     },
 }
 _BROKEN = {
@@ -41,6 +42,7 @@ _BROKEN = {
         # Spark reads these without an error, and loses the second half.
         "c.bz2": (_WHOLE["json"]["c.bz2"] + b"BZh9", "truncated"),
         "d.bz2": (_TEXT, "truncated or damaged"),
+        "e.zst": (_WHOLE["json"]["e.zst"] + _WHOLE["json"]["e.zst"][:40], "truncated"),
     },
 }
 
@@ -81,7 +83,7 @@ def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     played.run(_NOW, hops=TO_SILVER)
     ledger = read_ledger(played.lake, played.pipeline).to_json()
     assert ledger["balanced"]
-    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 15)
+    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 20)
 
 
 def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(

@@ -35,14 +35,20 @@ from tidelake.bronze.records import (
     shifts,
     to_bronze,
 )
-from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
+from tidelake.bronze.whole_files import (
+    BZIP2_TAIL,
+    ends_as_bzip2,
+    ends_as_zstandard,
+    reader_of,
+    refuse_broken_archive,
+)
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
-from tidelake.folders import ensure_folder, folder, place_of
+from tidelake.folders import ensure_folder, folder, for_each, place_of
 from tidelake.instants import now
 from tidelake.kafka.client import (
     Contact,
@@ -228,7 +234,7 @@ class BronzeHop(HopQuery):
             if self._reads_lines:
                 # A missing file is named by Spark's own error.
                 with suppress(OSError):
-                    refuse_broken_archives([path for path in paths if _is_suspect(path)])
+                    refuse_broken_archives(suspect_archives(paths))
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(paths):
             identified = identify(with_positions(rows) if cut else rows, source, batch)
@@ -418,11 +424,18 @@ def refuse_broken_archives(paths: Sequence[str]) -> None:
     landed_files.refuse_broken(errors)
 
 
+def suspect_archives(paths: Sequence[str]) -> list[str]:
+    """Return the archives among some that may be broken and be read without an error by Spark."""
+    found = for_each(_is_suspect, paths)
+    return [path for path, is_suspect in zip(paths, found, strict=True) if is_suspect]
+
+
 def _is_suspect(path: str) -> bool:
-    """Return whether Spark may read a broken archive without an error."""
-    if not path.endswith(".bz2"):
+    if not path.endswith((".bz2", ".zst")):
         return False
     with folder(path).open("rb") as stream:
+        if path.endswith(".zst"):
+            return not ends_as_zstandard(stream)
         stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
         return not ends_as_bzip2(stream.read())
 
