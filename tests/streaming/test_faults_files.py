@@ -192,8 +192,8 @@ _HALF = click(2, minute=2)[:40]
 # Before which step files grow, and of each what it holds and what is added.
 _GROWING: tuple[tuple[str, dict[str, tuple[bytes, bytes]]], ...] = (
     # One byte, as the line feed would be that the last line lacks.
-    ("present_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
-    ("present_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
+    ("planned_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
+    ("planned_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
     (
         "append",
         {

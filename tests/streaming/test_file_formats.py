@@ -17,8 +17,9 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import lake_of
-from tidelake.errors import SourceError, TidelakeError
+from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.repairing import repair
 from tidelake.runtime import landed_files
 from tidelake.testing import playing
 
@@ -98,9 +99,24 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
     # It landed after the start.
     with monkeypatch.context() as patch:
         patch.setattr(landed_files.LandingGuard, "check", lambda _: None)
-        with pytest.raises(TidelakeError, match=r"b\.xz: is an archive"):
+        with pytest.raises(
+            SourceError, match=r"(?s)b\.xz: is an archive.* repair clickstream --hop"
+        ):
             played.run(_NOW, hops=TO_SILVER)
     assert read(played.lake, "bronze.clickstream", "record_id") == []
+    # Spark reads a batch as if it had no missing file.
+    (played.landing / "b.xz").unlink()
+    with monkeypatch.context() as patch:
+        for _ in range(2):
+            with pytest.raises(SourceChangedError) as gone:
+                played.run(_NOW, hops=["bronze"])
+            assert gone.value.changes == (f"{played.landing}/b.xz: does not exist",)
+            assert "tidelake repair clickstream --hop bronze; then run again" in str(gone.value)
+            patch.setattr(landed_files, "refuse_unreadable", lambda *_, **__: None)
+    repair(played.context, "bronze")
+    played.run(_NOW, hops=TO_SILVER)
+    assert len(read(played.lake, "bronze.clickstream", "record_id")) == 5
+    assert read_ledger(played.lake, played.pipeline).balanced
 
 
 @pytest.mark.long

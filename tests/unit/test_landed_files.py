@@ -27,11 +27,14 @@ from tidelake.runtime.landed_files import (
     batch_paths,
     check_bytes,
     check_landing,
+    check_unchanged,
     clean_landing,
     list_files,
+    planned_files,
     present_files,
     refuse_broken,
     refuse_changed,
+    refuse_too_large,
     refuse_unreadable,
     taken_files,
     uncleaned_text,
@@ -526,6 +529,37 @@ def test_what_a_name_says_cannot_be_read_is_refused(
 def test_text_of_any_other_name_is_read(tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
     check_landing((str(tmp_path),), {}, "json")
+
+
+_REPAIR = "tidelake repair shop --hop bronze"
+
+
+def test_files_of_a_planned_batch_are_refused_with_the_command_that_drops_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, other = put(tmp_path / "a.json"), put(tmp_path / "b.xlsx")
+    with pytest.raises(SourceError, match=rf"(?s)b\.xlsx: is not text.*{_REPAIR}"):
+        refuse_unreadable([kept, other], "json", repair=_REPAIR)
+    monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 1)
+    with pytest.raises(SourceError, match=rf"(?s)b\.xlsx: 9 bytes, at most 1.*{_REPAIR}"):
+        refuse_too_large(present_files([other]), repair=_REPAIR)
+    counted = present_files([kept, other])
+    assert planned_files([kept, other], _REPAIR) == counted
+    # The user did as told.
+    Path(other).unlink()
+    paths = [kept, other]
+    for check in (
+        lambda: refuse_unreadable(paths, "json", repair=_REPAIR),
+        lambda: planned_files(paths, _REPAIR),
+        lambda: check_unchanged(counted, _REPAIR),
+    ):
+        with pytest.raises(SourceChangedError) as gone:
+            check()
+        assert str(gone.value) == (
+            "files changed before they were read, and none of their batch was ingested:\n"
+            f"  - {other}: does not exist\n"
+            f"Put them back, or leave them out with: {_REPAIR}; then run again."
+        )
 
 
 def test_a_file_too_large_for_memory_is_refused_where_it_must_be_whole(

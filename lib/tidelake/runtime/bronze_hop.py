@@ -230,9 +230,9 @@ class BronzeHop(HopQuery):
         paths: list[str] = []
         if isinstance(source, FilesSource):
             paths = landed_files.batch_paths(self.checkpoint, batch)
-            landed_files.refuse_unreadable(paths, source.format)
+            landed_files.refuse_unreadable(paths, source.format, repair=self.fence.repair)
             if self._reads_lines:
-                # A missing file is named by Spark's own error.
+                # A missing file is refused after the read.
                 with suppress(OSError):
                     refuse_broken_archives(suspect_archives(paths))
         cut = self._reads_lines and not runs_in_process()
@@ -276,10 +276,9 @@ class BronzeHop(HopQuery):
         try:
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
-            # Report changed files; a missing file raises an OSError here, and the write's own
-            # error names it.
+            # Report changed and missing files.
             with suppress(OSError):
-                landed_files.check_unchanged([file for file, _ in files])
+                landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
@@ -375,12 +374,12 @@ class BronzeHop(HopQuery):
         read = {place_of(row["source"]): row for row in offered}
         files = []
         whole, errors = self._reads_whole_files, {}
-        for file in landed_files.present_files(paths):
+        for file in landed_files.planned_files(paths, self.fence.repair):
             row = read.get(file.path)
             if row is None:
                 if whole:
                     # Only a large file has no file row.
-                    landed_files.refuse_too_large([file])
+                    landed_files.refuse_too_large([file], repair=self.fence.repair)
                 landed_files.check_bytes(file, 0, whole=whole)
                 files.append((file, 0))
             else:
@@ -394,14 +393,16 @@ class BronzeHop(HopQuery):
 
     @contextmanager
     def _naming_broken(self, paths: Sequence[str]) -> Iterator[None]:
-        """After a failure, look for broken archives, which Spark's messages may not name."""
+        """After a failure, look for missing files and broken archives, to name them."""
         try:
             yield
         except FOREIGN:
             # A requested stop interrupts a read anywhere.
-            if self._reads_lines and not self.run.stop.is_set():
+            if not self.run.stop.is_set():
                 with suppress(OSError):
-                    refuse_broken_archives(paths)
+                    landed_files.planned_files(paths, self.fence.repair)
+                    if self._reads_lines:
+                        refuse_broken_archives(paths)
             raise
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:

@@ -173,6 +173,25 @@ def present_files(paths: Sequence[str]) -> list[LandedFile]:
     return [LandedFile(path, *state) for path, state in zip(paths, file_states(paths), strict=True)]
 
 
+def planned_files(paths: Sequence[str], repair: str) -> list[LandedFile]:
+    """Return files of a planned batch in their present state.
+
+    Raises a SourceChangedError that lists those that are gone, of which Spark would read nothing,
+    with the command ``repair``, which drops the plan.
+    """
+    found = for_each(_present, paths)
+    gone = [path for path, file in zip(paths, found, strict=True) if file is None]
+    if gone:
+        raise SourceChangedError([f"{path}: does not exist" for path in gone], repair=repair)
+    return [file for file in found if file is not None]
+
+
+def _present(path: str) -> LandedFile | None:
+    with suppress(FileNotFoundError):
+        return LandedFile(path, *file_state(path))
+    return None
+
+
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
     """List the files that bronze's commits ingested.
 
@@ -207,15 +226,31 @@ def refuse_changed(
         raise SourceChangedError(changes, taken=ingested)
 
 
-def refuse_unreadable(paths: Iterable[str], format_: FileFormat) -> None:
-    """Raise a SourceError that lists the files that cannot be of the format, by their names."""
+def refuse_unreadable(paths: Sequence[str], format_: FileFormat, *, repair: str = "") -> None:
+    """Raise a SourceError that lists the files that cannot be of the format, by their names.
+
+    ``repair``: for files of a planned batch, the command of :func:`planned_files`, whose error is
+    raised if some are gone: the remedy was followed.
+    """
     problems = [
         f"{path}: {problem}"
         for path in paths
         if (problem := _problem_of(Path(path).suffix, format_))
     ]
+    if problems and repair:
+        planned_files(paths, repair)
     if problems:
-        raise SourceError(problem_list("files of the source cannot be read", problems))
+        what = problem_list("files of the source cannot be read", problems)
+        raise SourceError(f"{what}{_planned_with(repair)}")
+
+
+def _planned_with(repair: str) -> str:
+    if not repair:
+        return ""
+    return (
+        "\nTheir batch is planned. Once they are moved or renamed, let it be planned anew with: "
+        f"{repair}; then run again."
+    )
 
 
 def _problem_of(suffix: str, format_: FileFormat) -> str:
@@ -239,8 +274,11 @@ def refuse_unfit(files: Sequence[LandedFile], format_: FileFormat) -> None:
         refuse_too_large(files)
 
 
-def refuse_too_large(files: Iterable[LandedFile]) -> None:
-    """Raise a SourceError that lists the files too large for a format that needs whole files."""
+def refuse_too_large(files: Iterable[LandedFile], *, repair: str = "") -> None:
+    """Raise a SourceError that lists the files too large for a format that needs whole files.
+
+    ``repair`` is as in :func:`refuse_unreadable`.
+    """
     problems = [
         f"{file.path}: {file.size:,} bytes, at most {WHOLE_FILE_BYTES:,}: split it into several "
         "files, or convert it to a Delta table, which kind: delta reads"
@@ -248,7 +286,8 @@ def refuse_too_large(files: Iterable[LandedFile]) -> None:
         if file.size > WHOLE_FILE_BYTES
     ]
     if problems:
-        raise SourceError(problem_list("files of the source are too large", problems))
+        what = problem_list("files of the source are too large", problems)
+        raise SourceError(f"{what}{_planned_with(repair)}")
 
 
 def refuse_broken(errors: Mapping[str, str]) -> None:
@@ -402,10 +441,13 @@ def check_bytes(
         raise SourceChangedError([change], taken=False)
 
 
-def check_unchanged(files: Collection[LandedFile]) -> None:
-    """Raise a SourceChangedError that lists the files that changed before they were ingested."""
+def check_unchanged(files: Collection[LandedFile], repair: str) -> None:
+    """Raise a SourceChangedError that lists the files that changed before they were ingested.
+
+    If some are gone, it lists those, as that of :func:`planned_files` does.
+    """
     counted = {file.path: file for file in files}
-    now = {file.path: file for file in present_files(list(counted))}
+    now = {file.path: file for file in planned_files(list(counted), repair)}
     refuse_changed(now, counted, when="bytes when counted", ingested=False)
 
 
@@ -426,9 +468,7 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
     taken = {file.path: file for file in files}
 
     def clean(path: str) -> str:
-        try:
-            now = LandedFile(path, *file_state(path))
-        except FileNotFoundError:
+        if (now := _present(path)) is None:
             return ""
         try:
             if now != taken[path]:
