@@ -1,15 +1,13 @@
-"""Files of a batch of bronze: their order of arrival, and those that may be broken."""
+"""A batch of bronze keeps the order in which its files arrived."""
 
 from __future__ import annotations
 
-import bz2
 from pathlib import Path
 
 from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as F
 
-from tests.written_files import to_archive
-from tidelake.runtime.bronze_hop import in_order_of_arrival, suspect_archives
+from tidelake.runtime.bronze_hop import in_order_of_arrival
 from tidelake.runtime.landed_files import LandedFile
 
 
@@ -40,17 +38,3 @@ def test_a_row_of_no_file_is_not_lost(spark: SparkSession, tmp_path: Path) -> No
     )
 
     assert in_order_of_arrival(records, files, offered, 2).count() == len(records.collect())
-
-
-def test_archives_that_spark_would_read_in_part_are_suspects(tmp_path: Path) -> None:
-    contents = {
-        "whole.bz2": bz2.compress(b"x"),
-        "cut.bz2": bz2.compress(b"x")[:-1],
-        "whole.zst": to_archive("zst", [{}]) * 2,
-        "cut.zst": to_archive("zst", [{}]) * 2 + to_archive("zst", [{}])[:9],
-        "cut.gz": to_archive("gz", [{}])[:-1],
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    found = suspect_archives([str(tmp_path / name) for name in contents])
-    assert [Path(path).name for path in found] == ["cut.bz2", "cut.zst"]

@@ -30,6 +30,7 @@ from tidelake.bronze.whole_files import (
     ends_as_zstandard,
     reader_of,
     refuse_broken_archive,
+    suspect_archives,
     to_rows,
 )
 from tidelake.config import FilesSource
@@ -158,6 +159,20 @@ def test_the_end_of_zstandard_is_found_and_missed_when_cut(at: int) -> None:
         assert not ends_as_zstandard(BytesIO(last[:cut])), cut
     assert not ends_as_zstandard(BytesIO(last + b"text"))
     assert ends_as_zstandard(BytesIO(b""))
+
+
+def test_archives_that_spark_would_read_in_part_are_suspects(tmp_path: Path) -> None:
+    contents = {
+        "whole.bz2": bz2.compress(b"x"),
+        "cut.bz2": bz2.compress(b"x")[:-1],
+        "whole.zst": _frame(b"x") * 2,
+        "cut.zst": _frame(b"x") * 2 + _frame(b"x")[:9],
+        "cut.gz": gzip.compress(b"x")[:-1],
+    }
+    for name, content in contents.items():
+        (tmp_path / name).write_bytes(content)
+    found = suspect_archives([str(tmp_path / name) for name in contents])
+    assert [Path(path).name for path in found] == ["cut.bz2", "cut.zst"]
 
 
 @pytest.mark.parametrize("suffix", _COMPRESS)

@@ -6,7 +6,7 @@ readers import no models of the configuration, which take most of a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import SEEK_END, BytesIO
 from pathlib import PurePosixPath
@@ -20,7 +20,7 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
-from tidelake.folders import DAMAGE, OPENERS
+from tidelake.folders import DAMAGE, OPENERS, folder, for_each
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -175,6 +175,22 @@ def ends_as_zstandard(stream: IO[bytes]) -> bool:
         # The checksum of the content.
         at += (flags >> 2 & 1) * 4
     return at == size
+
+
+def suspect_archives(paths: Sequence[str]) -> list[str]:
+    """Return the archives among some that may be broken and be read without an error by Spark."""
+    found = for_each(_is_suspect, paths)
+    return [path for path, is_suspect in zip(paths, found, strict=True) if is_suspect]
+
+
+def _is_suspect(path: str) -> bool:
+    if not path.endswith((".bz2", ".zst")):
+        return False
+    with folder(path).open("rb") as stream:
+        if path.endswith(".zst"):
+            return not ends_as_zstandard(stream)
+        stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
+        return not ends_as_bzip2(stream.read())
 
 
 def refuse_broken_archive(path: str, stream: Any) -> None:

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, takewhile
-from os import SEEK_END
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -35,20 +34,14 @@ from tidelake.bronze.records import (
     shifts,
     to_bronze,
 )
-from tidelake.bronze.whole_files import (
-    BZIP2_TAIL,
-    ends_as_bzip2,
-    ends_as_zstandard,
-    reader_of,
-    refuse_broken_archive,
-)
+from tidelake.bronze.whole_files import reader_of, refuse_broken_archive, suspect_archives
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
-from tidelake.folders import ensure_folder, folder, for_each, place_of
+from tidelake.folders import ensure_folder, folder, place_of
 from tidelake.instants import now
 from tidelake.kafka.client import (
     Contact,
@@ -62,6 +55,7 @@ from tidelake.kafka.client import (
 )
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime import landed_files
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence, newest_logged
 from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
@@ -81,8 +75,9 @@ class BronzeHop(HopQuery):
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Prepare the checks of the source, then open the hop; see :class:`HopQuery`."""
-        # Topic ids by name, to detect a topic that was recreated.
+        # Topic ids by name, to detect a topic that was recreated; and whether it is compacted.
         self._topics: dict[str, str] = {}
+        self._compacted: dict[str, bool] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
         self._landing: landed_files.LandingGuard | None = None
@@ -222,6 +217,10 @@ class BronzeHop(HopQuery):
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Append a batch, after comparing the bytes read with the files' sizes."""
+        with CheckpointedFrames() as frames:
+            self._write(rows, batch, heads, frames)
+
+    def _write(self, rows: DataFrame, batch: int, heads: Heads, frames: CheckpointedFrames) -> None:
         began, begun_at = time.monotonic(), now()
         before = self.fence.admits(self.table, heads[0], batch)
         if before is None:
@@ -238,6 +237,9 @@ class BronzeHop(HopQuery):
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(paths):
             identified = identify(with_positions(rows) if cut else rows, source, batch)
+            if isinstance(source, KafkaSource) and self._may_be_compacted(source, batch):
+                # A second read might find fewer records, and nothing could tell.
+                identified = frames.checkpoint(identified)
             offered = self._offered(identified)
         files = self._files(offered, paths)
         # ``ingested_at`` must not decrease, even if the clock went back.
@@ -296,6 +298,14 @@ class BronzeHop(HopQuery):
             raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
         self._topics.update({name: topic.id for name, topic in topics.items()})
 
+    def _may_be_compacted(self, source: KafkaSource, batch: int) -> bool:
+        """Return whether a topic of a batch was compacted at the batch before, or is not known."""
+        names = planned_offsets(self.checkpoint, batch).keys()
+        if names - self._compacted.keys():
+            topics = describe_topics(self.run.spark, source, names) or {}
+            self._compacted = {name: topic.is_compacted for name, topic in topics.items()}
+        return any(self._compacted.get(name, True) for name in names)
+
     def _offsets(self, batch: int, offered: Sequence[Row]) -> dict[str, Any]:
         """Return a Kafka batch's commit metadata: offsets, topics, records read and backlog."""
         source = self.run.pipeline.source
@@ -303,6 +313,7 @@ class BronzeHop(HopQuery):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
         topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
+        self._compacted.update({name: topic.is_compacted for name, topic in topics.items()})
         for name, topic in topics.items():
             # Spark compares offsets alone: it would continue in a recreated topic that has grown
             # past them.
@@ -423,22 +434,6 @@ def refuse_broken_archives(paths: Sequence[str]) -> None:
         except BrokenFileError as error:
             errors[path] = str(error)
     landed_files.refuse_broken(errors)
-
-
-def suspect_archives(paths: Sequence[str]) -> list[str]:
-    """Return the archives among some that may be broken and be read without an error by Spark."""
-    found = for_each(_is_suspect, paths)
-    return [path for path, is_suspect in zip(paths, found, strict=True) if is_suspect]
-
-
-def _is_suspect(path: str) -> bool:
-    if not path.endswith((".bz2", ".zst")):
-        return False
-    with folder(path).open("rb") as stream:
-        if path.endswith(".zst"):
-            return not ends_as_zstandard(stream)
-        stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
-        return not ends_as_bzip2(stream.read())
 
 
 def in_order_of_arrival(
