@@ -73,10 +73,11 @@ class Kafka:
         """Give the address that clients take."""
         return self.broker.bootstrap
 
-    def topic(self, *, partitions: int = 2, name: str = "") -> str:
+    def topic(self, *, partitions: int = 2, name: str = "", is_compacted: bool = False) -> str:
         """Make a topic, by default of a name that no other test has."""
         name = name or f"t{uuid.uuid4().hex[:12]}"
-        made = self._admin.create_topics([NewTopic(name, partitions, 1)])
+        policy = {"cleanup.policy": "compact" if is_compacted else "delete"}
+        made = self._admin.create_topics([NewTopic(name, partitions, 1, config=policy)])
         made[name].result(_SECONDS)
         # The broker says yes before it knows the topic itself.
         until = time.monotonic() + _SECONDS

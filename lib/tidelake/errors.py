@@ -8,7 +8,7 @@ TidelakeError                    1  any other failure with a message for the use
 │   ├── NotBuiltError               a documented feature that this version does not implement
 │   └── SourceError                 the source is missing, empty or unreadable
 ├── RefusedError                 3  a check failed; no table was changed, unless it says so
-│   ├── SourceChangedError          a file changed during or after its read
+│   ├── SourceChangedError          a file changed, or is gone, before, during or after its read
 │   ├── LostError                   unread records of a topic are gone
 │   ├── GenerationError             table and checkpoint do not match
 │   ├── LockedError                 another process writes this hop
@@ -106,14 +106,21 @@ class RefusedError(TidelakeError):
 
 
 class SourceChangedError(RefusedError):
-    """A file changed during or after its read."""
+    """A file changed, or is gone, before, during or after its read."""
 
-    def __init__(self, changes: Sequence[str], *, taken: bool = True) -> None:
-        """Store the changes, one text per file; ``taken``: whether bronze has the old content."""
+    def __init__(self, changes: Sequence[str], *, taken: bool = True, repair: str = "") -> None:
+        """Store the changes, one text per file.
+
+        ``taken``: whether bronze has the old content. ``repair``: for files of a planned batch that
+        are gone, the command after which the batch is planned anew, without them.
+        """
         self.changes = tuple(changes)
         what = "after they were read, so their new content was not ingested"
         remedy = "Move them out of the folder, put their new lines into new files, then run again."
-        if not taken:
+        if repair:
+            what = "before they were read, and none of their batch was ingested"
+            remedy = f"Put them back, or leave them out with: {repair}; then run again."
+        elif not taken:
             what = "while they were read, and none of them was ingested"
             remedy = "Wait until their writer is done, or restore them, then run again."
         super().__init__(f"{problem_list(f'files changed {what}', self.changes)}\n{remedy}")

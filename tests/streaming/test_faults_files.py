@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import threading
 from collections.abc import Callable, Iterator
@@ -17,7 +18,7 @@ from deltalake import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.fates import assert_books, assert_fates
-from tests.running import START, click, place_of, read, versions
+from tests.running import START, click, land, place_of, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
@@ -30,6 +31,8 @@ from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
 _NOW = START + timedelta(hours=1)
+# The last second of 32 bits, in 2106.
+_LATEST = (1 << 32) - 1
 
 
 @pytest.fixture(scope="module")
@@ -37,15 +40,23 @@ def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World
     """Let many small files arrive at once: old, empty, and with names that need care."""
     source = {"max_files_per_trigger": _SMALL_FILES // 3}
     played = world(spark, tmp_path_factory.mktemp("many"), small=False, source=source)
+    # As a pattern of Hadoop's it matches another folder.
+    played = replace(played, landing=played.folder / "a [1] {b}").redefined()
+    land(played.folder / "a 1 b", "never.jsonl", [click(0, minute=0)])
     for number in range(_SMALL_FILES):
         lines = [click(number, minute=number % 60), click(number // 2, minute=number // 2 % 60)]
         played.land(f"{number}.jsonl", lines if number % 10 else [])
-    for name in ("ä ö%20+&=?#.jsonl", "deep/er/a;7.jsonl", "no-line-feed.jsonl"):
+    for name in ("ä ö%20+&=?#.jsonl", "_day=1/a;7.jsonl", "no-line-feed.jsonl"):
         (played.landing / name).parent.mkdir(parents=True, exist_ok=True)
         (played.landing / name).write_bytes(click(_SMALL_FILES + len(name), minute=1))
         os.utime(played.landing / name, (0, 0))
-    for name in ("_hidden.jsonl", ".hidden.jsonl"):
+    os.utime(played.landing / "0.jsonl", (_LATEST, _LATEST))
+    for name in ("_hidden.jsonl", ".hidden.jsonl", "_metadata", "_day=1/_metadata"):
         (played.landing / name).write_bytes(b"never")
+    played.run(_NOW, hops=TO_SILVER)
+    # What landed before is a hundred years younger.
+    played.land("old.jsonl", [click(1, minute=1)])
+    os.utime(played.landing / "old.jsonl", (0, 0))
     played.run(_NOW, hops=TO_SILVER)
     return played
 
@@ -62,12 +73,18 @@ def test_each_of_many_files_is_read_once_whatever_its_age_or_name(many: World) -
     assert {place_of(record): bytes(payload) for record, payload in rows} == expected
     assert_books(many.lake, many.pipeline, assert_fates(many.lake))
     files = read_ledger(many.lake, many.pipeline).to_json()["source_files"]
-    assert files["offered"] == files["taken"] == _SMALL_FILES + 3
+    assert files["offered"] == files["taken"] == _SMALL_FILES + 4
 
 
 def _taken(spark: SparkSession, folder: Path) -> World:
     played = world(spark, folder)
-    played.land("a.jsonl", [click(number, minute=number) for number in range(5)])
+    first = played.land("a.jsonl", [click(number, minute=number) for number in range(5)])
+    # A streaming sink wrote it, and the other file is not in its log.
+    state = {"size": first.stat().st_size, "isDir": False, "modificationTime": 0}
+    entry = {"path": first.as_uri(), **state, "blockReplication": 1, "blockSize": 1}
+    log = played.landing / "_spark_metadata" / "0"
+    log.parent.mkdir()
+    log.write_text("v1\n" + json.dumps({**entry, "action": "add"}))
     played.land("b.jsonl", [])
     played.run(_NOW, hops=TO_SILVER)
     return played
@@ -175,8 +192,8 @@ _HALF = click(2, minute=2)[:40]
 # Before which step files grow, and of each what it holds and what is added.
 _GROWING: tuple[tuple[str, dict[str, tuple[bytes, bytes]]], ...] = (
     # One byte, as the line feed would be that the last line lacks.
-    ("present_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
-    ("present_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
+    ("planned_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
+    ("planned_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
     (
         "append",
         {

@@ -17,8 +17,9 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import lake_of
-from tidelake.errors import SourceError, TidelakeError
+from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.repairing import repair
 from tidelake.runtime import landed_files
 from tidelake.testing import playing
 
@@ -31,6 +32,7 @@ _WHOLE: dict[str, dict[str, bytes]] = {
         "b.gz": to_archive("gz", typed_events(range(5))),
         "c.bz2": to_archive("bz2", typed_events(range(5, 10))),
         "d.bz2": to_archive("bz2", typed_events(range(10, 15))),
+        "e.zst": to_archive("zst", typed_events(range(30, 35))),
     },
 }
 _BROKEN = {
@@ -41,6 +43,7 @@ _BROKEN = {
         # Spark reads these without an error, and loses the second half.
         "c.bz2": (_WHOLE["json"]["c.bz2"] + b"BZh9", "truncated"),
         "d.bz2": (_TEXT, "truncated or damaged"),
+        "e.zst": (_WHOLE["json"]["e.zst"] + _WHOLE["json"]["e.zst"][:40], "truncated"),
     },
 }
 
@@ -58,6 +61,8 @@ def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     played = world(spark, tmp_path, small=False, source={"format": format_})
     write = {"parquet": to_parquet, "avro": to_avro, "json": to_lines}[format_]
     played.land_bytes("a.first", write(typed_events([20, 21])))
+    # Other programs write it beside their Parquet files.
+    played.land_bytes("_metadata", b"PAR1")
     played.run(_NOW, hops=TO_SILVER)
     before = versions(played.lake)
     played.land_bytes(f"e.{format_}", write(typed_events([22])))
@@ -79,7 +84,7 @@ def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     played.run(_NOW, hops=TO_SILVER)
     ledger = read_ledger(played.lake, played.pipeline).to_json()
     assert ledger["balanced"]
-    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 15)
+    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 20)
 
 
 def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
@@ -94,9 +99,24 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
     # It landed after the start.
     with monkeypatch.context() as patch:
         patch.setattr(landed_files.LandingGuard, "check", lambda _: None)
-        with pytest.raises(TidelakeError, match=r"b\.xz: is an archive"):
+        with pytest.raises(
+            SourceError, match=r"(?s)b\.xz: is an archive.* repair clickstream --hop"
+        ):
             played.run(_NOW, hops=TO_SILVER)
     assert read(played.lake, "bronze.clickstream", "record_id") == []
+    # Spark reads a batch as if it had no missing file.
+    (played.landing / "b.xz").unlink()
+    with monkeypatch.context() as patch:
+        for _ in range(2):
+            with pytest.raises(SourceChangedError) as gone:
+                played.run(_NOW, hops=["bronze"])
+            assert gone.value.changes == (f"{played.landing}/b.xz: does not exist",)
+            assert "tidelake repair clickstream --hop bronze; then run again" in str(gone.value)
+            patch.setattr(landed_files, "refuse_unreadable", lambda *_, **__: None)
+    repair(played.context, "bronze")
+    played.run(_NOW, hops=TO_SILVER)
+    assert len(read(played.lake, "bronze.clickstream", "record_id")) == 5
+    assert read_ledger(played.lake, played.pipeline).balanced
 
 
 @pytest.mark.long

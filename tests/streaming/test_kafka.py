@@ -6,11 +6,13 @@ import json
 import shutil
 import socket
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -33,7 +35,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repairing import repair
 from tidelake.replay.verify import verify
-from tidelake.runtime import triggers
+from tidelake.runtime import bronze_hop, triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.progress import LimitChangedError
@@ -90,6 +92,35 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
     }
     assert ends - 43 > 10
     assert read(clicks.lake, "gold.by_user", "sum(events)") == [(30,)]
+
+
+def test_records_that_are_compacted_away_during_a_batch_are_in_it(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it holds as many rows as it counts."""
+    other, topic = kafka.topic(), kafka.topic(partitions=1, is_compacted=True)
+    kafka.send(topic, _clicks(0, 5), key=b"k")
+    clicks = following(spark, tmp_path, kafka, topic=topic)
+    assert isinstance(clicks.pipeline.source, KafkaSource)
+    topics = topic_source.describe_topics(spark, clicks.pipeline.source, [topic, other])
+    assert topics is not None
+    assert {name: one.is_compacted for name, one in topics.items()} == {topic: True, other: False}
+    read_once, real = tmp_path / "read", bronze_hop.identify
+
+    def compacting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        was_read = read_once.exists()
+        read_once.touch()
+        yield from (batch.slice(1) if was_read else batch for batch in batches)
+
+    def identify(*arguments: Any) -> DataFrame:
+        rows = real(*arguments)
+        return rows.mapInArrow(compacting, rows.schema)
+
+    monkeypatch.setattr(bronze_hop, "identify", identify)
+    clicks.run(_BRONZE)
+    assert read_once.exists()
+    (batch, _) = commits(clicks.lake.bronze("clicks"))
+    assert batch.note["records"] == batch.added_rows == 5
 
 
 def test_an_idle_partition_holds_the_watermark_back_no_longer(

@@ -99,13 +99,14 @@ def test_a_file_that_changed_between_two_reads_fails_the_second(
     ("paths", "pattern"),
     [
         (("/l/de/",), "/l/de"),
+        (("/l/[1]/a,b/{c}*?\\",), "/l/\\[1\\]/a,b/\\{c\\}\\*\\?\\\\"),
         (("/l/de", "/l/at"), "/l/{de/,at/}"),
         (("/l/de", "/l/de-2/x.json"), "/l/{de/,de-2/x.json/}"),
         (("/a", "/l/../b c"), "/{a/,b c/}"),
         (("s3://bucket/in/de/", "s3://bucket/out"), "s3://bucket/{in/de/,out/}"),
     ],
 )
-def test_several_paths_are_opened_as_alternatives_that_hadoop_expands(
+def test_a_path_is_opened_literally_and_several_as_alternatives_that_hadoop_expands(
     paths: tuple[str, ...], pattern: str
 ) -> None:
     assert pattern_of(paths) == pattern

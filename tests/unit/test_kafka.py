@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import socket
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from pydantic import ValidationError
@@ -12,10 +14,11 @@ from pydantic import ValidationError
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
 from tidelake.errors import SourceError, UsageError
-from tidelake.kafka import client
+from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
 from tidelake.kafka.topic_source import Topic, failure, lost, options_of
+from tidelake.spark.internals import JavaError
 
 
 def _source(**more: object) -> KafkaSource:
@@ -57,6 +60,12 @@ def test_the_brokers_may_be_a_reference_whose_value_is_not_told(
     monkeypatch.delenv("BROKERS")
     with pytest.raises(UsageError, match="the variable BROKERS, which is not set"):
         options_of(source)
+
+
+def test_a_topic_whose_policy_may_not_be_asked_for_counts_as_compacted() -> None:
+    admin = Mock()
+    admin.describeConfigs.side_effect = JavaError("", SimpleNamespace(_target_id="o1"))
+    assert topic_source._compacted(MagicMock(), admin, ["t"]) == {"t": True}
 
 
 def test_a_batch_waits_for_its_broker_for_a_minute() -> None:

@@ -27,11 +27,14 @@ from tidelake.runtime.landed_files import (
     batch_paths,
     check_bytes,
     check_landing,
+    check_unchanged,
     clean_landing,
     list_files,
+    planned_files,
     present_files,
     refuse_broken,
     refuse_changed,
+    refuse_too_large,
     refuse_unreadable,
     taken_files,
     uncleaned_text,
@@ -76,6 +79,23 @@ def test_a_folder_of_hidden_files_alone_counts_as_empty(tmp_path: Path) -> None:
 
     with pytest.raises(SourceError, match=r"holds no file.*names that begin with \. or _"):
         list_files(str(tmp_path))
+
+
+def test_names_are_ignored_as_spark_ignores_them(tmp_path: Path) -> None:
+    """But for Parquet's own files, which Spark plans and does not read."""
+    read = [
+        put(tmp_path / name)
+        for name in ("_a=b.json", "_day=1/x.json", "_metadata/x.json", "_common_metadata.d/x.json")
+    ]
+    for name in ("_metadata", "_common_metadata", "a._COPYING_", "b._COPYING_/x.json"):
+        put(tmp_path / "_day=1" / name)
+    put(tmp_path / "_h" / "_day=1" / "x.json")
+
+    assert set(list_files(str(tmp_path))) == set(read)
+    # A folder may have such a name if it is the source, but a file may not.
+    assert set(list_files(str(tmp_path / "_h"))) == {str(tmp_path / "_h" / "_day=1" / "x.json")}
+    with pytest.raises(SourceError, match="holds no file"):
+        list_files(str(tmp_path / "_day=1" / "_metadata"))
 
 
 def test_files_are_found_in_nested_folders_with_size_and_time(tmp_path: Path) -> None:
@@ -198,7 +218,7 @@ def test_other_bytes_than_listed_mean_that_the_file_was_being_written(read: int)
         check_bytes(LandedFile("/a.json", 100, 0), read)
 
 
-@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst", "lz4", "snappy", "deflate"])
+@pytest.mark.parametrize("suffix", ["gz", "bz2", "zst"])
 def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
     check_bytes(LandedFile(f"/a.json.{suffix}", 100, 0), 5_000)
 
@@ -482,7 +502,12 @@ def test_a_file_that_goes_while_the_folder_is_listed_is_left_out(
         ("a.jsonl.xz", "json", "an archive that is not supported: unpack it, or compress it as"),
         ("a.ZIP", "json", "an archive"),
         ("a.parquet.xz", "parquet", "an archive"),
-        ("a.json.GZ", "json", r"knows this compression as \.gz only"),
+        ("a.json.GZ", "json", r"compression is known as \.gz only: rename it"),
+        ("a.json.gzip", "json", r"known as \.gz only: rename it"),
+        ("a.csv.Zstd", "csv", r"known as \.zst only: rename it"),
+        ("a.json.lz4", "json", "an archive"),
+        ("a.csv.snappy", "csv", "an archive"),
+        ("a.csv.deflate", "csv", "an archive"),
         ("a.parquet", "json", "is not text: write source.format: parquet"),
         ("a.avro", "json", "write source.format: avro"),
         ("a.orc", "json", "convert it to Parquet"),
@@ -500,10 +525,41 @@ def test_what_a_name_says_cannot_be_read_is_refused(
     check_landing((str(tmp_path),), list_files(str(tmp_path)), format_)
 
 
-@pytest.mark.parametrize("name", ["a", "a.json", "a.gz", "a.bz2", "a.zst", "a.snappy", "a.csv"])
+@pytest.mark.parametrize("name", ["a", "a.json", "a.gz", "a.bz2", "a.zst", "a.csv"])
 def test_text_of_any_other_name_is_read(tmp_path: Path, name: str) -> None:
     put(tmp_path / name)
     check_landing((str(tmp_path),), {}, "json")
+
+
+_REPAIR = "tidelake repair shop --hop bronze"
+
+
+def test_files_of_a_planned_batch_are_refused_with_the_command_that_drops_the_plan(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, other = put(tmp_path / "a.json"), put(tmp_path / "b.xlsx")
+    with pytest.raises(SourceError, match=rf"(?s)b\.xlsx: is not text.*{_REPAIR}"):
+        refuse_unreadable([kept, other], "json", repair=_REPAIR)
+    monkeypatch.setattr(landed_files, "WHOLE_FILE_BYTES", 1)
+    with pytest.raises(SourceError, match=rf"(?s)b\.xlsx: 9 bytes, at most 1.*{_REPAIR}"):
+        refuse_too_large(present_files([other]), repair=_REPAIR)
+    counted = present_files([kept, other])
+    assert planned_files([kept, other], _REPAIR) == counted
+    # The user did as told.
+    Path(other).unlink()
+    paths = [kept, other]
+    for check in (
+        lambda: refuse_unreadable(paths, "json", repair=_REPAIR),
+        lambda: planned_files(paths, _REPAIR),
+        lambda: check_unchanged(counted, _REPAIR),
+    ):
+        with pytest.raises(SourceChangedError) as gone:
+            check()
+        assert str(gone.value) == (
+            "files changed before they were read, and none of their batch was ingested:\n"
+            f"  - {other}: does not exist\n"
+            f"Put them back, or leave them out with: {_REPAIR}; then run again."
+        )
 
 
 def test_a_file_too_large_for_memory_is_refused_where_it_must_be_whole(

@@ -188,13 +188,15 @@ def test_no_checkpoint_resumes_after_the_first_batch(tmp_path: Path) -> None:
 
 def test_a_source_on_a_store_offers_objects_and_no_hidden_ones(s3: Store) -> None:
     root = f"{s3.prefix()}/landing"
-    for name in ("a b.jsonl", "sub/c.jsonl", ".hidden", "_tmp/d.jsonl", "sub/"):
+    hidden = (".hidden", "_tmp/d.jsonl", "_day=1/_metadata")
+    for name in ("a b.jsonl", "sub/c.jsonl", "_day=1/_metadata.d/e.jsonl", "sub/", *hidden):
         s3.put(f"{root}/{name}", b"{}\n" if not name.endswith("/") else b"")
     s3.put(f"{root}-other/e.jsonl", b"{}\n")
 
     found = list_files(root)
 
-    assert list(found) == [f"{root}/a b.jsonl", f"{root}/sub/c.jsonl"]
+    names = ("_day=1/_metadata.d/e.jsonl", "a b.jsonl", "sub/c.jsonl")
+    assert list(found) == [f"{root}/{name}" for name in names]
     assert {file.size for file in found.values()} == {3}
     assert {file.modified % 1000 for file in found.values()} == {0}
 

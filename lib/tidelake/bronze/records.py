@@ -7,6 +7,7 @@ the stream has a *file row* per file, without position and payload, and then the
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -55,6 +56,11 @@ _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 # In a file row: the bytes that were read of the file, and why they cannot be read.
 BYTES, ERROR = "_bytes", "_error"
+# Characters with a meaning in Hadoop's patterns.
+_WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
+# A file's name that begins with _ needs a =, as a folder's does. Spark would plan Parquet's files
+# _metadata and _common_metadata too, of which its readers then read nothing.
+_FILE_NAMES = "{[^_]*,*=*}"
 _FILE_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -217,8 +223,10 @@ def with_requeue_columns(rows: DataFrame) -> DataFrame:
 def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     stream = (
         spark.readStream.option("recursiveFileLookup", True)
-        # By default Spark ignores files seven days older than the newest.
-        .option("maxFileAge", "36500d")
+        # By default Spark ignores files seven days older than the newest. Through a wrong clock the
+        # newest may be of any year: ten thousand years are more than file systems can store.
+        .option("maxFileAge", "3650000d")
+        .option("pathGlobFilter", _FILE_NAMES)
         .options(**_limits(source))
     )
     path, size = pattern_of(source.paths), F.col("_metadata.file_size").alias(SIZE)
@@ -246,10 +254,12 @@ def pattern_of(paths: Sequence[str]) -> str:
 
     One stream has one source log, with the files of all paths. Hadoop expands alternatives that
     contain a slash into paths, without listing the folders above them; so each ends with one.
+    A single path is escaped: ``[1]`` would match ``1``, and ``*`` other folders too. The paths of a
+    list have no such characters; in alternatives Hadoop would drop the escapes.
     """
     places = [absolute(path).split("/") for path in paths]
     if len(places) == 1:
-        return "/".join(places[0])
+        return _WITH_A_MEANING.sub(r"\\\g<0>", "/".join(places[0]))
     above = [
         same[0] for same in takewhile(lambda one: len(set(one)) == 1, zip(*places, strict=False))
     ]

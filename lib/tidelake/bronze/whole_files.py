@@ -6,11 +6,11 @@ readers import no models of the configuration, which take most of a second.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
-from io import BytesIO
+from io import SEEK_END, BytesIO
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
-from tidelake.folders import DAMAGE, OPENERS
+from tidelake.folders import DAMAGE, OPENERS, folder, for_each
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ _MOST_DECOMPRESSED = 4 * WHOLE_FILE_BYTES
 _STEP = 1 << 20
 BZIP2_TAIL = 11
 _BZIP2_END, _BZIP2_MASK = 0x177245385090, (1 << 48) - 1
+# Of Zstandard: the first bytes of a frame (a skippable one has sixteen values), the longest header
+# of a frame, and the kind of a block that is one repeated byte.
+_ZSTANDARD, _SKIPPABLE, _FRAME_HEADER, _REPEATED = 0xFD2FB528, 0x184D2A50, 18, 1
 
 
 def reader_of(source: FilesSource) -> FileReader | None:
@@ -138,6 +141,56 @@ def ends_as_bzip2(tail: bytes) -> bool:
     """
     bits = int.from_bytes(tail[-BZIP2_TAIL:], "big")
     return any((bits >> 32 + padding) & _BZIP2_MASK == _BZIP2_END for padding in range(8))
+
+
+def ends_as_zstandard(stream: IO[bytes]) -> bool:
+    """Return whether a file consists of whole frames of Zstandard.
+
+    Spark reads a file of several frames that is cut in the last 128 KiB without an error, and loses
+    the frame that was cut. This reads the headers of frames and blocks (RFC 8878) and skips what is
+    in the blocks: damage to that is an error in Spark too.
+    """
+    size, at = stream.seek(0, SEEK_END), 0
+    while at < size:
+        stream.seek(at)
+        header = stream.read(_FRAME_HEADER)
+        magic, skipped = (int.from_bytes(header[byte : byte + 4], "little") for byte in (0, 4))
+        if len(header) >= 8 and magic & ~0xF == _SKIPPABLE:
+            at += 8 + skipped
+            continue
+        if len(header) < 5 or magic != _ZSTANDARD:
+            return False
+        flags = header[4]
+        is_single = flags >> 5 & 1
+        at += 6 - is_single + (0, 1, 2, 4)[flags & 3] + (is_single, 2, 4, 8)[flags >> 6]
+        is_last = False
+        while not is_last:
+            stream.seek(at)
+            block = stream.read(3)
+            if len(block) < 3:
+                return False
+            number = int.from_bytes(block, "little")
+            is_last, length = bool(number & 1), number >> 3
+            at += 3 + (1 if number >> 1 & 3 == _REPEATED else length)
+        # The checksum of the content.
+        at += (flags >> 2 & 1) * 4
+    return at == size
+
+
+def suspect_archives(paths: Sequence[str]) -> list[str]:
+    """Return the archives among some that may be broken and be read without an error by Spark."""
+    found = for_each(_is_suspect, paths)
+    return [path for path, is_suspect in zip(paths, found, strict=True) if is_suspect]
+
+
+def _is_suspect(path: str) -> bool:
+    if not path.endswith((".bz2", ".zst")):
+        return False
+    with folder(path).open("rb") as stream:
+        if path.endswith(".zst"):
+            return not ends_as_zstandard(stream)
+        stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
+        return not ends_as_bzip2(stream.read())
 
 
 def refuse_broken_archive(path: str, stream: Any) -> None:

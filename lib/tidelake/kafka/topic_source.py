@@ -8,7 +8,7 @@ ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -79,11 +79,13 @@ def java_client_options(source: KafkaSource) -> dict[str, str]:
 class Topic:
     """A topic at the broker; its id changes when it is deleted and recreated.
 
-    ``held`` has the first available and the end offset of each partition.
+    ``held`` has the first available and the end offset of each partition. ``is_compacted``: whether
+    Kafka may remove records between them; true if the client may not ask for that.
     """
 
     id: str
     held: Mapping[str, tuple[int, int]]
+    is_compacted: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -122,9 +124,10 @@ def describe_topics(
         for name in filter(known.contains, names):
             wanted.add(name)
         found = _result(jvm, admin.describeTopics(wanted).allTopicNames())
+        compacted = _compacted(jvm, admin, list(wanted))
         return {
-            name: Topic(about.topicId().toString(), _held(jvm, admin, name, about))
-            for name in names
+            name: Topic(about.topicId().toString(), _held(jvm, admin, name, about), is_compacted)
+            for name, is_compacted in compacted.items()
             if (about := found.get(name))
         }
 
@@ -240,6 +243,24 @@ def _held(jvm: Any, admin: Any, name: str, about: Any) -> dict[str, tuple[int, i
     return {
         str(n): (int(found[0].get(place).offset()), int(found[1].get(place).offset()))
         for n, place in places.items()
+    }
+
+
+def _compacted(jvm: Any, admin: Any, names: Sequence[str]) -> dict[str, bool]:
+    """Return whether topics are compacted, by name; true where the broker does not say so."""
+    resource = jvm.org.apache.kafka.common.config.ConfigResource
+    topics = {name: resource(resource.Type.TOPIC, name) for name in names}
+    wanted = jvm.java.util.ArrayList()
+    for topic in topics.values():
+        wanted.add(topic)
+    try:
+        found = _result(jvm, admin.describeConfigs(wanted).all())
+    except JavaError:
+        # It needs a right of its own, which reading does not.
+        return dict.fromkeys(names, True)
+    policies = {name: found.get(topic).get("cleanup.policy") for name, topic in topics.items()}
+    return {
+        name: policy is None or "compact" in policy.value() for name, policy in policies.items()
     }
 
 

@@ -8,7 +8,6 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, takewhile
-from os import SEEK_END
 from typing import Any
 
 from pyspark.sql import Column, DataFrame, Row
@@ -35,7 +34,7 @@ from tidelake.bronze.records import (
     shifts,
     to_bronze,
 )
-from tidelake.bronze.whole_files import BZIP2_TAIL, ends_as_bzip2, reader_of, refuse_broken_archive
+from tidelake.bronze.whole_files import reader_of, refuse_broken_archive, suspect_archives
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
@@ -56,6 +55,7 @@ from tidelake.kafka.client import (
 )
 from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
 from tidelake.runtime import landed_files
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence, newest_logged
 from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
@@ -75,8 +75,9 @@ class BronzeHop(HopQuery):
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Prepare the checks of the source, then open the hop; see :class:`HopQuery`."""
-        # Topic ids by name, to detect a topic that was recreated.
+        # Topic ids by name, to detect a topic that was recreated; and whether it is compacted.
         self._topics: dict[str, str] = {}
+        self._compacted: dict[str, bool] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
         self._landing: landed_files.LandingGuard | None = None
@@ -216,6 +217,10 @@ class BronzeHop(HopQuery):
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Append a batch, after comparing the bytes read with the files' sizes."""
+        with CheckpointedFrames() as frames:
+            self._write(rows, batch, heads, frames)
+
+    def _write(self, rows: DataFrame, batch: int, heads: Heads, frames: CheckpointedFrames) -> None:
         began, begun_at = time.monotonic(), now()
         before = self.fence.admits(self.table, heads[0], batch)
         if before is None:
@@ -224,14 +229,17 @@ class BronzeHop(HopQuery):
         paths: list[str] = []
         if isinstance(source, FilesSource):
             paths = landed_files.batch_paths(self.checkpoint, batch)
-            landed_files.refuse_unreadable(paths, source.format)
+            landed_files.refuse_unreadable(paths, source.format, repair=self.fence.repair)
             if self._reads_lines:
-                # A missing file is named by Spark's own error.
+                # A missing file is refused after the read.
                 with suppress(OSError):
-                    refuse_broken_archives([path for path in paths if _is_suspect(path)])
+                    refuse_broken_archives(suspect_archives(paths))
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(paths):
             identified = identify(with_positions(rows) if cut else rows, source, batch)
+            if isinstance(source, KafkaSource) and self._may_be_compacted(source, batch):
+                # A second read might find fewer records, and nothing could tell.
+                identified = frames.checkpoint(identified)
             offered = self._offered(identified)
         files = self._files(offered, paths)
         # ``ingested_at`` must not decrease, even if the clock went back.
@@ -270,10 +278,9 @@ class BronzeHop(HopQuery):
         try:
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
-            # Report changed files; a missing file raises an OSError here, and the write's own
-            # error names it.
+            # Report changed and missing files.
             with suppress(OSError):
-                landed_files.check_unchanged([file for file, _ in files])
+                landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
@@ -291,6 +298,14 @@ class BronzeHop(HopQuery):
             raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
         self._topics.update({name: topic.id for name, topic in topics.items()})
 
+    def _may_be_compacted(self, source: KafkaSource, batch: int) -> bool:
+        """Return whether a topic of a batch was compacted at the batch before, or is not known."""
+        names = planned_offsets(self.checkpoint, batch).keys()
+        if names - self._compacted.keys():
+            topics = describe_topics(self.run.spark, source, names) or {}
+            self._compacted = {name: topic.is_compacted for name, topic in topics.items()}
+        return any(self._compacted.get(name, True) for name in names)
+
     def _offsets(self, batch: int, offered: Sequence[Row]) -> dict[str, Any]:
         """Return a Kafka batch's commit metadata: offsets, topics, records read and backlog."""
         source = self.run.pipeline.source
@@ -298,6 +313,7 @@ class BronzeHop(HopQuery):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
         topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
+        self._compacted.update({name: topic.is_compacted for name, topic in topics.items()})
         for name, topic in topics.items():
             # Spark compares offsets alone: it would continue in a recreated topic that has grown
             # past them.
@@ -369,12 +385,12 @@ class BronzeHop(HopQuery):
         read = {place_of(row["source"]): row for row in offered}
         files = []
         whole, errors = self._reads_whole_files, {}
-        for file in landed_files.present_files(paths):
+        for file in landed_files.planned_files(paths, self.fence.repair):
             row = read.get(file.path)
             if row is None:
                 if whole:
                     # Only a large file has no file row.
-                    landed_files.refuse_too_large([file])
+                    landed_files.refuse_too_large([file], repair=self.fence.repair)
                 landed_files.check_bytes(file, 0, whole=whole)
                 files.append((file, 0))
             else:
@@ -388,14 +404,16 @@ class BronzeHop(HopQuery):
 
     @contextmanager
     def _naming_broken(self, paths: Sequence[str]) -> Iterator[None]:
-        """After a failure, look for broken archives, which Spark's messages may not name."""
+        """After a failure, look for missing files and broken archives, to name them."""
         try:
             yield
         except FOREIGN:
             # A requested stop interrupts a read anywhere.
-            if self._reads_lines and not self.run.stop.is_set():
+            if not self.run.stop.is_set():
                 with suppress(OSError):
-                    refuse_broken_archives(paths)
+                    landed_files.planned_files(paths, self.fence.repair)
+                    if self._reads_lines:
+                        refuse_broken_archives(paths)
             raise
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
@@ -416,15 +434,6 @@ def refuse_broken_archives(paths: Sequence[str]) -> None:
         except BrokenFileError as error:
             errors[path] = str(error)
     landed_files.refuse_broken(errors)
-
-
-def _is_suspect(path: str) -> bool:
-    """Return whether Spark may read a broken archive without an error."""
-    if not path.endswith(".bz2"):
-        return False
-    with folder(path).open("rb") as stream:
-        stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
-        return not ends_as_bzip2(stream.read())
 
 
 def in_order_of_arrival(

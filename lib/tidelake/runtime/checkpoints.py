@@ -93,10 +93,14 @@ class Fence:
             raise self.refusal(f"{name} holds batch {batch} with other rows")
         return None
 
+    @property
+    def repair(self) -> str:
+        """The command that begins a new generation of the hop after its tables' last batch."""
+        return runnable("tidelake repair", self.pipeline, f"--hop {self.hop}")
+
     def refusal(self, what: str, more: str = "") -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it and ``more``."""
-        command = runnable("tidelake repair", self.pipeline, f"--hop {self.hop}")
-        return GenerationError(what, f"Repair it with: {command}{more}")
+        return GenerationError(what, f"Repair it with: {self.repair}{more}")
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:

@@ -23,6 +23,7 @@ from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, problem_list
 from tidelake.folders import (
+    OPENERS,
     SCHEME,
     Folder,
     file_state,
@@ -41,12 +42,12 @@ from tidelake.spark.tuning import WHOLE_FILE_BYTES
 if TYPE_CHECKING:
     from upath import UPath
 
-# Compressed text that Spark decompresses, by the file's suffix.
-_COMPRESSED = frozenset({".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate"})
-# Archives that Spark would read as if they were text.
+# Archives that Spark would read as if they were text, or a truncated one as if it were whole.
 _ARCHIVES = frozenset(
     {".xz", ".lzma", ".z", ".zip", ".7z", ".rar", ".br", ".lzo", ".sz", ".tar", ".tgz", ".tbz2"}
-)
+) | {".lz4", ".snappy", ".deflate"}
+# Other names of compressions that are supported.
+_RENAMED = {".gzip": ".gz", ".zstd": ".zst"}
 _NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": "", ".xlsx": "", ".xls": ""}
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
@@ -78,6 +79,9 @@ def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFil
         # Links are not resolved: Spark names files by the path that it was given.
         root = folder(source)
         files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+        if _is_ignored(root.name):
+            # A source that is a folder may have any name, one that is a file may not.
+            files.pop(str(root), None)
         found |= files
         if not (files or may_be_empty or isinstance(root, Path)):
             raise _empty(source, ", or does not exist")
@@ -120,9 +124,10 @@ def _walk(folder: str) -> Iterator[LandedFile]:
     with os.scandir(folder) as entries:
         found = sorted(entries, key=lambda entry: entry.name)
     for entry in found:
-        if entry.name.startswith((".", "_")):
+        is_folder = entry.is_dir()
+        if _is_ignored(entry.name, is_folder=is_folder):
             continue
-        if entry.is_dir():
+        if is_folder:
             yield from _walk(entry.path)
             continue
         try:
@@ -141,17 +146,50 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     found = {}
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
-        below = path.removeprefix(str(root)).split("/")
+        *folders, name = path.removeprefix(str(root)).split("/")
         # Objects that represent a folder are not files.
-        is_object = entry["type"] == "file" and (below[-1] or path == str(root))
-        if is_object and not any(part.startswith((".", "_")) for part in below):
+        is_object = entry["type"] == "file" and (name or path == str(root))
+        if any(_is_ignored(part, is_folder=True) for part in folders) or _is_ignored(name):
+            continue
+        if is_object:
             found[path] = LandedFile(path, *state_of(entry))
     return found
+
+
+def _is_ignored(name: str, *, is_folder: bool = False) -> bool:
+    """Return whether bronze's stream leaves out a file, or all files in a folder, by its name.
+
+    Spark's rule, except that the stream leaves out Parquet's files ``_metadata`` too. A name such
+    as ``_day=1`` is one of a partitioned table, and is read.
+    """
+    if is_folder and name.startswith(("_metadata", "_common_metadata")):
+        return False
+    is_hidden = name.startswith("_") and "=" not in name
+    return is_hidden or name.startswith(".") or name.endswith("._COPYING_")
 
 
 def present_files(paths: Sequence[str]) -> list[LandedFile]:
     """Return files in their present state."""
     return [LandedFile(path, *state) for path, state in zip(paths, file_states(paths), strict=True)]
+
+
+def planned_files(paths: Sequence[str], repair: str) -> list[LandedFile]:
+    """Return files of a planned batch in their present state.
+
+    Raises a SourceChangedError that lists those that are gone, of which Spark would read nothing,
+    with the command ``repair``, which drops the plan.
+    """
+    found = for_each(_present, paths)
+    gone = [path for path, file in zip(paths, found, strict=True) if file is None]
+    if gone:
+        raise SourceChangedError([f"{path}: does not exist" for path in gone], repair=repair)
+    return [file for file in found if file is not None]
+
+
+def _present(path: str) -> LandedFile | None:
+    with suppress(FileNotFoundError):
+        return LandedFile(path, *file_state(path))
+    return None
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
@@ -188,26 +226,43 @@ def refuse_changed(
         raise SourceChangedError(changes, taken=ingested)
 
 
-def refuse_unreadable(paths: Iterable[str], format_: FileFormat) -> None:
-    """Raise a SourceError that lists the files that cannot be of the format, by their names."""
+def refuse_unreadable(paths: Sequence[str], format_: FileFormat, *, repair: str = "") -> None:
+    """Raise a SourceError that lists the files that cannot be of the format, by their names.
+
+    ``repair``: for files of a planned batch, the command of :func:`planned_files`, whose error is
+    raised if some are gone: the remedy was followed.
+    """
     problems = [
         f"{path}: {problem}"
         for path in paths
         if (problem := _problem_of(Path(path).suffix, format_))
     ]
+    if problems and repair:
+        planned_files(paths, repair)
     if problems:
-        raise SourceError(problem_list("files of the source cannot be read", problems))
+        what = problem_list("files of the source cannot be read", problems)
+        raise SourceError(f"{what}{_planned_with(repair)}")
+
+
+def _planned_with(repair: str) -> str:
+    if not repair:
+        return ""
+    return (
+        "\nTheir batch is planned. Once they are moved or renamed, let it be planned anew with: "
+        f"{repair}; then run again."
+    )
 
 
 def _problem_of(suffix: str, format_: FileFormat) -> str:
     plain = suffix.lower()
     if plain in _ARCHIVES:
         return "is an archive that is not supported: unpack it, or compress it as .gz, .bz2 or .zst"
-    if plain in _COMPRESSED and plain != suffix:
-        return f"Spark knows this compression as {plain} only: rename it"
+    known = _RENAMED.get(plain, plain)
+    if known in OPENERS and known != suffix:
+        return f"this compression is known as {known} only: rename it"
     if format_ in ("json", "csv") and plain in _NOT_TEXT:
-        known = _NOT_TEXT[plain]
-        remedy = f"write source.format: {known}" if known else "convert it to Parquet or CSV"
+        fitting = _NOT_TEXT[plain]
+        remedy = f"write source.format: {fitting}" if fitting else "convert it to Parquet or CSV"
         return f"is not text: {remedy}, or move it out of the folder"
     return ""
 
@@ -219,8 +274,11 @@ def refuse_unfit(files: Sequence[LandedFile], format_: FileFormat) -> None:
         refuse_too_large(files)
 
 
-def refuse_too_large(files: Iterable[LandedFile]) -> None:
-    """Raise a SourceError that lists the files too large for a format that needs whole files."""
+def refuse_too_large(files: Iterable[LandedFile], *, repair: str = "") -> None:
+    """Raise a SourceError that lists the files too large for a format that needs whole files.
+
+    ``repair`` is as in :func:`refuse_unreadable`.
+    """
     problems = [
         f"{file.path}: {file.size:,} bytes, at most {WHOLE_FILE_BYTES:,}: split it into several "
         "files, or convert it to a Delta table, which kind: delta reads"
@@ -228,7 +286,8 @@ def refuse_too_large(files: Iterable[LandedFile]) -> None:
         if file.size > WHOLE_FILE_BYTES
     ]
     if problems:
-        raise SourceError(problem_list("files of the source are too large", problems))
+        what = problem_list("files of the source are too large", problems)
+        raise SourceError(f"{what}{_planned_with(repair)}")
 
 
 def refuse_broken(errors: Mapping[str, str]) -> None:
@@ -377,15 +436,18 @@ def check_bytes(
             {file.path: file}, before, when="bytes when the batch was planned", ingested=False
         )
     is_equal = read == file.size if whole else read - file.size in _HARMLESS
-    if not is_equal and (whole or Path(file.path).suffix not in _COMPRESSED):
+    if not is_equal and (whole or Path(file.path).suffix not in OPENERS):
         change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
         raise SourceChangedError([change], taken=False)
 
 
-def check_unchanged(files: Collection[LandedFile]) -> None:
-    """Raise a SourceChangedError that lists the files that changed before they were ingested."""
+def check_unchanged(files: Collection[LandedFile], repair: str) -> None:
+    """Raise a SourceChangedError that lists the files that changed before they were ingested.
+
+    If some are gone, it lists those, as that of :func:`planned_files` does.
+    """
     counted = {file.path: file for file in files}
-    now = {file.path: file for file in present_files(list(counted))}
+    now = {file.path: file for file in planned_files(list(counted), repair)}
     refuse_changed(now, counted, when="bytes when counted", ingested=False)
 
 
@@ -406,9 +468,7 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
     taken = {file.path: file for file in files}
 
     def clean(path: str) -> str:
-        try:
-            now = LandedFile(path, *file_state(path))
-        except FileNotFoundError:
+        if (now := _present(path)) is None:
             return ""
         try:
             if now != taken[path]:

@@ -41,10 +41,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # One file per partition, of any size, so that a row's position in its partition is its position in
-# the file.
+# the file; and each file of the folder.
 _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
+    # Of a folder that a streaming sink once wrote, Spark would read only the files in its log.
+    "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
 }
 
 # Log folders named by an error, which are not removed.
@@ -278,9 +280,9 @@ def kept_log(error: BaseException) -> Path:
 
 
 def whole_file_session(spark: SparkSession) -> SparkSession:
-    """Return a sibling session whose text scans read each file into its own partition.
+    """Return a sibling session that reads each file of a folder into its own partition.
 
-    Returns the session itself where the engine may refuse that setting.
+    Returns the session itself where the engine may refuse these settings.
     """
     from tidelake.spark.engine import runs_in_process  # noqa: PLC0415
 

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 _FILES = 50
 # What a file begins with.
 _MAGIC: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"Obj\x01": "avro"}
-# Compressions of text that only Spark reads.
-_UNREADABLE = frozenset({".lz4", ".snappy", ".deflate"})
 _SUFFIXES: dict[str, FileFormat] = {
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
     **dict.fromkeys((".csv", ".tsv", ".psv"), "csv"),
@@ -279,8 +277,6 @@ def _bare(path: str) -> PurePosixPath:
 
 def _named_format(path: str) -> FileFormat | None:
     """Return the format that a file's name tells, if it does."""
-    if PurePosixPath(path).suffix in _UNREADABLE:
-        return "json"
     return _SUFFIXES.get(_bare(path).suffix.lower())
 
 
@@ -359,10 +355,6 @@ def _of_whole_files(files: Sequence[LandedFile], format_: FileFormat, *, lines: 
 
 
 def _lines(path: str) -> Iterator[Record]:
-    if PurePosixPath(path).suffix in _UNREADABLE:
-        raise SourceError(
-            f"{path}: only Spark reads this compression; pass an uncompressed file with --sample."
-        )
     with _opened(path) as stream:
         lines = iter(lambda: stream.readline(_MAX_RECORD_BYTES), b"")
         opening = list(islice(lines, _OPENING))
