@@ -50,13 +50,32 @@ def sender_of(environment: Environment) -> Deliver | None:
     if not reference:
         return None
     address = resolved({"alerts.webhook": reference})["alerts.webhook"]
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(address):
         raise UsageError(
-            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address. "
+            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address "
+            "with a host, without a user, blanks or line breaks, whose port, if any, is a number. "
             "Correct it, or remove alerts.webhook from the environment's file."
         )
     return partial(deliver, address)
+
+
+def _is_address(address: str) -> bool:
+    """Return whether a request can be sent to an address."""
+    try:
+        parts = urlsplit(address)
+        has_host = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    # The parser drops line breaks.
+    is_clean = address.isprintable() and " " not in address
+    return parts.scheme in ("http", "https") and has_host and is_clean
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: it would be followed with a GET, which has no body."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request to follow."""
 
 
 def deliver(
@@ -68,22 +87,27 @@ def deliver(
 ) -> str:
     """POST a body as JSON; retry if the server does not answer, is overloaded or fails.
 
+    Redirects are not followed. The returned message does not contain the address.
     ``timeout`` is in seconds per attempt; ``pauses`` are the seconds before each retry.
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
+    opener = urllib.request.build_opener(_NoRedirects)
     for pause in (*pauses, None):
         request = urllib.request.Request(address, data=data, headers=headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=timeout):
+            with opener.open(request, timeout=timeout):
                 return ""
         except urllib.error.HTTPError as error:
             error.close()
             problem = f"it returned HTTP {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, HTTPException, ValueError) as error:
+        except OSError as error:
             problem = f"it did not respond: {getattr(error, 'reason', None) or error}"
+        except (HTTPException, ValueError) as error:
+            # Their messages quote parts of the address, or of the answer.
+            problem = f"it did not respond: {type(error).__name__}"
         if pause is not None:
             time.sleep(pause)
     return problem
