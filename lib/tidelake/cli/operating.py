@@ -46,7 +46,7 @@ def alerts(tell: bool, where: Place) -> int:
     """Show open alerts; exit 3 if any of them is critical."""
     from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
-    from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
+    from tidelake.ops.alerts import MEASURED, RULES, alerts_of  # noqa: PLC0415
 
     name = where.pipeline.name
     deliver = sender_of(where.environment)
@@ -71,7 +71,10 @@ def alerts(tell: bool, where: Place) -> int:
         for alert in found:
             print_line(f"  {alert.rule}: {alert.command}")
     if tell:
-        AlertReporter(where.lake, name, say, deliver).report(found, rules=RULES)
+        # Without a table of metrics only the runs know whether theirs are over.
+        unknown = () if where.environment.metrics.table else MEASURED
+        rules = [rule for rule in RULES if rule not in unknown]
+        AlertReporter(where.lake, name, say, deliver).report(found, rules=rules)
     return _CRITICAL if any(critical) else 0
 
 

@@ -23,8 +23,10 @@ from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.folders import write_whole
+from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
-from tidelake.ops.alerts import RUNNING, Alert, AlertContext, judge
+from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, judge
+from tidelake.ops.sinks import Measured
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line
 
@@ -129,10 +131,18 @@ class AlertReporter:
         # Lines that this process has printed and the webhook has not accepted yet.
         self._said: set[str] = set()
 
-    def report(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
+    def report(
+        self,
+        found: Sequence[Alert],
+        *,
+        rules: Container[str],
+        measures: Sequence[Measured] | None = None,
+    ) -> None:
         """Report the alerts that opened and closed since the last report of any process.
 
-        Only alerts of ``rules``, the rules that were evaluated, can close.
+        Only alerts of ``rules``, the rules that were evaluated, can close. ``measures`` are those
+        of one run, after which an alert on metrics closes only if a later batch of its hop is among
+        them; None if the metrics of all runs were evaluated.
         """
         # Hops of one pipeline may run in several processes, which share the file.
         what = f"the reported alerts of {self._pipeline}"
@@ -147,7 +157,7 @@ class AlertReporter:
                     lines.append(f"alert opens: {alert}")
             closed = {}
             for key, one in known.items():
-                if one["rule"] in rules and key not in current:
+                if one["rule"] in rules and key not in current and _may_close(one, measures):
                     closed[key] = one
                     hop = f", hop {one['hop']}" if one["hop"] else ""
                     lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
@@ -182,6 +192,17 @@ class AlertReporter:
             return {}
 
 
+def _may_close(alert: Mapping[str, Any], measures: Sequence[Measured] | None) -> bool:
+    """Return whether these metrics can show that a reported alert is over."""
+    if measures is None or alert["rule"] not in MEASURED:
+        return True
+    since = from_json(alert["since"]) or BEGINNING
+    return any(
+        one.hop == alert["hop"] and one.error_class is None and one.ended_at > since
+        for one in measures
+    )
+
+
 @contextmanager
 def watching(
     context: Callable[[], AlertContext],
@@ -205,7 +226,7 @@ def watching(
             alerts = judge(found, RUNNING)
             if on_result is not None:
                 on_result(alerts, found.waiting)
-            reporter.report(alerts, rules=RUNNING)
+            reporter.report(alerts, rules=RUNNING, measures=found.measures)
         except Exception as error:
             # No error here may stop the run, which itself reports problems with its tables.
             return first_line(error)
