@@ -218,6 +218,15 @@ def test_no_batch_for_long_is_critical_where_records_of_a_topic_wait_or_may_wait
     assert found.message == (
         "no batch was committed for 48 hours, and input is waiting: 15,000,000 records for bronze"
     )
+    # A run exports them too.
+    given: list[Any] = []
+    pipeline = shop.define()
+    backlogs = BacklogReader(shop.lake, pipeline)
+    context = AlertContext(shop.lake, pipeline, at(later), (), backlogs, PLAIN)
+    reporter = AlertReporter(shop.lake, "shop", lambda _: None, None)
+    with watching(lambda: context, reporter, lambda *one: given.append(one), pytest.fail):
+        pass
+    assert given[0][2].lag == end - 10
     end = 10
     assert shop.judge(later)["stale"].severity == "warning"
     end = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -175,6 +176,8 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     cache = FactsCache(where.lake, called, where.load)
     renderer = Renderer(tuple(called), where.lake.root, where.typed)
     with PageServer(host, port, cache, renderer) as server:
+        # Service managers stop it with SIGTERM: end as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         cache.start()
         say(f"The page is at {server.url} (Ctrl-C stops it)")
         if not is_loopback(host):

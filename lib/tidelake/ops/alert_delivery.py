@@ -27,6 +27,7 @@ from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, judge
 from tidelake.ops.sinks import Measured
+from tidelake.ops.status import SourceLag
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line
 
@@ -207,13 +208,13 @@ def _may_close(alert: Mapping[str, Any], measures: Sequence[Measured] | None) ->
 def watching(
     context: Callable[[], AlertContext],
     reporter: AlertReporter,
-    on_result: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
+    on_result: Callable[[Sequence[Alert], Sequence[Backlog], SourceLag | None], None] | None,
     say: Say,
 ) -> Iterator[None]:
     """Evaluate alerts in a background thread during the block, and once more at its end.
 
-    ``context`` returns the input of the rules; ``on_result`` gets the open alerts and the backlogs
-    after each evaluation, ``say`` the reason if an evaluation fails.
+    ``context`` returns the input of the rules; ``on_result`` gets the open alerts, the backlogs and
+    the lag of a topic after each evaluation, ``say`` the reason if an evaluation fails.
     """
     end = threading.Event()
 
@@ -225,7 +226,7 @@ def watching(
         try:
             alerts = judge(found, RUNNING)
             if on_result is not None:
-                on_result(alerts, found.waiting)
+                on_result(alerts, found.waiting, found.lag)
             reporter.report(alerts, rules=RUNNING, measures=found.measures)
         except Exception as error:
             # No error here may stop the run, which itself reports problems with its tables.
