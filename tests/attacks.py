@@ -25,6 +25,10 @@ _REFLECTION = "org.apache.spark.sql.catalyst.expressions.CallMethodViaReflection
 _TEXT_FORMAT = "org.apache.spark.sql.execution.datasources.text.TextFileFormat"
 _JDBC_CATALOG = "org.apache.spark.sql.execution.datasources.v2.jdbc.JDBCTableCatalog"
 _DERBY_DRIVER = "org.apache.derby.jdbc.EmbeddedDriver"
+# With a change feed Delta keeps all options of a relation while Spark analyses the statement.
+_OPTIONS = "'readChangeFeed' = 'true', 'startingVersion' = '0'"
+_CLASS = "'fs.file.impl' = 'x.Y', 'fs.file.impl.disable.cache' = 'true'"
+_WITH_A_CLASS = f"gold.totals WITH ({_OPTIONS}, {_CLASS})"
 _DERBY_TABLE = f"(url 'jdbc:derby:{{out}};create=true', dbtable 't', driver '{_DERBY_DRIVER}')"
 # What both dialects know.
 _COMMON = [
@@ -139,6 +143,9 @@ _SPARK_LOADS = [
     "WITH t AS (SELECT TRANSFORM(user_id) USING 'cat' AS (x) FROM gold.totals) SELECT * FROM t",
     "SELECT (SELECT max(x) FROM (SELECT TRANSFORM(user_id) USING 'cat' AS (x) FROM gold.totals))",
     "EXPLAIN SELECT TRANSFORM(user_id) USING 'cat' FROM gold.totals",
+    f"SELECT * FROM {_WITH_A_CLASS}",
+    f"WITH t AS (SELECT * FROM {_WITH_A_CLASS}) SELECT * FROM t",
+    f"SELECT * FROM {_WITH_A_CLASS}".replace("gold.totals", "IDENTIFIER('gold.totals')"),
 ]
 _SPARK_READS = [
     "SELECT * FROM text.`{secret}`",

@@ -18,7 +18,8 @@ class Listening:
 
     Attributes:
         address: Its address, with a path.
-        answers: Codes of the next answers; the last one stays.
+        answers: Codes of the next answers; the last one stays. A redirect leads to a page, whose
+            answer is 200.
         seconds: How long each answer takes.
         heard: The bodies, read as JSON.
         headers: Those of each request.
@@ -50,10 +51,18 @@ def listening() -> Iterator[Listening]:
             # The client may have gone away meanwhile.
             try:
                 self.send_response(code)
+                if 300 <= code < 400:
+                    self.send_header("Location", "/login")
                 self.send_header("Content-Length", "0")
                 self.end_headers()
             except OSError:
                 return
+
+        def do_GET(self) -> None:
+            found.tries += 1
+            self.send_response(200)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
 
         def log_message(self, format: str, *args: Any) -> None:
             """Say nothing."""

@@ -66,14 +66,24 @@ def folder(text: str) -> Folder:
     """Return the folder of a path, absolute or in the working directory, or of an ``s3://`` URL.
 
     Raises:
-        UsageError: The URL has another scheme, or no bucket or prefix.
+        UsageError: The URL has another scheme, or no bucket or prefix; or as for :func:`expanded`.
         MachineError: The extra for stores is not installed.
     """
     if not _SCHEMED.match(text):
-        return Path(os.path.abspath(Path(text).expanduser()))
+        return Path(os.path.abspath(expanded(text)))
     if problem := problem_of(text):
         raise UsageError(f"{text} {problem}")
     return stored(text.rstrip("/"))
+
+
+def expanded(text: str) -> Path:
+    """Return a path with ``~`` or ``~user`` replaced; a UsageError if that folder is unknown."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise UsageError(
+            f"{text} begins with ~, and there is no such home folder. Write the path in full."
+        ) from error
 
 
 def stored(place: str) -> UPath:
@@ -125,7 +135,7 @@ def counted_from(base: Path | None, text: str) -> str:
     """Return a relative path as one from ``base``, unless that is None; others as they are."""
     if base is None or not text or _SCHEMED.match(text):
         return text
-    return os.path.normpath(base / Path(text).expanduser())
+    return os.path.normpath(base / expanded(text))
 
 
 def place_of(uri: str) -> str:

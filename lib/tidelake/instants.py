@@ -65,6 +65,15 @@ def back(instant: datetime, length: timedelta) -> datetime:
     return instant - min(length, instant - BEGINNING)
 
 
+def lasting(length: timedelta | float) -> str:
+    """Format a duration, or seconds, in its largest unit; under 10 seconds with one decimal."""
+    seconds = length.total_seconds() if isinstance(length, timedelta) else length
+    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
+
+
 def from_micros(micros: int | None) -> datetime | None:
     """Convert microseconds since the epoch to a UTC instant."""
     return None if micros is None else _EPOCH + timedelta(microseconds=micros)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -131,6 +132,13 @@ def test_a_server_that_refuses_is_not_asked_again(server: Listening) -> None:
     assert server.tries == 1
 
 
+@pytest.mark.parametrize("code", [301, 302, 303, 307])
+def test_a_redirect_to_a_page_is_no_delivery(server: Listening, code: int) -> None:
+    server.answers = [code]
+    assert deliver(server.address, {}, pauses=(0,)) == f"it returned HTTP {code}"
+    assert server.tries == 1
+
+
 def test_a_server_that_is_slow_or_away_costs_no_more_than_the_tries(server: Listening) -> None:
     server.seconds = 5
     began = time.monotonic()
@@ -156,6 +164,33 @@ def test_a_webhook_is_a_reference_that_holds_an_address(monkeypatch: pytest.Monk
     sender = sender_of(environment)
     assert isinstance(sender, partial)
     assert (sender.func, sender.args) == (deliver, ("https://example.com/a",))
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        *("https://hooks.example.com/s3 cret", "https://hooks.example.com/s3\ncret"),
+        *("https://hooks.example.com/s3cret\n", "https://hooks.example.com:s3cret/a"),
+        *("https://hooks.example.com:99999/s3cret", "https://me:s3cret@hooks.example.com/a"),
+        *("https://[s3cret]/a", "https:///s3cret"),
+    ],
+)
+def test_an_address_that_no_request_can_be_sent_to_is_refused_and_never_shown(
+    monkeypatch: pytest.MonkeyPatch, address: str
+) -> None:
+    monkeypatch.setenv("HOOK", address)
+    environment = Environment(
+        name="local", root=Path("/lake"), alerts=AlertTargets(webhook="env:HOOK")
+    )
+    with pytest.raises(UsageError, match="env:HOOK, which is not an http") as caught:
+        sender_of(environment)
+    assert not {"s3", "cret", "99999"} & set(re.split(r"[^a-z0-9]", str(caught.value)))
+
+
+@pytest.mark.parametrize("tail", ["/s3 cret", "/s3\ncret", ":s3cret/a"])
+def test_an_address_that_the_client_refuses_is_not_in_its_message(tail: str) -> None:
+    told = deliver(f"http://127.0.0.1{tail}", {}, pauses=())
+    assert told == "it did not respond: InvalidURL"
 
 
 def test_the_state_is_json_that_people_can_read(tmp_path: Path) -> None:

@@ -18,10 +18,13 @@ from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Lake
-from tidelake.errors import RefusedError, UsageError
-from tidelake.ops.alerts import RULES, Alert, alerts_of
+from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.ledger.history import BacklogReader
+from tidelake.ops.alert_delivery import AlertReporter, watching
+from tidelake.ops.alerts import RULES, Alert, AlertContext, alerts_of
 from tidelake.ops.sinks import Measured
 from tidelake.replay.backfill_state import Stage, State, write_state
+from tidelake.typed import PLAIN
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 IDS = {"reservoirId": "x"}
@@ -53,9 +56,9 @@ class Shop:
         os.utime(file, (at(second).timestamp(),) * 2)
         return file
 
-    def bronze(self, second: float, *files: Path) -> None:
+    def bronze(self, second: float, *files: Path, **more: Any) -> None:
         names = [[str(f), 30, int(f.stat().st_mtime * 1000), 10] for f in files]
-        note = {"ingested_at": at(second).isoformat(), "files": names, "records": 10}
+        note = {"ingested_at": at(second).isoformat(), "files": names, "records": 10, **more}
         self._write("bronze", self.batches, second, note, rows=10)
 
     def silver(
@@ -191,6 +194,50 @@ def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None
     assert (found.severity, found.command) == ("critical", "tidelake run shop")
     assert "1 files for bronze" in found.message
     assert "stale" not in shop.judge(day - 10)
+
+
+def test_no_batch_for_long_is_critical_where_records_of_a_topic_wait_or_may_wait(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.more = {"source": {"kind": "kafka", "bootstrap": "127.0.0.1:1", "topic": "t"}}
+    note = {"began": at(0).isoformat(), "slots": 1, "limit": None, "bootstrap": "127.0.0.1:1"}
+    read = {"offsets": {"t": {"0": 10}}, "behind": {"t": {"0": 0}}}
+    shop.bronze(1, looked_at=at(1).isoformat(), **note, **read)
+    shop.silver(2)
+    shop.gold(3)
+    end, later = 15_000_010, 2 * 86_400
+
+    def ends_of(*_: object) -> dict[str, dict[str, int]]:
+        if end is None:
+            raise SourceError("no Kafka broker can be reached")
+        return {"t": {"0": end}}
+
+    monkeypatch.setattr("tidelake.ops.status.ends_of", ends_of)
+    found = shop.judge(later)["stale"]
+    assert (found.severity, found.command) == ("critical", "tidelake run shop")
+    assert found.message == (
+        "no batch was committed for 48 hours, and input is waiting: 15,000,000 records for bronze"
+    )
+    # A run exports them too.
+    given: list[Any] = []
+    pipeline = shop.define()
+    backlogs = BacklogReader(shop.lake, pipeline)
+    context = AlertContext(shop.lake, pipeline, at(later), (), backlogs, PLAIN)
+    reporter = AlertReporter(shop.lake, "shop", lambda _: None, None)
+    with watching(lambda: context, reporter, lambda *one: given.append(one), pytest.fail):
+        pass
+    assert given[0][2].lag == end - 10
+    end = 10
+    assert shop.judge(later)["stale"].severity == "warning"
+    end = None
+    found = shop.judge(later)["stale"]
+    assert found.severity == "critical"
+    assert found.message.endswith("and whether input waits for bronze is unknown")
+    # Nor is it known of a Delta table, and of a folder that cannot be listed.
+    shop.more = {"source": {"kind": "delta", "path": "${root}/other"}}
+    assert shop.judge(later)["stale"].severity == "critical"
+    shop.more = {"source": {"kind": "files", "path": "${root}/gone"}}
+    assert shop.judge(later)["stale"].severity == "critical"
 
 
 def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> None:
@@ -425,6 +472,62 @@ def test_a_hop_that_failed_is_told_until_it_closes_a_batch(shop: Shop) -> None:
     assert "hop_failed" not in shop.judge(300, measures=[failed, slow("gold", 1, 150)])
     shop.batch(220)
     assert "hop_failed" not in shop.judge(300, measures=[failed])
+
+
+def test_a_run_leaves_alerts_on_batches_of_hops_that_it_does_not_run_open(shop: Shop) -> None:
+    shop.batch(0)
+    pipeline, said = shop.define(), []
+
+    def run(*measures: Measured) -> list[str]:
+        """Evaluate the rules as one run does at its end; return what it says."""
+        said.clear()
+        backlogs = BacklogReader(shop.lake, pipeline)
+        context = AlertContext(shop.lake, pipeline, at(410), measures, backlogs, PLAIN)
+        reporter = AlertReporter(shop.lake, "shop", said.append, None)
+        with watching(lambda: context, reporter, None, said.append):
+            pass
+        return [line.split(". See:")[0] for line in said]
+
+    failed = slow("gold", 1, 10, seconds=0.0, error_class="TidelakeError", error="No space left")
+    slow_batches = [slow("silver", n, 100 * n) for n in range(4)]
+    assert [line.split(": ")[1] for line in run(failed, *slow_batches)] == [
+        "critical hop_failed",
+        "warning batch_over_interval",
+    ]
+    # Of bronze in a process of its own, of gold before its failure, and of gold that fails again.
+    assert run(slow("bronze", 1, 300, seconds=1.0)) == []
+    assert run(slow("gold", 0, -200, seconds=1.0)) == []
+    assert run(failed) == []
+    later = [slow(hop, 4, 300, seconds=1.0) for hop in ("gold", "silver")]
+    assert run(*later) == [
+        "alert closes: shop, hop gold: hop_failed",
+        "alert closes: shop, hop silver: batch_over_interval",
+    ]
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_the_command_closes_an_alert_on_batches_where_their_metrics_are_kept(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, has_table: bool
+) -> None:
+    balanced = RULES["books_unbalanced"]._replace(find=lambda *_: iter(()))
+    monkeypatch.setitem(RULES, "books_unbalanced", balanced)
+    monkeypatch.setattr("tidelake.cli.operating.now", lambda: at(310))
+    shop.batch(0)
+    shop.batch(290)
+    shop.define()
+    failed = Alert("hop_failed", "shop", "gold", "critical", "stopped", at(10), "tidelake run shop")
+    stale = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")
+    AlertReporter(shop.lake, "shop", lambda _: None, None).report([failed, stale], rules=RULES)
+    conf = shop.lake.root / "conf"
+    for folder in ("environments", "pipelines"):
+        (conf / folder).mkdir(parents=True)
+    (conf / "environments" / "local.yml").write_text(
+        f"metrics: {{table: {str(has_table).lower()}}}"
+    )
+    file, root = str(shop.lake.root / "shop.yml"), str(shop.lake.root)
+    assert run_command(app, ["alerts", file, "--root", root, "--conf", str(conf), "--tell"]) == 0
+    told = json.loads((shop.lake.alerts("shop") / "told.json").read_text())
+    assert [one["rule"] for one in told["open"]] == ([] if has_table else ["hop_failed"])
 
 
 def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None:

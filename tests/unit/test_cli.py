@@ -34,6 +34,7 @@ from tidelake.typed import Typed
 # By its name: the package hides the module behind its command.
 COMMANDS = importlib.import_module("tidelake.cli.flow")
 PROJECT = Path(__file__).parents[2]
+_FROM_SILVER = ["backfill", "run", "clickstream", "--from", "silver"]
 JOBS = sorted((PROJECT / "jobs").glob("*.py"))
 RUN_JOBS = [job for job in JOBS if job.stem in {"ingest", "refine", "publish"}]
 BUILT = [
@@ -177,6 +178,17 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
             ["late", "apply", "clickstream", "--start", "2026-01-05", "--end", "2026-01-05"],
             "--end must be later than --start",
         ),
+        (
+            ["late", "list", "clickstream", "--start", "0001-01-01T00:00+05:00"],
+            "is not a timestamp of the years 1 to 9999 (UTC)",
+        ),
+        (
+            [*_FROM_SILVER, "--start", "9999-12-01", "--for", "40 days"],
+            "--start and --for end after the year 9999: shorten --for",
+        ),
+        (["status", "clickstream", "--root", "~nobody-here/x"], "~nobody-here/x begins with ~"),
+        (["init", "x", "--source", "~nobody-here/x"], "~nobody-here/x begins with ~"),
+        (["sql", "SELECT 'caf\udce9'"], "character 12 is a byte that is not UTF-8"),
         (["quarantine", "discard", "clickstream"], "Missing option '--reason'"),
         (
             ["quarantine", "discard", "clickstream", "--reason", " "],

@@ -111,3 +111,10 @@ def test_limits_that_are_left_out_have_defaults_and_null_turns_a_rule_off(tmp_pa
         shop(tmp_path, alerts={"late_rate": 2})
     with pytest.raises(ConfigError, match=r"alerts\.lag_seconds"):
         shop(tmp_path, alerts={"lag_seconds": 0})
+
+
+@pytest.mark.parametrize("key", ["lag_seconds", "latency_seconds"])
+@pytest.mark.parametrize("seconds", [float("inf"), float("nan"), 1e12])
+def test_a_limit_in_seconds_is_at_most_a_century(tmp_path: Path, key: str, seconds: float) -> None:
+    with pytest.raises(ConfigError, match=rf"alerts\.{key}"):
+        shop(tmp_path, alerts={key: seconds})

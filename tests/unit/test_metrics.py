@@ -27,6 +27,7 @@ from tidelake.ops.observers import (
     TriggerProgress,
 )
 from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, measures_since, served
+from tidelake.ops.status import Advice, SourceLag
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
 PHASES = {"addBatch": 4000, "walCommit": 300, "commitOffsets": 200, "triggerExecution": 5000}
@@ -329,7 +330,11 @@ def test_an_alert_that_closes_and_a_lag_that_grows_show_between_batches() -> Non
     assert found[f"tidelake_alert_open{alert}"] == 1
     assert found["tidelake_hop_waiting{'hop': 'silver', 'pipeline': 'shop'}"] == 99
     assert found["tidelake_hop_lag_seconds{'hop': 'silver', 'pipeline': 'shop'}"] > 1e6
-    registry.show([], [])
+    advice = Advice("unknown", None, "")
+    registry.show([], [], SourceLag(at(0), "", (), 7, None, None, None, advice))
+    registry.show([], [], SourceLag(at(0), "the broker is away", (), 3, None, None, None, advice))
+    found = values_of(generate_latest(registry.collected).decode())
+    assert found["tidelake_hop_waiting{'hop': 'bronze', 'pipeline': 'shop'}"] == 7
     assert "tidelake_alert_open{" not in generate_latest(registry.collected).decode()
 
 

@@ -206,3 +206,17 @@ def test_what_is_piped_is_answered_and_gives_the_code_of_its_first_mistake(
     captured = capsys.readouterr()
     assert captured.out == '{"n": 1}\n{"n": 2}\n'
     assert "nope" in captured.err
+
+
+@pytest.mark.parametrize("errors", ["strict", "surrogateescape"])
+def test_a_byte_that_is_not_utf_8_fails_its_own_statement(
+    lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, errors: str
+) -> None:
+    piped = io.BytesIO(b"SELECT 1 AS n; SELECT 'caf\xe9'; .output ~nobody-here/a\n SELECT 2 AS n")
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(piped, "utf-8", errors))
+    assert run_command(app, ["sql", "--json", "--root", str(lake.root)]) == 2
+
+    captured = capsys.readouterr()
+    assert captured.out == '{"n": 1}\n{"n": 2}\n'
+    assert "character 12 is a byte that is not UTF-8" in captured.err
+    assert "~nobody-here/a begins with ~" in captured.err

@@ -19,7 +19,10 @@ from tidelake.cli.exits import run_command
 FAILED = 2
 
 
-def test_the_page_answers_at_the_address_that_it_names_and_ends_with_ctrl_c(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_the_page_answers_at_the_address_that_it_names_and_ends_when_it_is_stopped(
+    tmp_path: Path, number: signal.Signals
+) -> None:
     shop = Shop(tmp_path).run(2)
     command = [sys.executable, "-m", "tidelake.cli", "ui", str(shop.file)]
     with subprocess.Popen(
@@ -36,7 +39,7 @@ def test_the_page_answers_at_the_address_that_it_names_and_ends_with_ctrl_c(tmp_
             page = answer.read().decode()
             connection.close()
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(number)
         _, rest = process.communicate(timeout=30)
 
     assert answer.status == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from datetime import timedelta
@@ -46,7 +47,7 @@ def alerts(tell: bool, where: Place) -> int:
     """Show open alerts; exit 3 if any of them is critical."""
     from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
-    from tidelake.ops.alerts import RULES, alerts_of  # noqa: PLC0415
+    from tidelake.ops.alerts import MEASURED, RULES, alerts_of  # noqa: PLC0415
 
     name = where.pipeline.name
     deliver = sender_of(where.environment)
@@ -71,7 +72,10 @@ def alerts(tell: bool, where: Place) -> int:
         for alert in found:
             print_line(f"  {alert.rule}: {alert.command}")
     if tell:
-        AlertReporter(where.lake, name, say, deliver).report(found, rules=RULES)
+        # Without a table of metrics only the runs know whether theirs are over.
+        unknown = () if where.environment.metrics.table else MEASURED
+        rules = [rule for rule in RULES if rule not in unknown]
+        AlertReporter(where.lake, name, say, deliver).report(found, rules=rules)
     return _CRITICAL if any(critical) else 0
 
 
@@ -172,6 +176,8 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     cache = FactsCache(where.lake, called, where.load)
     renderer = Renderer(tuple(called), where.lake.root, where.typed)
     with PageServer(host, port, cache, renderer) as server:
+        # Service managers stop it with SIGTERM: end as after Ctrl-C.
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
         cache.start()
         say(f"The page is at {server.url} (Ctrl-C stops it)")
         if not is_loopback(host):

@@ -86,11 +86,12 @@ def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime
         return None
     try:
         found = datetime.fromisoformat(value)
-    except ValueError as error:
+        return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
         raise click.BadParameter(
-            f"'{value}' is not a timestamp; write it as 2026-01-05 or 2026-01-05T06:30:00Z"
+            f"'{value}' is not a timestamp of the years 1 to 9999 (UTC); write it as 2026-01-05 or "
+            "2026-01-05T06:30:00Z"
         ) from error
-    return found.astimezone(UTC) if found.tzinfo else found.replace(tzinfo=UTC)
 
 
 def duration(_: click.Context, __: click.Parameter, value: str | None) -> timedelta | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import os
 import re
 import shutil
@@ -29,6 +30,7 @@ from tidelake.cli.render import FORMATS, Format, counted, format_answer
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, UsageError
+from tidelake.folders import expanded
 from tidelake.ledger.query import Answer, AnswerFile, ask
 from tidelake.visible import visible
 
@@ -123,6 +125,9 @@ def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
     """Run the statements on stdin; return the exit code of the first error, or 0."""
     conversation = Conversation(Catalogue(lake), _show_plainly, say, _width, consistent)
     conversation.format = "json" if json_ else "table"
+    if isinstance(sys.stdin, io.TextIOWrapper):
+        # A byte that is not UTF-8 fails its own statement, not all of them.
+        sys.stdin.reconfigure(errors="surrogateescape")
     return answer_all(conversation, sys.stdin.read())
 
 
@@ -222,7 +227,7 @@ class Conversation:
             case [".format", name] if name in FORMATS:
                 self.format = name
             case [".output", file]:
-                self.target = AnswerFile(Path(file).expanduser())
+                self.target = AnswerFile(expanded(file))
                 self.say(f"The next result is written to {file}")
             case [".help"]:
                 usages = [(f"{name} {c[0]}".rstrip(), c[1]) for name, c in COMMANDS.items()]

@@ -207,7 +207,10 @@ def run(
     if length is not None:
         if first is None or last is not None:
             raise UsageError("--for replaces --end and needs --start: give --start and --for")
-        last = first + length
+        try:
+            last = first + length
+        except OverflowError as error:
+            raise UsageError("--start and --for end after the year 9999: shorten --for") from error
     if start == "bronze" and last:
         raise UsageError(
             "a backfill from bronze has no --end: whether a row is a duplicate depends on all "

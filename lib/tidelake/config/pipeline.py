@@ -17,6 +17,7 @@ from tidelake.config.expectations import Expectation, RuleBody, Suite
 from tidelake.config.expressions import DIALECT, Types, as_operand, columns_in, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import (
+    LONGEST,
     Documented,
     Duration,
     Model,
@@ -61,7 +62,7 @@ _FIXED_TYPES = {
     "approx_percentile": "DOUBLE",
 }
 
-Seconds = Annotated[float, Field(strict=True, gt=0)]
+Seconds = Annotated[float, Field(strict=True, gt=0, le=LONGEST.total_seconds())]
 Rate = Annotated[float, Field(strict=True, ge=0, le=1)]
 _FunctionPath = Annotated[
     str,

@@ -119,15 +119,17 @@ def rate_of(newest_first: Sequence[Commit]) -> float | None:
 
 
 def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
-    """List the landing folders that can be listed; None if none can, or for other sources."""
+    """List the landing folders that can be listed; None if none can, or for other sources.
+
+    A folder may be empty: its files may have been removed after they were read.
+    """
     if not isinstance(pipeline.source, FilesSource):
         return None
-    is_cleaned = pipeline.source.is_cleaned
     found: dict[str, LandedFile] | None = None
     for path in pipeline.source.paths:
         # Reports on the tables are useful even if a landing folder is gone.
         with suppress(SourceError):
-            found = (found or {}) | list_files(path, may_be_empty=is_cleaned)
+            found = (found or {}) | list_files(path, may_be_empty=True)
     return found
 
 

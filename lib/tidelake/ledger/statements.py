@@ -72,6 +72,13 @@ def tables_in(
 
 def _one_query(sql: str, dialect: str) -> exp.Query | exp.Describe:
     try:
+        sql.encode()
+    except UnicodeEncodeError as error:
+        raise UsageError(
+            f"the statement cannot be read: character {error.start + 1} is a byte that is not "
+            "UTF-8. Save the statement as UTF-8, then run it again."
+        ) from error
+    try:
         statements = [statement for statement in parse(sql, dialect=dialect) if statement]
     except SqlglotError as error:
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error

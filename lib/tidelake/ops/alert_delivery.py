@@ -23,8 +23,11 @@ from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.folders import write_whole
+from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
-from tidelake.ops.alerts import RUNNING, Alert, AlertContext, judge
+from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, judge
+from tidelake.ops.sinks import Measured
+from tidelake.ops.status import SourceLag
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line
 
@@ -50,13 +53,32 @@ def sender_of(environment: Environment) -> Deliver | None:
     if not reference:
         return None
     address = resolved({"alerts.webhook": reference})["alerts.webhook"]
-    parts = urlsplit(address)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not _is_address(address):
         raise UsageError(
-            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address. "
+            f"alerts.webhook refers to {reference}, which is not an http:// or https:// address "
+            "with a host, without a user, blanks or line breaks, whose port, if any, is a number. "
             "Correct it, or remove alerts.webhook from the environment's file."
         )
     return partial(deliver, address)
+
+
+def _is_address(address: str) -> bool:
+    """Return whether a request can be sent to an address."""
+    try:
+        parts = urlsplit(address)
+        has_host = bool(parts.hostname) and parts.username is None and parts.port != 0
+    except ValueError:
+        return False
+    # The parser drops line breaks.
+    is_clean = address.isprintable() and " " not in address
+    return parts.scheme in ("http", "https") and has_host and is_clean
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Makes a redirect an error: it would be followed with a GET, which has no body."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Return no request to follow."""
 
 
 def deliver(
@@ -68,22 +90,27 @@ def deliver(
 ) -> str:
     """POST a body as JSON; retry if the server does not answer, is overloaded or fails.
 
+    Redirects are not followed. The returned message does not contain the address.
     ``timeout`` is in seconds per attempt; ``pauses`` are the seconds before each retry.
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
+    opener = urllib.request.build_opener(_NoRedirects)
     for pause in (*pauses, None):
         request = urllib.request.Request(address, data=data, headers=headers, method="POST")
         try:
-            with urllib.request.urlopen(request, timeout=timeout):
+            with opener.open(request, timeout=timeout):
                 return ""
         except urllib.error.HTTPError as error:
             error.close()
             problem = f"it returned HTTP {error.code}"
             if error.code < 500 and error.code != 429:
                 break
-        except (OSError, HTTPException, ValueError) as error:
+        except OSError as error:
             problem = f"it did not respond: {getattr(error, 'reason', None) or error}"
+        except (HTTPException, ValueError) as error:
+            # Their messages quote parts of the address, or of the answer.
+            problem = f"it did not respond: {type(error).__name__}"
         if pause is not None:
             time.sleep(pause)
     return problem
@@ -105,10 +132,18 @@ class AlertReporter:
         # Lines that this process has printed and the webhook has not accepted yet.
         self._said: set[str] = set()
 
-    def report(self, found: Sequence[Alert], *, rules: Container[str]) -> None:
+    def report(
+        self,
+        found: Sequence[Alert],
+        *,
+        rules: Container[str],
+        measures: Sequence[Measured] | None = None,
+    ) -> None:
         """Report the alerts that opened and closed since the last report of any process.
 
-        Only alerts of ``rules``, the rules that were evaluated, can close.
+        Only alerts of ``rules``, the rules that were evaluated, can close. ``measures`` are those
+        of one run, after which an alert on metrics closes only if a later batch of its hop is among
+        them; None if the metrics of all runs were evaluated.
         """
         # Hops of one pipeline may run in several processes, which share the file.
         what = f"the reported alerts of {self._pipeline}"
@@ -123,7 +158,7 @@ class AlertReporter:
                     lines.append(f"alert opens: {alert}")
             closed = {}
             for key, one in known.items():
-                if one["rule"] in rules and key not in current:
+                if one["rule"] in rules and key not in current and _may_close(one, measures):
                     closed[key] = one
                     hop = f", hop {one['hop']}" if one["hop"] else ""
                     lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
@@ -158,17 +193,28 @@ class AlertReporter:
             return {}
 
 
+def _may_close(alert: Mapping[str, Any], measures: Sequence[Measured] | None) -> bool:
+    """Return whether these metrics can show that a reported alert is over."""
+    if measures is None or alert["rule"] not in MEASURED:
+        return True
+    since = from_json(alert["since"]) or BEGINNING
+    return any(
+        one.hop == alert["hop"] and one.error_class is None and one.ended_at > since
+        for one in measures
+    )
+
+
 @contextmanager
 def watching(
     context: Callable[[], AlertContext],
     reporter: AlertReporter,
-    on_result: Callable[[Sequence[Alert], Sequence[Backlog]], None] | None,
+    on_result: Callable[[Sequence[Alert], Sequence[Backlog], SourceLag | None], None] | None,
     say: Say,
 ) -> Iterator[None]:
     """Evaluate alerts in a background thread during the block, and once more at its end.
 
-    ``context`` returns the input of the rules; ``on_result`` gets the open alerts and the backlogs
-    after each evaluation, ``say`` the reason if an evaluation fails.
+    ``context`` returns the input of the rules; ``on_result`` gets the open alerts, the backlogs and
+    the lag of a topic after each evaluation, ``say`` the reason if an evaluation fails.
     """
     end = threading.Event()
 
@@ -180,8 +226,8 @@ def watching(
         try:
             alerts = judge(found, RUNNING)
             if on_result is not None:
-                on_result(alerts, found.waiting)
-            reporter.report(alerts, rules=RUNNING)
+                on_result(alerts, found.waiting, found.lag)
+            reporter.report(alerts, rules=RUNNING, measures=found.measures)
         except Exception as error:
             # No error here may stop the run, which itself reports problems with its tables.
             return first_line(error)

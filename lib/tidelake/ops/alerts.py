@@ -21,7 +21,7 @@ from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError
-from tidelake.instants import to_json
+from tidelake.instants import lasting, to_json
 from tidelake.ledger.history import (
     Backlog,
     BacklogReader,
@@ -34,7 +34,7 @@ from tidelake.ledger.history import (
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.sinks import Measured, measures_since
-from tidelake.ops.status import LAG_SECONDS, source_lag
+from tidelake.ops.status import LAG_SECONDS, SourceLag, source_lag
 from tidelake.runtime.checkpoints import (
     CheckpointGuard,
     newest_logged,
@@ -128,7 +128,7 @@ class AlertContext:
 
     @cached_property
     def waiting(self) -> tuple[Backlog, ...]:
-        """The backlog of each hop; ``lag_growing`` itself evaluates the lag of a topic."""
+        """The backlog of each hop; bronze's only for files, see :attr:`lag`."""
         lately = timedelta(seconds=self.pipeline.alerts.lag_seconds or LAG_SECONDS)
         # Also for a hop without a table: it has read nothing of its input yet.
         found = (
@@ -137,14 +137,11 @@ class AlertContext:
         )
         return tuple(one for one in found if one is not None)
 
-
-def lasting(length: timedelta | float) -> str:
-    """Format a duration, or seconds, in its largest unit; under 10 seconds with one decimal."""
-    seconds = length.total_seconds() if isinstance(length, timedelta) else length
-    for unit, size in (("days", 86_400), ("hours", 3_600), ("minutes", 60)):
-        if seconds >= 2 * size:
-            return f"{seconds / size:.0f} {unit}"
-    return f"{seconds:.0f} seconds" if seconds >= 10 else f"{seconds:.1f} seconds"
+    @cached_property
+    def lag(self) -> SourceLag | None:
+        """Bronze's lag behind its topics; None if it was not filled from Kafka."""
+        bronze = history(self.lake, self.lake.bronze(self.pipeline.name))
+        return source_lag(self.pipeline, bronze, now=self.now)
 
 
 class Found(NamedTuple):
@@ -354,12 +351,16 @@ def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
     newest = max((one.written_at for one in last_commits if one is not None), default=None)
     if newest is None or context.now - newest <= limit:
         return
-    waits = ", ".join(
-        f"{one.waiting:,} {one.unit} for {one.hop}" for one in context.waiting if one.waiting
-    )
+    waits = [f"{one.waiting:,} {one.unit} for {one.hop}" for one in context.waiting if one.waiting]
+    is_known, lag = any(one.hop == "bronze" for one in context.waiting), context.lag
+    if lag is not None:
+        waits += [f"{lag.lag:,} records for bronze"] if lag.lag else []
+        is_known = is_known or not lag.not_asked
     idle = f"no batch was committed for {lasting(context.now - newest)}, and"
     if waits:
-        yield Found(f"{idle} input is waiting: {waits}", since=newest)
+        yield Found(f"{idle} input is waiting: {', '.join(waits)}", since=newest)
+    elif not is_known:
+        yield Found(f"{idle} whether input waits for bronze is unknown", since=newest)
     else:
         text = f"{idle} no input is waiting: check the producers"
         yield Found(text, since=newest, severity="warning", command="status")
@@ -376,8 +377,7 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
                 hop=one.hop,
                 since=one.oldest,
             )
-    bronze = history(context.lake, context.lake.bronze(context.pipeline.name))
-    lag = source_lag(context.pipeline, bronze, now=context.now)
+    lag = context.lag
     if lag is None or not lag.lag or lag.advice.verdict in ("none", "unknown", "falls"):
         return
     seconds = lag.catch_up_seconds
@@ -492,5 +492,7 @@ RULES = {
     "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list", "late_rate"),
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
 }
+# The rules on the metrics of batches: a run has those of its own hops.
+MEASURED = ("hop_failed", "batch_over_interval")
 # The rules that a run evaluates: the others count tables, or repeat the run's own checks.
 RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))

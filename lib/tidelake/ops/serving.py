@@ -52,8 +52,10 @@ _SETTINGS = frozenset(
 # JDBC drivers read the Hive version to decide what to send.
 _READABLE = _SETTINGS | {"spark.sql.hive.version"}
 # Analysis acts on these before there is a plan to check: files as tables, ``${env:…}`` in
-# statements, settings and temporary views shared by all clients.
+# statements, Hadoop settings among the options of a relation (``WITH (…)``); and settings and
+# temporary views shared by all clients.
 _LOCKED = {
+    "spark.databricks.delta.loadFileSystemConfigsFromDataFrameOptions": "false",
     "spark.sql.runSQLOnFiles": "false",
     "spark.sql.variable.substitute": "false",
     "spark.sql.hive.thriftServer.singleSession": "false",

@@ -22,6 +22,7 @@ from tidelake.runtime.schemas import append_records
 if TYPE_CHECKING:
     from tidelake.ledger.history import Backlog
     from tidelake.ops.alerts import Alert
+    from tidelake.ops.status import SourceLag
     from tidelake.runtime.hop import Run
 
 _SECONDS = 60.0
@@ -265,13 +266,18 @@ class MetricRegistry(Sink):
             self._of("silver_rows_total", **labels, fate=fate).inc(count)
             self._set("silver_fate_ratio", count / rows if rows else None, **labels, fate=fate)
 
-    def show(self, alerts: Sequence[Alert], waiting: Sequence[Backlog]) -> None:
-        """Export the current open alerts and the backlogs between batches."""
+    def show(
+        self, alerts: Sequence[Alert], waiting: Sequence[Backlog], lag: SourceLag | None = None
+    ) -> None:
+        """Export the current open alerts, and the backlogs and a topic's lag between batches."""
         at = now()
         for backlog in waiting:
             labels = {"pipeline": self._pipeline, "hop": backlog.hop}
             self._set("hop_waiting", backlog.waiting, **labels)
             self._set("hop_lag_seconds", backlog.seconds(at), **labels)
+        # Without an answer of the broker, the gauge keeps the value of the last batch.
+        if lag is not None and not lag.not_asked:
+            self._set("hop_waiting", lag.lag, pipeline=self._pipeline, hop="bronze")
         opened = self._metrics["tidelake_alert_open"]
         opened.clear()
         for one in alerts:

@@ -33,6 +33,7 @@ from tidelake.config.locations import layout_of
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.errors import MachineError, SourceError, UsageError
+from tidelake.folders import expanded
 from tidelake.names import logical_name
 from tidelake.typed import Typed
 
@@ -297,7 +298,7 @@ def _take_sample(
 
 
 def _absolute(place: str | None) -> str | None:
-    return place if place is None or "://" in place else os.path.abspath(Path(place).expanduser())
+    return place if place is None or "://" in place else os.path.abspath(expanded(place))
 
 
 def plain_name(text: str) -> str:

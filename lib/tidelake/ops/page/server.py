@@ -26,8 +26,9 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
+from tidelake.instants import lasting
 from tidelake.ledger.terms import ledger_by
-from tidelake.ops.alerts import Alert, lasting
+from tidelake.ops.alerts import Alert
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.typed import Typed, first_command
