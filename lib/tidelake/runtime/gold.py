@@ -220,8 +220,7 @@ class GoldHop(HopQuery):
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        reached = positions(heads[0])
-        until = self.guard.planned(batch, reached)
+        until = self.guard.planned(batch, positions(heads[0]))
         # A table may hold the batch already, if the previous run ended between two tables.
         admitted = [
             (target, last)
@@ -231,7 +230,8 @@ class GoldHop(HopQuery):
         if not admitted:
             return
         targets = [target for target, _ in admitted]
-        sizes = self.guard.sizes(reached, until).values()
+        # Not after the first table: if that one holds the batch, it has no rows after it.
+        sizes = self.guard.sizes(positions(admitted[0][1]), until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
         settled = settled_until((table, until[key]) for key, table in self.inputs.items())
