@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import yaml
+from delta.exceptions import ConcurrentDeleteReadException, MetadataChangedException
 
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.config import load_environment, load_pipeline
@@ -207,3 +209,27 @@ def test_a_batch_that_the_first_table_holds_already_is_as_large_for_the_others(
     with pytest.raises(SizedError):
         hop.write(cast(Any, None), 4, [last_commit(table) for table in hop.closing])
     assert sizes == [(9, 900)]
+
+
+@pytest.mark.parametrize("conflict", [ConcurrentDeleteReadException, MetadataChangedException])
+def test_a_merge_is_done_again_that_a_compaction_or_a_new_property_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conflict: type[Exception]
+) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    table, tried = lake.gold("totals"), []
+    note = {"generation": "g1", "batch": 4, "until": {"silver": [6, -1]}}
+
+    def merge_once(*_: Any) -> dict[str, Any]:
+        tried.append(1)
+        if len(tried) == 1:
+            raise conflict("")
+        write_commit(table, 2, note=note)
+        return note
+
+    monkeypatch.setattr(hop, "_merge_once", merge_once)
+    monkeypatch.setattr(gold, "enable_deletion_vectors", lambda *_: None)
+    inputs = cast(Any, SimpleNamespace(taken={"silver": SimpleNamespace(sparkSession=None)}))
+    target, last = targets_of(lake, hop.run.pipeline)[0], last_commit(table)
+    hop._merge(target, cast(Any, last), note, inputs, {"silver": (6, -1)}, True)
+    assert len(tried) == 2

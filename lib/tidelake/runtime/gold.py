@@ -29,7 +29,7 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
+from tidelake.delta.merge import CONFLICTS, TRIES, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
@@ -66,9 +66,6 @@ from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 from tidelake.typed import runnable
-
-# How often a merge is attempted when concurrent compactions conflict with it.
-_TRIES = 5
 
 
 class GoldHop(HopQuery):
@@ -287,8 +284,8 @@ class GoldHop(HopQuery):
         until: Mapping[str, Position],
         small: bool,
     ) -> None:
-        """Merge into one table; retry if a compaction rewrote files that the merge had read."""
-        for left in reversed(range(_TRIES)):
+        """Merge into one table; retry if `maintain` compacted it or set properties meanwhile."""
+        for left in reversed(range(TRIES)):
             try:
                 with CheckpointedFrames(small=small) as frames:
                     noted = self._merge_once(target, last, note, inputs, frames)
