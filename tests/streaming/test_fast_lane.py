@@ -116,21 +116,27 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     kafka.send("payments", [*history("a"), *history("b")[:4], *history("c")])
     followed.run()
     frauds = [payment("a-fraud", amount="99.00"), payment("b-fraud", amount="99.00")]
+
+    def alerts() -> list[dict[str, Any]]:
+        return [json.loads(value) for _, _, value, _ in kafka.records("payment-alerts")]
+
+    def probe(turn: int) -> None:
+        kafka.send("payments", [payment(f"c-{turn}-probe", amount="77.00")])
+
     with lane(followed) as said:
-
-        def alerts() -> list[dict[str, Any]]:
-            return [json.loads(value) for _, _, value, _ in kafka.records("payment-alerts")]
-
         # It begins with what is newest when it is ready.
-        probes = until(
-            alerts,
-            each=lambda n: kafka.send("payments", [payment(f"c-{n}-probe", amount="77.00")]),
-        )
+        probes = until(alerts, each=probe)
         assert {one["event_id"][:2] for one in probes} == {"c-"}
         kafka.send("payments", [*history("b"), b"broken", *frauds])
         until(lambda: any(one["event_id"] == "a-fraud" for one in alerts()))
         assert not any(one["event_id"] == "b-fraud" for one in alerts())
     assert said[0].endswith(f"alerts go to topic payment-alerts at {kafka.bootstrap}")
+    # And again when it is started again: this is no longer news.
+    kafka.send("payments", [payment("c-stale", amount="99.00")])
+    before = len(alerts())
+    with lane(followed):
+        until(lambda: len(alerts()) > before, each=probe)
+    assert not any(one["event_id"] == "c-stale" for one in alerts())
     alert = next(one for one in alerts() if one["event_id"] == "a-fraud")
     assert (alert["rule"], alert["card_id"], alert["amount"]) == ("unusual_amount", "a", 99.0)
     assert json.loads(alert["evidence"]) == {"value": 99.0, "mean": 10.0, "values": 6}
@@ -146,7 +152,7 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     rows = read(followed.lake, found.table, "event_id, rule, verdict")
     verdicts = {one: verdict for one, rule, verdict in rows if rule == "unusual_amount"}
     assert verdicts["a-fraud"] == "confirmed"
-    assert verdicts["b-fraud"] == "missed"
+    assert (verdicts["b-fraud"], verdicts["c-stale"]) == ("missed", "missed")
     assert verdicts["a-0"] == "retracted"
     assert verdicts["z-9"] == "open"
     assert sum(found.counts["unusual_amount"].values()) == len(verdicts)

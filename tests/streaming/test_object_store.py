@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,8 @@ from tests.stores import Store
 from tests.worlds import World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.delta.log import commits
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, SourceChangedError
 from tidelake.folders import folder
@@ -136,6 +138,19 @@ def test_sql_reads_the_store_with_the_same_answers(
     assert "of the store" not in str(answers)
     outside = f"SELECT * FROM read_csv('{twins.root}/landing/c.jsonl')"
     assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
+
+
+def test_beside_a_run_maintenance_makes_no_commit_on_a_store(twins: Twins) -> None:
+    """Two commits of one version would overwrite each other, there."""
+    lake, bronze = twins.stored.lake, twins.stored.lake.bronze("clickstream")
+    plans = plan_upkeep(lake, twins.stored.pipeline, horizon=timedelta(days=7))
+    mine = [plan for plan in plans if plan.table == bronze]
+    before = newest_version(bronze)
+    with hold_hops(lake, "clickstream", ["bronze"]):
+        list(upkeep(twins.stored, mine))
+    assert newest_version(bronze) == before
+    list(upkeep(twins.stored, mine))
+    assert newest_version(bronze) > before
 
 
 @pytest.mark.long

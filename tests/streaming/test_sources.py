@@ -22,7 +22,7 @@ from tidelake.bronze.records import read_stream
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import Lake, lake_of
-from tidelake.errors import GenerationError, SourceChangedError, SourceError
+from tidelake.errors import GenerationError, RefusedError, SourceChangedError, SourceError
 from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.repairing import repair
@@ -78,6 +78,14 @@ def test_a_delta_table_is_a_source_whose_rows_become_json(
     payloads = [json.loads(bytes(row[0])) for row in read(lake, "bronze.other", "payload")]
     assert payloads[0] == {"id": "o0", "at": "2026-01-05T10:00:00.123456Z", "price": 0.0}
     assert len({row[0] for row in read(lake, "bronze.other", "record_id")}) == 6
+
+    # Delta asks for a new query, with which it fails again.
+    writer = rows.selectExpr("id", "at", "cast(price AS string) AS price").coalesce(1).write
+    writer.format("delta").mode("overwrite").option("overwriteSchema", True).save(str(source))
+    why = "other, hop bronze: the schema of a table that it reads changed .* with another --root"
+    with pytest.raises(RefusedError, match=why):
+        run(spark, environment, pipeline, hops=["bronze"])
+    assert read(lake, "bronze.other", "count(*)") == [(6,)]
 
 
 @pytest.mark.long

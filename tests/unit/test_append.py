@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import threading
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
+from delta.exceptions import MetadataChangedException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config.descriptions import Meaning
@@ -106,3 +110,47 @@ def test_tables_keep_statistics_of_what_files_are_skipped_by(
         # Delta collects none of booleans, and refuses to be asked.
         "gold.a": "`window_start`,`user-id`",
     }
+
+
+def test_an_append_beside_which_a_property_is_set_is_done_again(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As `maintain` sets retentions beside a run, which would end with Delta's refusal."""
+    bronze, begun, done = Lake(tmp_path).bronze("shop"), tmp_path / "begun", tmp_path / "done"
+    note = {"hop": "bronze", "generation": "g1", "batch": -1}
+    ensure_table(spark, bronze, from_ddl(spark, "id bigint"), note)
+
+    def waits(number: int) -> bool:
+        begun.touch()
+        ends = time.monotonic() + 60
+        while not done.exists() and time.monotonic() < ends:
+            time.sleep(0.05)
+        return True
+
+    def set_property() -> None:
+        while not begun.exists():
+            time.sleep(0.05)
+        spark.sql(f"ALTER TABLE {bronze.sql} SET TBLPROPERTIES ('delta.appendOnly' = 'false')")
+        done.touch()
+
+    other = threading.Thread(target=set_property)
+    other.start()
+    rows = spark.range(3).coalesce(1).where(F.udf(waits, "boolean", useArrow=False)("id"))
+    append(rows, bronze, {**note, "batch": 0})
+    other.join()
+    assert [commit.batch for commit in commits(bronze)] == [0, -1]
+    assert load(spark, bronze).count() == 3
+
+
+@pytest.mark.parametrize(("failures", "generation"), [(5, "g1"), (1, "g2")])
+def test_an_append_is_not_done_again_for_ever_nor_to_a_table_that_was_replaced(
+    monkeypatch: pytest.MonkeyPatch, failures: int, generation: str
+) -> None:
+    save = MagicMock(side_effect=[MetadataChangedException("")] * failures + [None])
+    table = SimpleNamespace(name="silver.a", needs_transaction_ids=False, save=save)
+    last = SimpleNamespace(note={"generation": generation})
+    monkeypatch.setattr(appending, "last_commit", lambda _: last)
+    note = {"hop": "silver", "generation": "g1", "batch": 1}
+    with pytest.raises(MetadataChangedException):
+        append(MagicMock(), cast(Any, table), note)
+    assert save.call_count == failures

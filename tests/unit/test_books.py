@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any, cast
@@ -252,3 +253,50 @@ def test_history_leaves_out_a_table_of_the_name_that_was_deleted(lake: Lake) -> 
     found = history(lake, table)
     assert [one.version for one in found] == [5, 4, 3, 2, 1, 0]
     assert {one.note.get("life") for one in found} == {None, "2024-01-01"}
+
+
+def test_history_lists_a_commit_once_that_was_copied_twice(lake: Lake) -> None:
+    table = lake.gold("totals")
+    rows = ", ".join(
+        f"('gold.totals', {version}, {version - 1}, TIMESTAMPTZ '2024-01-01 00:00:0{version}+00', "
+        f'{version}, \'{{"batch": {version - 1}, "generation": "g1"}}\')'
+        for version in (0, 1, 1, 2, 3, 3)
+    )
+    columns = "table_name, version, batch, committed_at, rows, note"
+    sql = f"SELECT * FROM (VALUES {rows}) AS t({columns})"
+    write_rows(lake.books(), sql, note={"pipeline": "shop", "generation": "g1", "batch": 0})
+    _fill(table, 4, 5, None)
+    assert [one.version for one in history(lake, table)] == [4, 3, 2, 1, 0]
+
+
+def test_two_processes_that_copy_at_once_copy_each_commit_once(
+    environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, said = Lake(tmp_path), Progress(lambda _: None)
+    run = Run(cast(Any, None), shop(tmp_path), lake, environment, said)
+    bronze, silver, taken = lake.bronze("shop"), lake.silver("shop"), Counter[tuple[str, int]]()
+    other = threading.Thread(target=copy_books, args=(run, ["bronze"]))
+
+    def append_records(
+        _: Any, own: Table, fresh: Any, *rest: Any, newest: Any, **note: Any
+    ) -> None:
+        if other.ident is None:
+            # The first to copy has read the notes: what the other one copies is not in them.
+            other.start()
+            other.join(0.5)
+        taken.update((row["table_name"], row["version"]) for row in fresh)
+        version = newest_version(own) + 1
+        write_commit(own, version, note={**note, "generation": "g1", "batch": version})
+
+    monkeypatch.setattr(epochs, "append_records", append_records)
+    commit(bronze, 0, "bronze", -1)
+    commit(silver, 0, "silver", -1)
+    copy_books(run, ["silver"])
+    other.join(20)
+    # Until the other's commit is no longer among the notes that are looked at.
+    for version in range(1, epochs._NOTES + 1):
+        commit(silver, version, "silver", -1)
+        copy_books(run, ["silver"])
+    commit(bronze, 1, "bronze", 0)
+    copy_books(run, ["bronze"])
+    assert taken == once(lake, bronze, silver)

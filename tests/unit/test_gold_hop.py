@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import yaml
+from delta.exceptions import ConcurrentDeleteReadException, MetadataChangedException
 
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.config import load_environment, load_pipeline
@@ -178,3 +180,56 @@ def test_a_retried_batch_is_closed_though_the_table_held_it_before(
         write_commit(table, 2, note={"generation": "g1", "batch": 4})
     hop._merge(targets_of(lake, hop.run.pipeline)[0], before, note, cast(Any, None), {}, True)
     assert seen == [{}, {"may_repeat": True}][:calls]
+
+
+def test_a_batch_that_the_first_table_holds_already_is_as_large_for_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Taken for empty, a large batch would be collected in the driver, at every restart."""
+    lake, sizes = Lake(tmp_path), []
+    for version in range(6):
+        write_commit(lake.silver("shop"), version, adds=[(9, True)])
+    note = {"generation": "g1", "hop": "gold", "pipeline": "shop"}
+    write_commit(lake.gold("added"), 0, note={**note, "batch": -1})
+    write_commit(lake.gold("added"), 1, note={**note, "batch": 3, "until": {"silver": [5, -1]}})
+    hop, _ = opened(tmp_path, gold=[*SHOP["gold"], _ADDED])
+    end = {"reservoirVersion": 6, "index": -1, "reservoirId": "silver"}
+    write_offset(lake.checkpoints("shop", "gold") / "g1", 4, end)
+    # The run ended between the two tables.
+    write_commit(lake.gold("totals"), 2, note={**note, "batch": 4, "until": {"silver": [6, -1]}})
+
+    class SizedError(Exception):
+        pass
+
+    def is_small(*size: int) -> bool:
+        sizes.append(size)
+        raise SizedError
+
+    monkeypatch.setattr(gold, "is_small", is_small)
+    with pytest.raises(SizedError):
+        hop.write(cast(Any, None), 4, [last_commit(table) for table in hop.closing])
+    assert sizes == [(9, 900)]
+
+
+@pytest.mark.parametrize("conflict", [ConcurrentDeleteReadException, MetadataChangedException])
+def test_a_merge_is_done_again_that_a_compaction_or_a_new_property_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, conflict: type[Exception]
+) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    table, tried = lake.gold("totals"), []
+    note = {"generation": "g1", "batch": 4, "until": {"silver": [6, -1]}}
+
+    def merge_once(*_: Any) -> dict[str, Any]:
+        tried.append(1)
+        if len(tried) == 1:
+            raise conflict("")
+        write_commit(table, 2, note=note)
+        return note
+
+    monkeypatch.setattr(hop, "_merge_once", merge_once)
+    monkeypatch.setattr(gold, "enable_deletion_vectors", lambda *_: None)
+    inputs = cast(Any, SimpleNamespace(taken={"silver": SimpleNamespace(sparkSession=None)}))
+    target, last = targets_of(lake, hop.run.pipeline)[0], last_commit(table)
+    hop._merge(target, cast(Any, last), note, inputs, {"silver": (6, -1)}, True)
+    assert len(tried) == 2

@@ -1,19 +1,27 @@
-"""How long removed files are kept: for the recovery horizon, and for whoever still reads them."""
+"""What maintenance does to a table: how long files are kept, and whom it lets write meanwhile."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
 
+from tests.stores import Store
 from tests.unit.handmade import SHOP, write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
-from tidelake.delta.tables import Lake
-from tidelake.errors import RefusedError
-from tidelake.ops.maintenance import plan_upkeep
+from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.tables import HOPS, Lake, Table
+from tidelake.errors import LockedError, RefusedError
+from tidelake.folders import Folder, folder
+from tidelake.ops import maintenance
+from tidelake.ops.maintenance import Plan, plan_upkeep, upkeep
+from tidelake.runtime.progress import Progress
 
 _HOUR = timedelta(hours=1)
 # Commits are written from the new year on, a second apart.
@@ -62,3 +70,83 @@ def test_files_that_a_reader_needs_are_kept_and_the_reader_is_named(
         _kept(lake, pipeline, 5 * _HOUR)
     _read_up_to(lake, 1, 4)
     assert set(_kept(lake, pipeline, 5 * _HOUR).values()) == {5 * _HOUR}
+
+
+class _Kept:
+    """Stands in for Spark: records what is done to which table, and whose locks are held then."""
+
+    def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.lake, self.done, self.said = lake, list[str](), list[str]()
+        for name in ("compact", "cluster", "vacuum", "_keep_log"):
+            monkeypatch.setattr(maintenance, name, self._recorder(name))
+        monkeypatch.setattr(maintenance, "has_vectors", lambda *_: True)
+        monkeypatch.setattr(maintenance, "detail", lambda *_: {"numFiles": 1})
+
+    def _recorder(self, name: str) -> Any:
+        def record(_: Any, about: Table | Plan, *rest: Any, **more: Any) -> None:
+            table = about.table if isinstance(about, Plan) else about
+            places = {hop: self.lake.checkpoints("shop", hop) for hop in HOPS}
+            places["ops"] = self.lake.marks("ops")
+            locked = [name for name, place in places.items() if _is_held(place)]
+            self.done.append(" ".join([name, table.name, *locked]))
+
+        return record
+
+    def up(self, *plans: Plan) -> list[str]:
+        self.done.clear()
+        pipeline, progress = SimpleNamespace(name="shop"), Progress(self.said.append)
+        run = SimpleNamespace(spark=MagicMock(), lake=self.lake, pipeline=pipeline)
+        run.progress = progress
+        list(upkeep(cast(Any, run), plans))
+        return self.done
+
+
+def _is_held(place: Folder) -> bool:
+    try:
+        with hold(place, "asked,"):
+            return False
+    except LockedError:
+        return True
+
+
+def test_on_a_store_a_table_is_only_written_under_the_locks_of_its_writers(
+    s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(folder(s3.prefix()))
+    kept = _Kept(lake, monkeypatch)
+    bronze, gold = Plan(lake.bronze("shop"), _HOUR), Plan(lake.gold("a"), _HOUR, (), ("at",))
+    in_gold = [f"{name} gold.a gold" for name in ("cluster", "compact", "_keep_log")]
+    in_bronze = [f"{name} bronze.shop bronze silver" for name in ("compact", "_keep_log")]
+    assert kept.up(bronze, gold) == [
+        *(*in_bronze, "vacuum bronze.shop"),
+        *(*in_gold, "vacuum gold.a"),
+    ]
+    assert kept.said == []
+    # A run writes gold, alone.
+    with hold_hops(lake, "shop", ["gold"]):
+        assert kept.up(gold, bronze) == [
+            "vacuum gold.a gold",
+            *(f"{line} gold" for line in in_bronze),
+            "vacuum bronze.shop gold",
+        ]
+    (said,) = kept.said
+    assert said.startswith(
+        "gold.a is not compacted, only its old files are deleted: shop, hop gold, "
+    )
+    assert "is being written by process" in said
+    # All pipelines append to it.
+    in_ops = [f"{name} ops.books ops" for name in ("compact", "_keep_log")]
+    assert kept.up(Plan(lake.books(), _HOUR)) == [*in_ops, "vacuum ops.books"]
+
+
+def test_on_a_disk_a_table_is_compacted_beside_a_run_and_only_not_clustered(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Kept(lake, monkeypatch)
+    bronze, gold = Plan(lake.bronze("shop"), _HOUR), Plan(lake.gold("a"), _HOUR, (), ("at",))
+    tidied = ["compact gold.a", "_keep_log gold.a", "vacuum gold.a"]
+    assert kept.up(gold) == ["cluster gold.a gold", *tidied]
+    with hold_hops(lake, "shop", HOPS):
+        assert [line.rsplit(" bronze", 1)[0] for line in kept.up(gold)] == tidied
+        assert len(kept.up(bronze)) == 3
+    assert kept.said == []

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
-from tidelake.runtime.hop import has_grown
+import pytest
+from pyspark.errors import StreamingQueryException
+
+from tests.unit.handmade import write_batches, write_commit
+from tidelake.delta.tables import Lake
+from tidelake.errors import RefusedError
+from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.hop import Run, has_grown
+from tidelake.runtime.progress import InputGrewError
+from tidelake.runtime.silver import SilverHop
 
 
 @pytest.mark.parametrize(
@@ -18,3 +29,45 @@ from tidelake.runtime.hop import has_grown
 def test_columns_that_came_while_a_query_ran_or_started_are_told_from_failures(told: str) -> None:
     assert has_grown(told)
     assert not has_grown("[STREAM_FAILED] terminated with exception: No space left on device")
+
+
+class _Grown:
+    """A query that ends because Delta wants another one with the new schema."""
+
+    def awaitTermination(self, seconds: float) -> None:
+        raise StreamingQueryException("[DELTA_SCHEMA_CHANGED_WITH_VERSION] in version 3", {})
+
+
+def _check(lake: Lake, run: Run, closed: int) -> None:
+    """Open a hop whose tables hold a batch, and let its query end."""
+    hop = object.__new__(SilverHop)
+    hop.run, hop.closing = run, [lake.silver("shop")]
+    hop.fence = Fence("shop", "silver", "g1", closed=closed)
+    hop.checkpoint, hop.inputs = Path("/checkpoint"), {"bronze": lake.bronze("shop")}
+    hop._stopping = hop._closings = hop._failure = None
+    hop._ran_batch = False
+    hop.check(cast(Any, _Grown()))
+
+
+def test_a_query_is_not_restarted_for_ever_after_a_change_that_none_can_follow(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    write_batches(lake.silver("shop"), 4)
+    run = Run(*cast(Any, [None, SimpleNamespace(name="shop"), lake, None, None]))
+    for _ in range(3):
+        with pytest.raises(InputGrewError):
+            _check(lake, run, 4)
+    # It closed a batch, and its input grew again.
+    write_commit(lake.silver("shop"), 6, note={"generation": "g1", "batch": 5})
+    with pytest.raises(InputGrewError):
+        _check(lake, run, 4)
+    for _ in range(2):
+        with pytest.raises(InputGrewError):
+            _check(lake, run, 5)
+    why = "shop, hop silver: the schema of a table that it reads changed .* tidelake backfill run"
+    with pytest.raises(RefusedError, match=why):
+        _check(lake, run, 5)
+    # A run that is started again tries it anew.
+    with pytest.raises(InputGrewError):
+        _check(lake, run, 5)

@@ -26,6 +26,7 @@ from pyspark.sql.types import (
 from tidelake.config.descriptions import Meaning, standard_meaning
 from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import encode, last_commit
+from tidelake.delta.merge import CONFLICTS, TRIES
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Table
 from tidelake.errors import SchemaChangedError
@@ -64,6 +65,9 @@ def append(
     but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
     batches whose lock may be missing or lost: Delta then skips or refuses the duplicate append.
 
+    If the table's files or properties are rewritten meanwhile, the rows are computed and written
+    again.
+
     ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
     the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
     columns; ``replaces_where``, an SQL condition, only the matching rows. Such a commit may be
@@ -89,7 +93,17 @@ def append(
         rows = _with_stored_comments(rows, table)
         _drop_statistics(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
-    table.save(rows, options, mode, replaces_where)
+    for left in reversed(range(TRIES)):
+        try:
+            table.save(rows, options, mode, replaces_where)
+        except CONFLICTS:
+            # `maintain` set a property beside a run, for example; nothing was committed. Not if the
+            # table was replaced: its new generation would not admit the batch.
+            last = last_commit(table)
+            if not left or last is None or last.note.get("generation") != note.get("generation"):
+                raise
+        else:
+            return
 
 
 def ensure_table(

@@ -24,6 +24,7 @@ from delta.exceptions import (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    MetadataChangedException,
 )
 from pyspark.sql import DataFrame, SparkSession
 
@@ -35,12 +36,16 @@ from tidelake.names import quoted
 from tidelake.spark import tuning
 from tidelake.spark.engine import with_settings
 
-# Raised to a writer when its files were compacted concurrently; the classes share no base.
+# Raised to a writer when the table's files were compacted, or its properties set, concurrently. The
+# classes share no base.
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
+    MetadataChangedException,
 )
+# How often a commit is attempted that conflicts with these.
+TRIES = 5
 # Delta's maximum number of clustering columns.
 CLUSTERED_BY = 4
 _VECTORS = "delta.enableDeletionVectors"
@@ -56,7 +61,7 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
     nothing. If no row changes there is no commit, and the caller must record the batch.
 
     Raises:
-        One of CONFLICTS: Files that the merge read were rewritten meanwhile.
+        One of CONFLICTS: Files that the merge read were rewritten, or properties set, meanwhile.
     """
     rows = plan.rows
     values = {name: f"s.{quoted(name)}" for name in rows.columns if name != GONE}

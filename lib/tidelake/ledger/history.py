@@ -80,8 +80,10 @@ def history(lake: Lake, table: Table) -> list[Commit]:
     made = f"SELECT max(committed_at) FROM {books} WHERE {own} AND batch = {CREATION}"
     kept = ask(
         lake,
-        f"SELECT version, committed_at, rows, note FROM {books} WHERE {own} AND version < {oldest} "
-        f"AND coalesce(committed_at >= ({made}), true) ORDER BY version DESC",
+        # Earlier versions of Tidelake could copy a commit twice.
+        f"SELECT DISTINCT ON (version) version, committed_at, rows, note FROM {books} "
+        f"WHERE {own} AND version < {oldest} AND coalesce(committed_at >= ({made}), true) "
+        f"ORDER BY version DESC, committed_at DESC",
     )
     before = logged[-1].note.get(FOLLOWS, oldest) if logged else oldest
     for version, committed_at, rows, text in kept.rows:

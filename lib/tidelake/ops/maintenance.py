@@ -8,7 +8,7 @@ rollback, a topic to which changes are published.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -19,11 +19,11 @@ from tidelake.config import Pipeline
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail
-from tidelake.delta.locks import hold_hops
+from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
 from tidelake.delta.store import sql_pairs
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.ledger.history import Need, needs_of
 from tidelake.runtime.gold_tables import targets_of
@@ -128,25 +128,60 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
 
 
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
-    """Compact tables, set their log retention, and vacuum old files."""
+    """Compact tables, set their log retention, and vacuum old files.
+
+    On an object store two commits of one version overwrite each other. So a table is compacted only
+    under the locks of its writers there; while a run holds one, only old files are deleted, which
+    makes no commit on a store.
+    """
     spark = run.spark
     for plan in plans:
         before = detail(spark, plan.table)["numFiles"]
-        if not plan.sorted_by:
-            # Rows are in time order already.
-            compact(spark, plan.table)
-        elif has_vectors(spark, plan.table):
-            # Without deletion vectors a merge would rewrite the large files that clustering makes.
-            # A table that a run is writing to is clustered at the next maintenance.
-            with suppress(RefusedError), hold_hops(run.lake, run.pipeline.name, ["gold"]):
-                cluster(spark, plan.table, plan.sorted_by)
-            compact(spark, plan.table)
-        _keep_log(spark, plan)
+        if run.lake.is_on_object_store:
+            try:
+                with _writing(run, plan.table):
+                    _rewrite(run, plan, is_locked=True)
+            except RefusedError as error:
+                run.progress.say(
+                    f"{plan.table.name} is not compacted, only its old files are deleted: {error}"
+                )
+        else:
+            _rewrite(run, plan, is_locked=False)
         vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
         last = spark.sql(f"DESCRIBE HISTORY {plan.table.sql} LIMIT 1").collect()[0]
         metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
         deleted = int(metrics.get("numDeletedFiles", 0))
         yield Done(plan.table, before, detail(spark, plan.table)["numFiles"], deleted)
+
+
+@contextmanager
+def _writing(run: Run, table: Table) -> Iterator[None]:
+    """Hold the locks of all writers of a table; a RefusedError if a run or a command holds one."""
+    lake, layer = run.lake, table.name.partition(".")[0]
+    if layer == "ops":
+        # All pipelines append to it, and wait for each other.
+        with hold(lake.marks("ops"), table.name, waits=True, optional=True):
+            yield
+        return
+    # Commands that requeue rows hold silver's lock.
+    hops: list[Hop] = ["gold"] if layer == "gold" else ["bronze", "silver"]
+    with hold_hops(lake, run.pipeline.name, hops):
+        yield
+
+
+def _rewrite(run: Run, plan: Plan, *, is_locked: bool) -> None:
+    """Compact a table, and set its log retention; a hop that writes it meanwhile tries again."""
+    spark = run.spark
+    # Others have their rows in time order already. Without deletion vectors a merge would rewrite
+    # the large files that clustering makes.
+    clusters = bool(plan.sorted_by) and has_vectors(spark, plan.table)
+    if clusters:
+        # A table that a run is writing to is clustered at the next maintenance.
+        with suppress(RefusedError), nullcontext() if is_locked else _writing(run, plan.table):
+            cluster(spark, plan.table, plan.sorted_by)
+    if clusters or not plan.sorted_by:
+        compact(spark, plan.table)
+    _keep_log(spark, plan)
 
 
 def _keep_log(spark: SparkSession, plan: Plan) -> None:

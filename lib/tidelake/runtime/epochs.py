@@ -191,14 +191,22 @@ _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     """Copy the metadata of the hops' commits since the last copy, under the locks of the hops."""
-    lake, name, books = run.lake, run.pipeline.name, run.lake.books()
+    books = run.lake.books()
+    # Hops may run in separate processes, each of which copies. One that had read older notes would
+    # repeat them, and the commits that another one copied meanwhile would be copied again.
+    with hold(run.lake.marks("ops"), books.name, waits=True, optional=True):
+        _copy(run, hops, books)
+
+
+def _copy(run: Run, hops: Sequence[Hop], books: Table) -> None:
+    lake, name = run.lake, run.pipeline.name
     of_silver = (lake.requeue, lake.quarantine, lake.discarded, lake.late, lake.silver)
     of_hop: dict[Hop, list[Table]] = {
         "bronze": [lake.bronze(name)],
         "silver": [of(name) for of in of_silver],
         "gold": lake.closing_tables(run.pipeline, "gold"),
     }
-    # Several commits, since two hops may copy concurrently.
+    # Several commits, since earlier versions copied without a lock.
     recent = list(islice(commits(books), _NOTES))
     notes = [commit.note for commit in recent]
     fresh: list[dict[str, Any]] = []

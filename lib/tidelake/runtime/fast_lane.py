@@ -73,6 +73,7 @@ class Lane:
         """Run until the user asks to stop, which raises a KeyboardInterrupt."""
         self._refuse()
         try:
+            self._forget_positions()
             self._copy_features()
             self._run_streams()
         except FOREIGN as error:
@@ -82,6 +83,17 @@ class Lane:
         finally:
             # The next run writes its own copy, and no data of a key is left behind.
             remove_tree(self.folder / _FEATURES)
+
+    def _forget_positions(self) -> None:
+        """Delete the checkpoints over a topic, so that the streams start with the newest records.
+
+        Else they would first send alerts of what arrived since the lane was stopped, and be refused
+        where that is gone from the topic. Streams of files need theirs: the log of the alerts'
+        files goes on from it.
+        """
+        if isinstance(self.run.pipeline.source, KafkaSource):
+            for checkpoint in self.folder.glob("checkpoint-*"):
+                remove_tree(checkpoint)
 
     def _copy_features(self) -> None:
         """Overwrite the copy of the features from the current tables."""

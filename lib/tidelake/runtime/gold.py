@@ -29,7 +29,7 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.merge import CONFLICTS, enable_deletion_vectors, has_vectors, merge
+from tidelake.delta.merge import CONFLICTS, TRIES, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
@@ -66,9 +66,6 @@ from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 from tidelake.typed import runnable
-
-# How often a merge is attempted when concurrent compactions conflict with it.
-_TRIES = 5
 
 
 class GoldHop(HopQuery):
@@ -220,8 +217,7 @@ class GoldHop(HopQuery):
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
         """Merge a batch into each table that does not hold it yet."""
         began = time.monotonic()
-        reached = positions(heads[0])
-        until = self.guard.planned(batch, reached)
+        until = self.guard.planned(batch, positions(heads[0]))
         # A table may hold the batch already, if the previous run ended between two tables.
         admitted = [
             (target, last)
@@ -231,7 +227,8 @@ class GoldHop(HopQuery):
         if not admitted:
             return
         targets = [target for target, _ in admitted]
-        sizes = self.guard.sizes(reached, until).values()
+        # Not after the first table: if that one holds the batch, it has no rows after it.
+        sizes = self.guard.sizes(positions(admitted[0][1]), until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
         settled = settled_until((table, until[key]) for key, table in self.inputs.items())
@@ -287,8 +284,8 @@ class GoldHop(HopQuery):
         until: Mapping[str, Position],
         small: bool,
     ) -> None:
-        """Merge into one table; retry if a compaction rewrote files that the merge had read."""
-        for left in reversed(range(_TRIES)):
+        """Merge into one table; retry if `maintain` compacted it or set properties meanwhile."""
+        for left in reversed(range(TRIES)):
             try:
                 with CheckpointedFrames(small=small) as frames:
                     noted = self._merge_once(target, last, note, inputs, frames)

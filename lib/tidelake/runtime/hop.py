@@ -34,7 +34,7 @@ from tidelake.delta.merge import compact, is_due
 from tidelake.delta.positions import BEGINNING, has_bytes, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.errors import MachineError, TidelakeError
+from tidelake.errors import MachineError, RefusedError, TidelakeError
 from tidelake.folders import Folder
 from tidelake.instants import from_json
 from tidelake.names import logical_name
@@ -59,6 +59,9 @@ _STOP_POLL_SECONDS = 0.01
 # How a query fails when its input gets columns; the second text if they were added between the
 # query's planning and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
+# So often a query is restarted because of that without a batch in between. Delta asks for a restart
+# after any change of a schema, also where no query can continue.
+_FUTILE_RESTARTS = 3
 _CARRIED = re.compile(r"tidelake-error<([A-Za-z0-9_-]+=*)>")
 
 
@@ -74,6 +77,7 @@ class Run:
         stop: Set to end the run: the open batch is abandoned, and the next run retries it.
         replays: Whether old rows are processed again, none of which counts as late.
         locks: Locks of a command that changes several tables; receives each step.
+        restarts: How often each hop was restarted since its last batch, because its input grew.
     """
 
     spark: SparkSession
@@ -84,6 +88,7 @@ class Run:
     stop: threading.Event = field(default_factory=threading.Event)
     replays: bool = False
     locks: HopLocks = field(default_factory=HopLocks)
+    restarts: dict[Hop, int] = field(default_factory=dict)
 
     @property
     def published(self) -> Mapping[str, Publish]:
@@ -321,7 +326,7 @@ class HopQuery(ABC):
                 # since the tables hold it.
                 return
             text = failure_text(query, error)
-            if has_grown(text):
+            if has_grown(text) and self._may_restart():
                 raise InputGrewError(f"the input of hop {self.hop} has new columns") from error
             raise carried(text) or self.named(self._failure or error) from error
         finally:
@@ -334,6 +339,17 @@ class HopQuery(ABC):
                 self._ran_batch = False
                 gc.collect()
 
+    def _may_restart(self) -> bool:
+        """Count a restart after the input grew; return False if several led to no batch."""
+        batches = [last.batch for table in self.closing if (last := last_commit(table))]
+        futile = self.run.restarts.pop(self.hop, 0)
+        if max(batches, default=CREATION) > self.fence.closed:
+            futile = 0
+        if futile == _FUTILE_RESTARTS:
+            return False
+        self.run.restarts[self.hop] = futile + 1
+        return True
+
     def named(self, error: Exception) -> TidelakeError:
         """Convert the error that stopped the query, or prevented its start."""
         if isinstance(error, TidelakeError):
@@ -342,10 +358,20 @@ class HopQuery(ABC):
         if "ChecksumException" in text and str(self.checkpoint) in text:
             return self.fence.refusal(f"{place}: a file of its checkpoint was altered")
         name, start = self.run.pipeline.name, "--from silver" if self.hop == "gold" else ""
-        gone = (
-            "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
+        rebuild = (
             f"Rebuild the tables with: {runnable('tidelake backfill run', name, start)}, "
             f"then: {runnable('tidelake backfill promote', name)}"
+        )
+        if has_grown(text):
+            remedy = rebuild if self.inputs else "Read it into new tables, with another --root."
+            return RefusedError(
+                f"{place}: the schema of a table that it reads changed so that no query can "
+                "continue: a column was dropped or renamed, or got another type. No row after "
+                f"that was read. {remedy}"
+            )
+        gone = (
+            "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
+            + rebuild
         )
         return named(error, place, gone=gone if self.inputs else "")
 
