@@ -11,8 +11,10 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.pipelines import gold, timed
-from tidelake.config import GoldTable
+from tests.pipelines import gold, shop, timed
+from tidelake.config import GoldTable, load_environment
+from tidelake.delta.tables import Lake
+from tidelake.errors import ConfigError
 from tidelake.gold.kinds import Inputs
 from tidelake.gold.measures import (
     GoldPlan,
@@ -27,6 +29,9 @@ from tidelake.gold.measures import (
 from tidelake.gold.windows import Windowed
 from tidelake.replay.compare import compare
 from tidelake.replay.verify import shape_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import check_definition
 
 MEASURES = {
     "events": {"count": "*"},
@@ -233,6 +238,62 @@ def test_a_mean_that_an_earlier_version_merged_may_have_fewer_digits(
     condition = re.sub(r"\{([es])\.mean\}", r"\1.mean", near)
     (row,) = spark.sql(f"SELECT {condition} AS same FROM (SELECT {kinds})").collect()
     assert row["same"] is not differs
+
+
+def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_their_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    types = {
+        "fine": "DECIMAL(38,30)",
+        "side": "DECIMAL(18,15)",
+        "wei": "DECIMAL(38,18)",
+        "heat": "DOUBLE",
+        "spelled": "STRING",
+    }
+    measures = {
+        "total": {"sum": "fine"},
+        "mean": {"avg": "side * side"},
+        "most": {"max": "fine"},
+        "cast": {"sum": "CAST(fine AS DECIMAL(38,28))"},
+        "wei": {"avg": "wei"},
+        "heat": {"sum": "heat"},
+    }
+    values = ("heat", "spelled", "fine", "CAST(heat AS DECIMAL(18,2))", "wei")
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": ", ".join(["id STRING, at TIMESTAMP", *map(" ".join, types.items())]),
+            "select": {name: name for name in types},
+            "id": "id",
+            "time": "at",
+        },
+        gold=[ALL | {"keys": ["spelled"], "measures": measures}],
+        detections=[
+            {
+                "name": f"alerts_{number}",
+                "features": f"hours_{number}",
+                "keys": ["spelled"],
+                "unusual_amount": {"value": value},
+            }
+            for number, value in enumerate(values)
+        ],
+    )
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
+    with pytest.raises(ConfigError) as refused:
+        check_definition(Run(spark, pipeline, lake, environment, progress))
+    order = "; a sum of DOUBLE or FLOAT depends on the order of rows; cast the argument to DECIMAL"
+    room = (
+        ", whose sum may overflow; cast it to a DECIMAL with at most 28 digits after the point, "
+        "such as DECIMAL(38,18)"
+    )
+    assert {one.path: one.message for one in refused.value.violations} == {
+        "gold[0].measures.total": f"is DECIMAL(38,30){room}",
+        "gold[0].measures.mean": f"is DECIMAL(37,30){room}",
+        "detections[0].unusual_amount.value": f"is DOUBLE{order}",
+        "detections[1].unusual_amount.value": f"is STRING{order}",
+        "detections[2].unusual_amount.value": f"is DECIMAL(38,30){room}",
+    }
 
 
 def test_the_columns_analysts_read_come_before_those_that_only_merge(tmp_path: Path) -> None:

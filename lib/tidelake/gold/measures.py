@@ -200,6 +200,23 @@ def _summed_type(measure: Measure) -> tuple[int, int] | None:
     return min(int(found[1]) + 10, _MOST_DIGITS), int(found[2])
 
 
+def sum_problems(table: GoldTable) -> dict[str, str]:
+    """Return why measures of a typed table cannot be summed, by name.
+
+    Their sums would not have ten digits more than their terms, so that a few large ones overflow.
+    """
+    found = {}
+    for measure in table.measures:
+        decimals = _DECIMAL.fullmatch(measure.value_type or "")
+        is_summed = measure.aggregate in ("sum", "avg")
+        if is_summed and decimals and int(decimals[2]) > _SUMMED_DIGITS:
+            found[measure.name] = (
+                f"is {decimals[0].upper()}, whose sum may overflow; cast it to a DECIMAL with at "
+                f"most {_SUMMED_DIGITS} digits after the point, such as DECIMAL(38,18)"
+            )
+    return found
+
+
 def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
     """Return the state columns of a table's measures, in order."""
     return tuple(state for measure in table.measures for state in _states(measure, _value(measure)))
