@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from decimal import Decimal
 from pathlib import Path
 
@@ -10,13 +11,27 @@ from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tests.pipelines import gold, timed
-from tidelake.config import GoldTable
+from tests.pipelines import gold, shop, timed
+from tidelake.config import GoldTable, load_environment
+from tidelake.delta.tables import Lake
+from tidelake.errors import ConfigError
 from tidelake.gold.kinds import Inputs
-from tidelake.gold.measures import GoldPlan, TypedTable, columns_of, shown_of, states_of, to_values
+from tidelake.gold.measures import (
+    GoldPlan,
+    TypedTable,
+    columns_of,
+    shown_of,
+    states_of,
+    to_values,
+    tolerances,
+    with_shown,
+)
 from tidelake.gold.windows import Windowed
 from tidelake.replay.compare import compare
 from tidelake.replay.verify import shape_of
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.schemas import check_definition
 
 MEASURES = {
     "events": {"count": "*"},
@@ -59,8 +74,13 @@ EVENTS = [
 DDL = "user_id string; half int; event_id string; event_time timestamp; value string"
 
 
-def events_of(spark: SparkSession) -> DataFrame:
-    return timed(spark, EVENTS, DDL).withColumn("value", F.col("value").cast("decimal(18,2)"))
+# Appended to each value's digits after the point: such sums have all of Spark's 38 digits.
+FINEST = 15 * "0" + "1"
+
+
+def events_of(spark: SparkSession, kind: str = "decimal(18,2)", more: str = "") -> DataFrame:
+    value = F.concat("value", F.lit(more)).cast(kind)
+    return timed(spark, EVENTS, DDL).withColumn("value", value)
 
 
 def partials(events: DataFrame, table: GoldTable, *by: str) -> DataFrame:
@@ -97,10 +117,13 @@ def test_combining_two_halves_gives_the_whole(spark: SparkSession, tmp_path: Pat
     assert_df_equality(like(combined, whole), whole, ignore_row_order=True, ignore_nullable=True)
 
 
+@pytest.mark.parametrize(
+    ("kind", "more"), [("decimal(18,2)", ""), ("decimal(38,18)", FINEST)], ids=["usual", "finest"]
+)
 def test_merging_a_new_half_into_a_stored_one_gives_the_whole(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, kind: str, more: str
 ) -> None:
-    events = events_of(spark)
+    events = events_of(spark, kind, more)
     table = GoldPlan(gold(tmp_path, measures=MEASURES)).typed(events).table
     whole = partials(events, table, "user_id")
     halves = partials(events, table, "user_id", "half")
@@ -109,6 +132,30 @@ def test_merging_a_new_half_into_a_stored_one_gives_the_whole(
         "t.user_id", *[F.expr(state.merge).alias(state.name) for state in states_of(table)]
     )
     assert_df_equality(like(merged, whole), whole, ignore_row_order=True, ignore_nullable=True)
+
+
+def test_a_merged_sum_of_decimals_is_rounded_only_where_it_has_no_room(
+    spark: SparkSession,
+) -> None:
+    table = GoldTable.model_validate({**ALL, "measures": {"total": {"sum": "value"}}})
+    events = spark.sql("SELECT CAST(1 AS DECIMAL(38,18)) AS value")
+    (state,) = states_of(GoldPlan(table).typed(events).table)
+    most, tenth, last = "9" * 19 + "." + "9" * 18, "1" + "0" * 19, "0." + "0" * 17 + "1"
+    sides = {
+        "37 digits": (most, most),
+        "38 digits": (tenth, last),
+        "too many": ("9" * 20, tenth),
+    }
+    found = {}
+    for name, (t, s) in sides.items():
+        both = spark.sql(
+            f"SELECT named_struct('total', CAST('{t}' AS DECIMAL(38,18))) AS t, "
+            f"named_struct('total', CAST('{s}' AS DECIMAL(38,18))) AS s"
+        ).select(F.expr(state.merge).alias("total"))
+        assert both.dtypes == [("total", "decimal(38,18)")]
+        found[name] = both.collect()[0]["total"]
+    twice = Decimal("1" + most[:-1] + "8")
+    assert found == {"37 digits": twice, "38 digits": Decimal(tenth), "too many": None}
 
 
 def test_the_states_and_the_mean_are_what_the_events_say(
@@ -137,6 +184,115 @@ def test_the_states_and_the_mean_are_what_the_events_say(
         "one id, new less": [2, 2, 0, 3, 1, 2, 1.5, 1, 2, 3, 2],
         "one id, old null": [2, 1, 0, 1, 1, 1, 1, None, 1, 1, 1],
         "one id, new null": [2, 1, 0, 1, 1, 1, 1, None, 1, 1, 1],
+    }
+
+
+def test_a_mean_of_decimals_has_the_digits_of_spark_whatever_the_batches(
+    spark: SparkSession,
+) -> None:
+    kinds = [(18, 2), (24, 3), (25, 3), (28, 28), (38, 0), (38, 6), (38, 18)]
+    columns = {f"m{digits}_{scale}": (digits, scale) for digits, scale in kinds}
+    ddl = "decimal({},{})".format
+    events = spark.sql("SELECT * FROM VALUES (0, 0.5BD), (0, 0BD), (1, 0BD) AS t(half, value)")
+    events = events.withColumns(
+        {
+            name: F.col("value").cast("decimal({},{})".format(*kind))
+            for name, kind in columns.items()
+        }
+    )
+    measures = {f"{name}_mean": {"avg": name} for name in columns}
+    given = GoldTable.model_validate({**ALL, "measures": measures})
+    table = GoldPlan(given).typed(events).table
+    values = values_of(events, table, "half")
+    whole = values.agg(*[F.expr(one.like).alias(one.name) for one in shown_of(table)])
+    halves = aggregated(values, table, "half")
+    stored, new = halves.where("half = 0").alias("t"), halves.where("half = 1").alias("s")
+    merged = {state.name: state.merge for state in states_of(table)}
+    means = [F.expr(one.over(merged)).alias(one.name) for one in shown_of(table)]
+
+    of_spark = events.agg(*[F.avg(name).alias(f"{name}_mean") for name in columns])
+    types = {name: (min(digits, 28) + 4, scale + 4) for name, (digits, scale) in columns.items()}
+    assert dict(whole.dtypes) == {f"{name}_mean": ddl(*kind) for name, kind in types.items()}
+    expected = like(of_spark, whole).collect()
+    assert whole.collect() == expected
+    assert like(stored.crossJoin(new).select(*means), whole).collect() == expected
+    states = [F.expr(state.combine).alias(state.name) for state in states_of(table)]
+    combined = with_shown(halves.groupBy().agg(*states), table)
+    assert like(combined, whole).collect() == expected
+
+
+@pytest.mark.parametrize(
+    ("stored", "differs"),
+    [("0.3333333333", False), ("0.333333", False), ("0.333332", True), ("0.33334", True)],
+)
+def test_a_mean_that_an_earlier_version_merged_may_have_fewer_digits(
+    spark: SparkSession, stored: str, differs: bool
+) -> None:
+    table = GoldTable.model_validate({**ALL, "measures": {"mean": {"avg": "value"}}})
+    near = tolerances(table, {"mean": "decimal(32,10)"})["mean"]
+    sides = {"e": "0.3333333333", "s": stored}
+    kinds = ", ".join(
+        f"named_struct('mean', CAST({value} AS DECIMAL(32,10))) AS {side}"
+        for side, value in sides.items()
+    )
+    condition = re.sub(r"\{([es])\.mean\}", r"\1.mean", near)
+    (row,) = spark.sql(f"SELECT {condition} AS same FROM (SELECT {kinds})").collect()
+    assert row["same"] is not differs
+
+
+def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_their_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    types = {
+        "fine": "DECIMAL(38,30)",
+        "side": "DECIMAL(18,15)",
+        "wei": "DECIMAL(38,18)",
+        "heat": "DOUBLE",
+        "spelled": "STRING",
+    }
+    measures = {
+        "total": {"sum": "fine"},
+        "mean": {"avg": "side * side"},
+        "most": {"max": "fine"},
+        "cast": {"sum": "CAST(fine AS DECIMAL(38,28))"},
+        "wei": {"avg": "wei"},
+        "heat": {"sum": "heat"},
+    }
+    values = ("heat", "spelled", "fine", "CAST(heat AS DECIMAL(18,2))", "wei")
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": ", ".join(["id STRING, at TIMESTAMP", *map(" ".join, types.items())]),
+            "select": {name: name for name in types},
+            "id": "id",
+            "time": "at",
+        },
+        gold=[ALL | {"keys": ["spelled"], "measures": measures}],
+        detections=[
+            {
+                "name": f"alerts_{number}",
+                "features": f"hours_{number}",
+                "keys": ["spelled"],
+                "unusual_amount": {"value": value},
+            }
+            for number, value in enumerate(values)
+        ],
+    )
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
+    with pytest.raises(ConfigError) as refused:
+        check_definition(Run(spark, pipeline, lake, environment, progress))
+    order = "; a sum of DOUBLE or FLOAT depends on the order of rows; cast the argument to DECIMAL"
+    room = (
+        ", whose sum may overflow; cast it to a DECIMAL with at most 28 digits after the point, "
+        "such as DECIMAL(38,18)"
+    )
+    assert {one.path: one.message for one in refused.value.violations} == {
+        "gold[0].measures.total": f"is DECIMAL(38,30){room}",
+        "gold[0].measures.mean": f"is DECIMAL(37,30){room}",
+        "detections[0].unusual_amount.value": f"is DOUBLE{order}",
+        "detections[1].unusual_amount.value": f"is STRING{order}",
+        "detections[2].unusual_amount.value": f"is DECIMAL(38,30){room}",
     }
 
 

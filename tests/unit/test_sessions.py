@@ -17,7 +17,7 @@ from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
 from tidelake.gold.kinds import GONE
 from tidelake.gold.measures import GoldPlan
-from tidelake.gold.sessions import Sessions, gap_of, regroup, session_id, to_sessions
+from tidelake.gold.sessions import Sessions, gap_of, matches, regroup, session_id, to_sessions
 from tidelake.spark import tuning
 
 MEASURES = {
@@ -38,7 +38,7 @@ Shown = tuple[str | None, str, str, int]
 
 def sessions_table(folder: Path, **keys: Any) -> GoldTable:
     window = {"kind": "session", "gap": "30 minutes"}
-    return gold(folder, window=window, measures=MEASURES, **keys)
+    return gold(folder, **{"window": window, "measures": MEASURES, **keys})
 
 
 def events_of(spark: SparkSession, events: list[Event]) -> DataFrame:
@@ -190,6 +190,38 @@ def test_ids_tell_keys_and_starts_apart_to_the_microsecond(
     assert len(set(ids)) == len(events)
 
 
+def test_sessions_whose_keys_differ_by_a_microsecond_share_an_id_and_are_kept_apart(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = sessions_table(tmp_path).model_copy(update={"keys": ("booted_at",)})
+
+    def sessions_of(*events: tuple[str, str]) -> DataFrame:
+        rows = [
+            (f"e{n}", f"2024-01-01 00:00:00.00000{key}", f"2024-01-01 {clock}", 1)
+            for n, (key, clock) in enumerate(events)
+        ]
+        ddl = "event_id string; booted_at timestamp; event_time timestamp; value int"
+        found = to_sessions(timed(spark, rows, ddl), GoldPlan(table))
+        return found.withColumn("session_id", session_id(table))
+
+    def known(rows: DataFrame) -> list[tuple[str, str, int]]:
+        key, start = F.date_format("booted_at", "SSSSSS"), F.date_format("session_start", "HH:mm")
+        return sorted(map(tuple, rows.select(key, start, "events").collect()))
+
+    stored = sessions_of(("1", "12:00:00"), ("2", "12:00:00"))
+    # One begins earlier, and so has another id; the other one is extended.
+    late = sessions_of(("1", "11:50:00"), ("2", "12:10:00"))
+    changed = regroup(late, stored, table).localCheckpoint()
+    assert len({row["session_id"] for row in stored.collect()}) == 1
+    assert known(changed.where(~F.col(GONE))) == [("000001", "11:50", 2), ("000002", "12:00", 2)]
+    assert known(changed.where(GONE)) == [("000001", "12:00", 1)]
+    # What the MERGE deletes and updates.
+    matched = stored.alias("t").join(changed.alias("s"), on=F.expr(matches(table)), how="inner")
+    found = matched.select("t.booted_at", "t.session_start", "s.events", GONE)
+    assert known(found.where(GONE)) == [("000001", "12:00", 1)]
+    assert known(found.where(~F.col(GONE))) == [("000002", "12:00", 2)]
+
+
 def test_a_table_without_a_session_window_has_no_gap(tmp_path: Path) -> None:
     assert gap_of(sessions_table(tmp_path)) == GAP
     with pytest.raises(TypeError, match="counted has no session window"):
@@ -199,7 +231,9 @@ def test_a_table_without_a_session_window_has_no_gap(tmp_path: Path) -> None:
 def test_random_arrival_in_random_batches_equals_one_pass(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = sessions_table(tmp_path)
+    # The mean of so many digits is no plain quotient.
+    fine = {"fine": {"avg": "CAST(value AS DECIMAL(38,6))"}}
+    table = sessions_table(tmp_path, measures=MEASURES | fine)
     batches: list[list[tuple[str, str, datetime, int]]] = [[], [], []]
     ends: dict[str, list[datetime]] = {}
     for seed in range(3):
@@ -218,8 +252,9 @@ def test_random_arrival_in_random_batches_equals_one_pass(
     standing: dict[str, Row] = {}
     for batch in batches:
         stored = spark.createDataFrame(list(standing.values()), whole.schema)
-        partials = to_sessions(spark.createDataFrame(batch, ddl), GoldPlan(table))
-        changed = regroup(partials, stored, table)
+        events = spark.createDataFrame(batch, ddl)
+        partials = to_sessions(events, GoldPlan(table))
+        changed = regroup(partials, stored, GoldPlan(table).typed(events).table)
         kept = changed.select(
             *[F.col(f.name).cast(f.dataType) for f in whole.schema], GONE
         ).collect()

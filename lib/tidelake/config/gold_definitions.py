@@ -288,7 +288,7 @@ class UnusualAmount(Model):
     """A value far above the mean of its key.
 
     Attributes:
-        value: SQL over silver.
+        value: SQL over silver, an integer or a DECIMAL.
         times: The multiple of the mean that the value must exceed.
         history: The time before the event over which the mean is taken, in whole hours.
         at_least: The minimum number of values; with fewer, the rule does not apply.

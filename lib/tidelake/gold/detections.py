@@ -7,7 +7,7 @@ within the hour comes from the events.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import and_, or_
@@ -28,9 +28,10 @@ from tidelake.config.gold_definitions import (
     ImpossibleTravel,
     UnusualAmount,
 )
+from tidelake.config.queries import CAST_TO_DECIMAL, INEXACT_TYPES
 from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
-from tidelake.gold.measures import GoldPlan, value_of
-from tidelake.gold.windows import to_partials
+from tidelake.gold.measures import GoldPlan, sum_problems, value_of
+from tidelake.gold.windows import Windowed, to_partials
 from tidelake.instants import back
 
 RECORD, RULE, EVIDENCE = "_record", "rule", "evidence"
@@ -43,6 +44,14 @@ _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
 # Per key: the time from which a batch may change alerts, and the time from which events are read.
 _FROM, _SINCE = "_from", "_since"
+
+
+class Features(Windowed):
+    """The hourly history of a detection."""
+
+    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
+        """Return nothing: the detection names its own expressions."""
+        return {}
 
 
 class Detected(GoldKind):
@@ -86,6 +95,18 @@ class Detected(GoldKind):
         """Return the events on which an alert column or a rule input fails."""
         failures = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
         return self.eligible() & reduce(or_, failures, self._hours.typed(events).failed)
+
+    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
+        """Return why the values of ``unusual_amount`` cannot be summed, or not in any order.
+
+        A rule compares sums exactly: of sums that depend on the order of arrival, alerts would too.
+        """
+        hours = self._hours.typed(events).table
+        kinds = {one.name: (one.value_type or "").upper() for one in hours.measures}
+        problem = sum_problems(hours).get(TOTAL)
+        if kinds.get(TOTAL) in INEXACT_TYPES:
+            problem = f"is {kinds[TOTAL]}; {CAST_TO_DECIMAL}"
+        return {"unusual_amount.value": problem} if problem else {}
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the alerts of all of silver."""

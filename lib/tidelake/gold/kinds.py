@@ -170,6 +170,10 @@ class GoldKind(ABC):
         """Return the condition under which an expression fails on an event of input ``key``."""
         return F.lit(False)
 
+    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
+        """Return why expressions over the pipeline's own silver are refused by type, by path."""
+        return {}
+
     @property
     def derived(self) -> Mapping[str, str]:
         """The columns computed from others of the same row, name to SQL."""

@@ -23,7 +23,11 @@ from tidelake.config.expressions import as_operand
 _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 # Spark's sum of decimals has ten digits more than its terms, up to 38.
-_SUMMED_DIGITS = 28
+_SUMMED_DIGITS, _MOST_DIGITS = 28, 38
+# Spark rounds results of more than 38 digits, to no fewer digits after the point than these.
+_LEAST_SCALE = 6
+# A mean has this many digits after the point more than its terms.
+_MORE_SCALE = 4
 # Tolerance relative to the value or, if known, to the sum of the terms' absolute values ({1}), as
 # terms that cancel leave rounding errors of their own size. Without it, 1 allows for values near
 # zero. Infinity and NaN are accepted: whether a sum overflows depends on the order of its terms.
@@ -189,6 +193,31 @@ def _cast_of(measure: Measure) -> str | None:
     return None if kind == wanted else wanted
 
 
+def _summed_type(measure: Measure) -> tuple[int, int] | None:
+    """Return how many digits, and digits after the point, a sum of decimals has, else None."""
+    found = _DECIMAL.fullmatch(_cast_of(measure) or measure.value_type or "")
+    if found is None or int(found[2]) > _SUMMED_DIGITS:
+        return None
+    return min(int(found[1]) + 10, _MOST_DIGITS), int(found[2])
+
+
+def sum_problems(table: GoldTable) -> dict[str, str]:
+    """Return why measures of a typed table cannot be summed, by name.
+
+    Their sums would not have ten digits more than their terms, so that a few large ones overflow.
+    """
+    found = {}
+    for measure in table.measures:
+        decimals = _DECIMAL.fullmatch(measure.value_type or "")
+        is_summed = measure.aggregate in ("sum", "avg")
+        if is_summed and decimals and int(decimals[2]) > _SUMMED_DIGITS:
+            found[measure.name] = (
+                f"is {decimals[0].upper()}, whose sum may overflow; cast it to a DECIMAL with at "
+                f"most {_SUMMED_DIGITS} digits after the point, such as DECIMAL(38,18)"
+            )
+    return found
+
+
 def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
     """Return the state columns of a table's measures, in order."""
     return tuple(state for measure in table.measures for state in _states(measure, _value(measure)))
@@ -230,9 +259,10 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
             counted = "*" if _counts_rows(measure) else sql
             return [_count(name, f"{measure.aggregate}({counted})")]
         case "sum":
-            return [_sum(name, sql)]
+            return [_sum(name, sql, _summed_type(measure))]
         case "avg":
-            return [_sum(f"_{name}_sum", sql), _count(f"_{name}_count", f"count({sql})")]
+            total = _sum(f"_{name}_sum", sql, _summed_type(measure))
+            return [total, _count(f"_{name}_count", f"count({sql})")]
         case "min" | "max":
             return [_extreme(name, sql, measure.aggregate)]
         case "first" | "last":
@@ -276,11 +306,19 @@ def _count(name: str, partial: str) -> MeasureState:
     return MeasureState(name, partial, f"sum({name})", f"t.{name} + s.{name}")
 
 
-def _sum(name: str, sql: str) -> MeasureState:
+def _sum(name: str, sql: str, summed: tuple[int, int] | None) -> MeasureState:
+    added = f"try_add(t.{name}, s.{name})"
+    if summed is not None and summed[0] == _MOST_DIGITS and summed[1] > _LEAST_SCALE:
+        # Two of 38 digits would be rounded; the sum of two of 37 digits is exact. Sums that do not
+        # fit 37 are those of more than 10^9 of the largest values.
+        scale = summed[1]
+        t, s = (f"try_cast({side}.{name} AS DECIMAL({_MOST_DIGITS - 1},{scale}))" for side in "ts")
+        rounded = f"try_cast({added} AS DECIMAL({_MOST_DIGITS},{scale}))"
+        added = f"coalesce(try_add({t}, {s}), {rounded})"
     # The sum of no values is null; merging null with a value must give the value.
     merged = (
         f"CASE WHEN t.{name} IS NULL OR s.{name} IS NULL THEN coalesce(t.{name}, s.{name}) "
-        f"ELSE try_add(t.{name}, s.{name}) END"
+        f"ELSE {added} END"
     )
     return MeasureState(name, f"try_sum({sql})", f"try_sum({name})", merged)
 
@@ -304,14 +342,35 @@ _FORMULAS = {
 
 def _shown(measure: Measure) -> Shown:
     formula, states = _FORMULAS[measure.aggregate], _states(measure, _value(measure))
+    summed = _summed_type(measure) if measure.aggregate == "avg" else None
     # The mean of integers is a double; dividing their decimal sum would give a decimal.
     if measure.aggregate == "avg" and measure.value_type == "bigint":
-        formula = "try_divide(CAST({0} AS DOUBLE), {1})"
+        formula, summed = "try_divide(CAST({0} AS DOUBLE), {1})", None
+    elif summed is not None:
+        formula = _mean_of(summed)
     like = formula.format(*[state.partial for state in states], p=measure.p)
-    if measure.aggregate == "avg" and measure.value_type != "bigint":
+    if summed is not None:
+        # The type of Spark's avg, but the value of the formula, which rounds large sums otherwise.
+        like = f"CAST({like} AS DECIMAL({summed[0] - 6},{summed[1] + _MORE_SCALE}))"
+    elif measure.aggregate == "avg" and measure.value_type != "bigint":
         like = f"avg({_value(measure)})"
     formula = formula.format(*[f"{{{state.name}}}" for state in states], p=measure.p)
     return Shown(measure.name, formula, like, tuple(state.name for state in states))
+
+
+def _mean_of(summed: tuple[int, int]) -> str:
+    """Return the quotient of a sum of decimals and a count.
+
+    Spark's quotient has fewer digits after the point, the more the sum has, and these depend on how
+    the sum was computed. Of a sum of 34 digits it has all of the mean's. Sums that do not fit are
+    those of more than 10^6 of the largest values.
+    """
+    scale, most = summed[1], _MOST_DIGITS
+    narrow = f"try_divide(try_cast({{0}} AS DECIMAL({most - _MORE_SCALE},{scale})), {{1}})"
+    wide = f"try_divide(CAST({{0}} AS DECIMAL({most},{scale})), {{1}})"
+    # The same type, or coalesce would round both.
+    shown = f"DECIMAL({most},{max(scale + _MORE_SCALE, _LEAST_SCALE)})"
+    return f"coalesce({narrow}, try_cast({wide} AS {shown}))"
 
 
 def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:
@@ -351,8 +410,22 @@ def tolerances(table: GoldTable, types: Mapping[str, str]) -> dict[str, str]:
             if total is not None:
                 found[total] = _CLOSE.format(total, terms)
             if measure.aggregate == "avg":
-                found[name] = _CLOSE.format(name, terms)
+                found[name] = _CLOSE.format(name, terms) + _rounded(measure, types)
     return found
+
+
+def _rounded(measure: Measure, types: Mapping[str, str]) -> str:
+    """Return the condition for a mean of decimals as earlier versions rounded it, else nothing.
+
+    It was the plain quotient of the sum and the count; of sums, Spark's sum has ten digits more.
+    """
+    found = _DECIMAL.fullmatch(types.get(measure.name) or "")
+    if found is None:
+        return ""
+    name, scale = measure.name, int(found[2])
+    summed = min(int(found[1]) - _MORE_SCALE + 20, _MOST_DIGITS)
+    shown = max(_MOST_DIGITS - summed + scale - _MORE_SCALE, _LEAST_SCALE)
+    return f" OR abs({{e.{name}}} - {{s.{name}}}) <= 1e-{min(shown, scale)}BD"
 
 
 def _summed_in(measure: Measure, types: Mapping[str, str]) -> str | None:

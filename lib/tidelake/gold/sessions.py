@@ -64,8 +64,7 @@ class Sessions(Aggregated):
         stored = batch.stored(self.name).alias("t").where(within)
         changed = regroup(partials, stored, typed.table)
         rows, failed = self.materialized(batch, changed, stored.schema, GONE)
-        on = f"t.session_id = s.session_id AND {within}"
-        return MergePlan(rows, on=on, failed=failed)
+        return MergePlan(rows, on=f"{matches(self.gold)} AND {within}", failed=failed)
 
     def salt(self, events: DataFrame, count: int, slots: int) -> timedelta | None:
         """Return the length of time slices for splitting skewed keys; None if not needed.
@@ -127,7 +126,8 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
     states = [state.name for state in states_of(table)]
     combined = partials.select(*columns, *states).unionByName(touched.select(*columns, *states))
     merged = _group(combined, table, form="combine").withColumn("session_id", session_id(table))
-    gone = touched.join(merged.select("session_id"), on="session_id", how="left_anti")
+    kept = merged.select(*table.keys, "session_id").alias("s")
+    gone = touched.alias("t").join(kept, on=F.expr(matches(table)), how="left_anti")
     written = ["session_id", *columns, *states, *[shown.name for shown in shown_of(table)]]
     return (
         merged.select(*written)
@@ -136,8 +136,18 @@ def regroup(partials: DataFrame, stored: DataFrame, table: GoldTable) -> DataFra
     )
 
 
+def matches(table: GoldTable) -> str:
+    """Return the SQL condition that ``t`` and ``s`` are one session, before and after a batch."""
+    keys = [f"t.{key} <=> s.{key}" for key in table.keys]
+    return " AND ".join(["t.session_id = s.session_id", *keys])
+
+
 def session_id(table: GoldTable) -> Column:
-    """Return a hash of the keys and the start, so that recomputed sessions keep their id."""
+    """Return a hash of the keys and the start, so that recomputed sessions keep their id.
+
+    Keys are hashed as JSON, which has times in milliseconds: sessions of keys that differ by less
+    may have one id.
+    """
     start = F.unix_micros("session_start").alias("session_start")
     return F.md5(F.to_json(F.struct(*table.keys, start)))
 

@@ -34,6 +34,7 @@ from tidelake.gold.measures import (
     columns_of,
     shown_of,
     states_of,
+    sum_problems,
     to_values,
     tolerances,
     unhashed_of,
@@ -77,6 +78,11 @@ class Aggregated(GoldKind):
     def failed(self, key: str, events: DataFrame) -> Column:
         """Return the events on which ``where`` or a measure fails."""
         return self.columns.typed(events).failed
+
+    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
+        """Return the measures that cannot be summed."""
+        problems = sum_problems(self.columns.typed(events).table)
+        return {f"measures.{name}": problem for name, problem in problems.items()}
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
         """Return the tolerances of sums of doubles, means and sketches."""

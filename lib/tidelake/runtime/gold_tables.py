@@ -21,7 +21,7 @@ from tidelake.delta.commit_metadata import definition_note, final_note, position
 from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.tables import Lake, Table
-from tidelake.gold.detections import Detected
+from tidelake.gold.detections import Detected, Features
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
 from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
@@ -66,7 +66,7 @@ def _kinds(pipeline: Pipeline) -> list[GoldKind]:
     for number, detection in enumerate(pipeline.detections):
         place, features = f"detections[{number}]", logical_name("gold", detection.features)
         # Features first: the alerts read them.
-        found.append(Windowed(features, f"{place}.features", detection.hours))
+        found.append(Features(features, f"{place}.features", detection.hours))
         found.append(Detected(logical_name("gold", detection.name), place, detection, features))
     windowed = {kind.name: kind for kind in found if isinstance(kind, Windowed)}
     for number, query in enumerate(pipeline.queries):

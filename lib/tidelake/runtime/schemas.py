@@ -217,9 +217,12 @@ def _expression_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> l
         column = F.expr(one.sql)
         wanted = F.count_if(column) if one.is_condition else column
         selects.setdefault((one.key, one.is_condition), {})[place] = wanted
-    found = [_unfit(inputs[key], columns.items()) for (key, _), columns in selects.items()]
+    refused = [_unfit(inputs[key], columns.items()) for (key, _), columns in selects.items()]
     order = list(used)
-    return sorted(chain.from_iterable(found), key=lambda one: order.index(one.path))
+    if found := sorted(chain.from_iterable(refused), key=lambda one: order.index(one.path)):
+        return found
+    problems = kind.type_problems(inputs[OWN])
+    return [Violation(f"{kind.place}.{path}", problem) for path, problem in problems.items()]
 
 
 def _derived_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list[Violation]:
