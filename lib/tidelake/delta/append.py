@@ -62,7 +62,7 @@ def append(
 
     Delta omits a commit without actions, and its metadata is lost. A transaction id is an action,
     but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
-    batches whose lock may be missing or lost: Delta then skips or refuses the duplicate append.
+    batches that the table's lock may not protect: Delta then skips or refuses the duplicate append.
 
     ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
     the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
