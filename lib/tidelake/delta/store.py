@@ -171,7 +171,9 @@ class FolderTable(_NamedTable):
 @functools.lru_cache(maxsize=4)
 def _sibling(spark: SparkSession) -> SparkSession:
     """Return a cached session only for creating tables, so no other commit gets its metadata."""
-    return spark.newSession()
+    from tidelake.spark.session import sibling_of  # noqa: PLC0415
+
+    return sibling_of(spark)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:
