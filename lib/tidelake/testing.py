@@ -121,9 +121,9 @@ def transformed(
 @contextmanager
 def _session() -> Iterator[SparkSession]:
     """Give the active session, or one that ends with the block."""
-    from tidelake.spark.session import build_session  # noqa: PLC0415
+    from tidelake.spark.session import active_session, build_session  # noqa: PLC0415
 
-    before = SparkSession.getActiveSession()
+    before = active_session()
     spark = before or build_session(load_environment("local", root="unused"))
     try:
         yield spark

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pandas as pd
-from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
@@ -26,7 +25,7 @@ from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.spark.session import build_session, reads_of
+from tidelake.spark.session import active_session, build_session, reads_of
 
 if TYPE_CHECKING:
     from tidelake.replay.backfill_state import Start
@@ -43,7 +42,7 @@ class Workbench:
     @staticmethod
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
         """Use the active session, such as the notebook's, or start one."""
-        active = SparkSession.getActiveSession()
+        active = active_session()
         spark = active or build_session(environment, reads=reads_of(pipeline))
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
         context = Run(spark, pipeline, lake, environment, progress)

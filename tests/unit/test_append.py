@@ -33,6 +33,8 @@ _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
     ("root", "note", "filled", "has_id"),
     [
         (Path("/lake"), _BATCH, True, False),
+        (Path("/remote"), _BATCH, True, True),
+        (Path("/remote"), {"requeued": 3}, True, False),
         (Path("/lake"), _BATCH, False, True),
         ("s3://bucket/lake", _BATCH, True, True),
         ("s3://bucket/lake", {"requeued": 3}, True, False),
@@ -41,8 +43,15 @@ _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
     ],
 )
 def test_what_may_be_empty_has_a_transaction_id_and_each_batch_where_a_lock_may_be_missing(
-    root: Path | str, note: dict[str, object], filled: bool, has_id: bool
+    root: Path | str,
+    note: dict[str, object],
+    filled: bool,
+    has_id: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    if root == Path("/remote"):
+        # As in a client of Spark Connect, and in the server's workers.
+        monkeypatch.setenv("SPARK_CONNECT_MODE_ENABLED", "1")
     place: Folder = folder(root) if isinstance(root, str) else root
     rows = MagicMock()
     options = rows.write.format.return_value.mode.return_value.options

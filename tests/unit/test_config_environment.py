@@ -96,6 +96,26 @@ def test_variables_name_the_catalog_of_an_environment_that_has_one(
     assert load_environment("prod").files == Path("/Volumes/mine/a/b")
 
 
+@pytest.mark.parametrize(
+    ("setting", "wanted"),
+    [
+        ("spark.sql.ansi.enabled: false", "true"),
+        ("spark.sql.session.timeZone: Asia/Tokyo", "UTC"),
+        ("spark.sql.caseSensitive: true", "false"),
+    ],
+)
+def test_a_setting_that_results_depend_on_has_one_value(setting: str, wanted: str) -> None:
+    key = setting.partition(":")[0]
+    write("local", f"root: a\nspark:\n  a.b: 8\n  {setting}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    (found,) = caught.value.violations
+    assert (found.path, found.line) == (f"spark.{key}", 4)
+    assert found.message == f"must be {wanted}: results depend on it; leave it out"
+    write("local", f"root: a\nspark: {{{key}: {wanted}}}\n")
+    assert load_environment().spark == {key: wanted}
+
+
 def test_settings_of_spark_become_text() -> None:
     write("local", "root: a\nspark: {a.b: 8, c: true, d: x}\n")
     assert load_environment().spark == {"a.b": "8", "c": "true", "d": "x"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,6 +18,7 @@ from tests.running import read
 from tests.unit.handmade import write_commit
 from tidelake import instants
 from tidelake.config import Environment
+from tidelake.delta.commit_metadata import last_epochs, recent_epochs
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.runtime import epochs
@@ -113,6 +115,44 @@ def test_each_pipeline_counts_for_itself(run: Run, lake: Lake) -> None:
         *(("b", 1), ("b", 2)),
         *(("shop", 1), ("shop", 2), ("shop", 3)),
     ]
+
+
+def test_pipelines_that_close_at_once_without_a_lock_keep_their_numbers(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = replace(lake, needs_locks=False)
+    run = replace(run, lake=lake)
+    other = replace(run, pipeline=run.pipeline.model_copy(update={"name": "b"}))
+    monkeypatch.setattr(epochs, "hold", lambda *_, **__: nullcontext())
+    real, waiting = epochs.append_records, [other]
+    batch(other, 0)
+    for version in (1, 2):
+        batch(run, version)
+        batch(other, version)
+        if version == 1:
+            close_epoch(run)
+            close_epoch(other)
+
+    def append_records(*args: Any, **more: Any) -> None:
+        # The other pipeline closes an epoch after this one has read which are closed.
+        if waiting:
+            close_epoch(waiting.pop())
+        real(*args, **more)
+
+    monkeypatch.setattr(epochs, "append_records", append_records)
+    close_epoch(run)
+    newest, *_ = recent_epochs(lake)
+    assert newest.note["last"]["b"]["epoch"] == 1
+    assert last_epochs(recent_epochs(lake))["b"]["epoch"] == 2
+
+    batch(other, 3)
+    close_epoch(other)
+    assert found(lake, "pipeline, epoch") == [
+        *(("b", 1), ("b", 2), ("b", 3)),
+        *(("shop", 1), ("shop", 2)),
+    ]
+    newest, *_ = recent_epochs(lake)
+    assert {name: one["epoch"] for name, one in newest.note["last"].items()} == {"b": 3, "shop": 2}
 
 
 def test_an_epoch_is_known_after_the_log_forgot_when_it_was_closed(run: Run, lake: Lake) -> None:

@@ -7,6 +7,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,11 +17,20 @@ from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
 
 from tidelake.config import Environment
+from tidelake.config.environment import RESULT_SETTINGS
 from tidelake.delta.tables import lake_of
 from tidelake.errors import MachineError
-from tidelake.spark.session import _connected, _settings, build_session, starts_spark
+from tidelake.spark.session import (
+    _connected,
+    _settings,
+    active_session,
+    build_session,
+    starts_spark,
+    whole_file_session,
+)
 
 _ZONE, _OURS = "spark.sql.session.timeZone", "spark.tidelake.test"
+_ANSI, _CASE = "spark.sql.ansi.enabled", "spark.sql.caseSensitive"
 
 JARS = [Path("/jars/a.jar"), Path("/jars/b.jar")]
 
@@ -34,13 +44,28 @@ def named(**settings: str) -> Environment:
 
 @pytest.fixture
 def runtime(spark: SparkSession) -> Iterator[SparkSession]:
-    """Give a session as a runtime would, in another zone."""
+    """Give a session as a runtime would, in another zone and without ANSI mode."""
     spark.conf.set(_ZONE, "America/New_York")
+    spark.conf.set(_ANSI, "false")
+    spark.conf.set(_CASE, "true")
     try:
         yield spark
     finally:
         spark.conf.set(_ZONE, "UTC")
-        spark.conf.unset(_OURS)
+        for key in (_ANSI, _CASE, _OURS):
+            spark.conf.unset(key)
+
+
+def hides(monkeypatch: pytest.MonkeyPatch, key: str) -> None:
+    """Let a session not show a setting, as serverless compute does."""
+    shown = RuntimeConfig.get
+
+    def get(conf: RuntimeConfig, asked: str, *default: Any) -> Any:
+        if asked == key:
+            raise AnalysisException("[CONFIG_NOT_AVAILABLE] not on this compute")
+        return shown(conf, asked, *default)
+
+    monkeypatch.setattr(RuntimeConfig, "get", get)
 
 
 def test_the_runtimes_own_session_is_taken_and_reads_times_as_utc(runtime: SparkSession) -> None:
@@ -53,6 +78,34 @@ def test_the_runtimes_own_session_is_taken_and_reads_times_as_utc(runtime: Spark
     assert not starts_spark(named())
 
 
+def test_every_session_has_the_settings_that_results_depend_on(runtime: SparkSession) -> None:
+    session = build_session(named(**{_ANSI: "false"}))
+
+    assert (session.conf.get(_ANSI), session.conf.get(_CASE)) == ("true", "false")
+    runtime.conf.set(_ANSI, "false")
+    joined = active_session()
+    assert joined is not None
+    assert joined.conf.get(_ANSI) == "true"
+    started = Environment(name="x", root=Path("/lake"), spark={_ZONE: "Asia/Tokyo", _ANSI: "false"})
+    assert RESULT_SETTINGS.items() <= _settings(started, JARS).items()
+
+
+def test_a_sibling_has_the_settings_that_results_depend_on(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = SparkSession.newSession
+
+    def new(session: SparkSession) -> SparkSession:
+        # As where the cluster's Spark config says so.
+        found = real(session)
+        found.conf.set(_ANSI, "false")
+        return found
+
+    monkeypatch.setattr(SparkSession, "newSession", new)
+    sibling = whole_file_session(spark)
+    assert [sibling.conf.get(key) for key in RESULT_SETTINGS] == list(RESULT_SETTINGS.values())
+
+
 def test_a_zone_that_cannot_be_set_stops_the_run_by_name(
     runtime: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,12 +114,39 @@ def test_a_zone_that_cannot_be_set_stops_the_run_by_name(
 
     with monkeypatch.context() as patch:
         patch.setattr(RuntimeConfig, "set", refuse)
-        with pytest.raises(MachineError, match="time zone is America/New_York and cannot be set"):
+        with pytest.raises(
+            MachineError, match=f"session.timeZone is America/New_York and cannot .*Set {_ZONE} UTC"
+        ):
             build_session(named())
-    runtime.conf.set(_ZONE, "UTC")
+        runtime.conf._jconf.set(_ZONE, "Etc/UTC")
+        with pytest.raises(MachineError, match=f"{_ANSI} is false and cannot be set. Set {_ANSI}"):
+            build_session(named())
+        runtime.conf._jconf.set(_ANSI, "true")
+        hides(patch, _CASE)
+        assert build_session(named()).version == runtime.version
+    for key in (_ANSI, _CASE):
+        runtime.conf.unset(key)
     with monkeypatch.context() as patch:
         patch.setattr(RuntimeConfig, "set", refuse)
         assert build_session(named()).version == runtime.version
+
+
+def test_a_connect_server_that_keeps_ansi_mode_off_is_refused(
+    runtime: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(conf: RuntimeConfig, key: str, value: Any) -> None:
+        raise AnalysisException("not on this compute")
+
+    builder = SimpleNamespace(remote=lambda _: SimpleNamespace(getOrCreate=lambda: runtime))
+    monkeypatch.setattr(SparkSession, "builder", builder)
+    runtime.conf.set(_ZONE, "UTC")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        remote = f"sc://127.0.0.1:{server.getsockname()[1]}"
+        with monkeypatch.context() as patch:
+            patch.setattr(RuntimeConfig, "set", refuse)
+            with pytest.raises(MachineError, match=f"Start the server with: --conf {_ANSI}=true"):
+                _connected(remote)
+        assert _connected(remote).conf.get(_ANSI) == "true"
 
 
 def test_away_from_a_runtime_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:

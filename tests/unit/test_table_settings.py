@@ -438,7 +438,7 @@ def viewed(
     """Update views where the last epoch, the third, is at version 57 of the table."""
     noted = SimpleNamespace(note={"last": {"shop": {"epoch": 3, "versions": {_NAME: 57}}}})
     monkeypatch.setattr(gold_settings, "load", session.load)
-    monkeypatch.setattr(gold_settings, "last_commit", lambda _: noted)
+    monkeypatch.setattr(gold_settings, "recent_epochs", lambda _: [noted])
     lake = Lake(Path("/volume"), catalog=catalog_of(session))
     environment = Environment(name="x", consistent_views=wants)
     run = Run(cast(SparkSession, session), pipeline, lake, environment, Progress(lambda _: None))

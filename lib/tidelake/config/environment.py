@@ -36,6 +36,18 @@ _OF_A_ROOT = {
     "locks": ": the tables themselves keep two writers apart",
 }
 REMOTE_VARIABLE = "SPARK_REMOTE"
+# Settings that change what an expression returns, and the value that every session has. Without
+# ANSI mode a cast that fails is null, and rows that belong into quarantine get into silver.
+RESULT_SETTINGS = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.caseSensitive": "false",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
+    "spark.sql.legacy.timeParserPolicy": "CORRECTED",
+    "spark.sql.timestampType": "TIMESTAMP_LTZ",
+}
+_UTC = ("utc", "etc/utc")
 INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
 Trigger = Annotated[
     str,
@@ -177,7 +189,8 @@ class Environment(Model):
             only one process at a time writes a pipeline. Refused with ``catalog``; no effect on
             an object store.
         recovery_horizon: How long files that tables no longer reference are kept at least.
-        spark: Settings of the session.
+        spark: Settings of the session, except those that results depend on, such as the time
+            zone and ANSI mode; a Spark Connect server keeps its own.
         triggers: Default triggers of a run, for when ``--trigger`` is not given.
         secrets: Not built yet: an environment with secrets is refused. Write a reference such as
             ``env:NAME`` where the secret is used.
@@ -249,7 +262,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     root = root or os.environ.get("TIDELAKE_ROOT")
     document = read_document(find_file(name, "environment"))
     raw: dict[str, Any] = dict(document.content)
-    document.findings += _place_findings(raw, name, bool(root))
+    document.findings += [*_place_findings(raw, name, bool(root)), *_setting_findings(raw)]
     raw["name"] = name
     if root:
         raw["root"] = folder(root)
@@ -329,6 +342,20 @@ def _place_findings(raw: dict[str, Any], name: str, has_root: bool) -> Iterator[
             yield Finding((key,), f"has no effect with catalog; leave it out{_OF_A_ROOT[key]}")
     if root is None and catalog is None and not has_root:
         yield Finding(("root",), "root or catalog is required: the location of the tables")
+
+
+def _setting_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
+    settings = raw.get("spark")
+    for key, value in settings.items() if isinstance(settings, dict) else ():
+        if key in RESULT_SETTINGS and not has_result_setting(key, str(value)):
+            wanted = RESULT_SETTINGS[key]
+            yield Finding(("spark", key), f"must be {wanted}: results depend on it; leave it out")
+
+
+def has_result_setting(key: str, value: str) -> bool:
+    """Return whether a setting of ``RESULT_SETTINGS`` has its value, or an equal one."""
+    wanted, found = RESULT_SETTINGS[key].lower(), value.lower()
+    return found == wanted or (wanted in _UTC and found in _UTC)
 
 
 def on_databricks() -> bool:

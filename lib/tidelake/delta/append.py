@@ -63,7 +63,7 @@ def append(
 
     Delta omits a commit without actions, and its metadata is lost. A transaction id is an action,
     but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
-    batches whose lock may be missing or lost: Delta then skips or refuses the duplicate append.
+    batches that the table's lock may not protect: Delta then skips or refuses the duplicate append.
 
     If the table's files or properties are rewritten meanwhile, the rows are computed and written
     again.

@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,15 +22,17 @@ from pydantic import BaseModel
 
 from tidelake.config import Pipeline
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.delta.log import ERASED, Commit, last_commit
+from tidelake.delta.log import ERASED, Commit, commits, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import EMPTY, Fingerprint
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
 
 # In display order.
 FATES = ("silver", "duplicate", "quarantined", "late", "filtered")
+# Commits of ``ops.epochs`` that may lack each other's epochs, where their writers had no lock.
+_CONCURRENT = 50
 # The origin of rows read directly from bronze; the origin of requeued rows is the reason.
 FRESH = "bronze"
 
@@ -397,3 +400,22 @@ def final_note(ends: FinalAfter | None, settled: datetime | None) -> dict[str, A
         return {}
     until = None if settled is None else settled - ends.after
     return {_FINAL: {"column": ends.column, "until": to_json(until)}}
+
+
+def recent_epochs(lake: Lake) -> list[Commit]:
+    """Return the newest commits of ``ops.epochs``, newest first; see :func:`last_epochs`."""
+    return list(islice(commits(lake.epochs()), 1 if lake.needs_locks else _CONCURRENT))
+
+
+def last_epochs(recent: Iterable[Commit]) -> dict[str, dict[str, Any]]:
+    """Return the number and versions of each pipeline's last epoch, by :func:`recent_epochs`.
+
+    Each commit repeats those of all pipelines. One that was written while another pipeline closed
+    an epoch, without a lock, has that pipeline's epoch of before.
+    """
+    last: dict[str, dict[str, Any]] = {}
+    for commit in recent:
+        for pipeline, epoch in commit.note.get("last", {}).items():
+            if pipeline not in last or epoch["epoch"] > last[pipeline]["epoch"]:
+                last[pipeline] = epoch
+    return last

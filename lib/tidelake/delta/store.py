@@ -45,7 +45,8 @@ class _NamedTable(ABC):
     Both kinds have capability flags: ``takes_whole_commits`` (a stream reads whole
     commits, from the change feed), ``is_created_first`` (it must be created before the first commit
     with metadata), ``reads_files_directly`` (opening a data file by its path costs nothing) and
-    ``needs_transaction_ids`` (locks may be missing or lost: Delta must refuse duplicate appends).
+    ``needs_transaction_ids`` (locks may be missing, lost or released too early: Delta must refuse
+    duplicate appends).
     """
 
     name: str
@@ -97,8 +98,13 @@ class FolderTable(_NamedTable):
 
     @property
     def needs_transaction_ids(self) -> bool:
-        """True on an object store, whose leases can be lost, and without locks."""
-        return is_stored(self.path) or not self.needs_locks
+        """True on an object store, whose leases can be lost, without locks, and on Spark Connect.
+
+        There the client holds the lock, and the server writes; it goes on if the client is killed.
+        """
+        from pyspark.sql.utils import is_remote  # noqa: PLC0415
+
+        return is_stored(self.path) or not self.needs_locks or is_remote()
 
     @property
     def sql(self) -> str:
@@ -165,7 +171,9 @@ class FolderTable(_NamedTable):
 @functools.lru_cache(maxsize=4)
 def _sibling(spark: SparkSession) -> SparkSession:
     """Return a cached session only for creating tables, so no other commit gets its metadata."""
-    return spark.newSession()
+    from tidelake.spark.session import sibling_of  # noqa: PLC0415
+
+    return sibling_of(spark)
 
 
 def no_rows(spark: SparkSession, schema: StructType) -> DataFrame:

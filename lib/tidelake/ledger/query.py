@@ -29,7 +29,7 @@ from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageErr
 from tidelake.fingerprints import IN_SPARK
 from tidelake.folders import Folder
 from tidelake.instants import from_micros
-from tidelake.ledger.statements import DUCKDB, SPARK, known_tables, tables_in
+from tidelake.ledger.statements import DUCKDB, SPARK, TABLE_PARTS, known_tables, tables_in
 from tidelake.object_store import duckdb_secret
 from tidelake.typed import runnable
 from tidelake.visible import kind_of
@@ -354,7 +354,10 @@ def _ask_spark(
             kept = transpile(_final_condition(view, table, version), read=DUCKDB, write=SPARK)[0]
             scan = parse_one(f"SELECT * FROM {table.sql}{pin} WHERE {kept}", dialect=SPARK)
             assert isinstance(scan, exp.Select)
-            found.replace(scan.subquery(found.alias_or_name))
+            read = scan.subquery(found.args.get("alias") or found.name)
+            for part in TABLE_PARTS:
+                read.set(part, found.args.get(part))
+            found.replace(read)
     try:
         rows = lake.catalog.session().sql(statement.sql(dialect=SPARK))
         return Answer(tuple(rows.columns), _collected(rows))

@@ -17,6 +17,8 @@ from tidelake.errors import UsageError
 from tidelake.typed import first_command, runnable
 
 DUCKDB, SPARK = "duckdb", "databricks"
+# What sqlglot stores with a table's name and a subquery in its place can have too.
+TABLE_PARTS = ("joins", "laterals", "pivots", "sample")
 _FINAL, _INFORMATION = "__final", "information_schema"
 # Spark functions that call the JVM or a service, or read a file or secret given as an argument.
 SPARK_REFUSED = frozenset(
@@ -144,6 +146,25 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
             _refuse_unless(name in _SPARK_ROWS, name, lake)
         elif not table.db and table.name.lower() not in inner:
             raise _unknown([table.name], lake)
+        elif table.db:
+            _refuse_elsewhere(table, lake)
+
+
+def _refuse_elsewhere(table: exp.Table, lake: Lake) -> None:
+    """Refuse a table of another catalog, or another version: the answer would be of this one."""
+    own = lake.catalog.name if lake.catalog else ""
+    if table.catalog.lower() not in ("", own.lower()) or not isinstance(table.this, exp.Identifier):
+        raise _unknown([".".join(part.name for part in table.parts)], lake)
+    alias = table.args.get("alias")
+    # Spark reads name@v3 as version 3; for sqlglot that is an alias.
+    is_named = alias is None or isinstance(alias.this, exp.Identifier | None)
+    more = {key for key, value in table.args.items() if value}
+    if not is_named or more - {"this", "db", "catalog", "alias", *TABLE_PARTS}:
+        raise UsageError(
+            f"{table.sql(dialect=SPARK)} is refused: `tidelake sql` reads the current version of "
+            f"{table.db}.{table.name}, or that of the last epoch with --consistent. Write only the "
+            "name, or use a SQL warehouse for another version."
+        )
 
 
 def _function_name(function: exp.Func) -> str:

@@ -70,15 +70,16 @@ def read_side(
     if exclude_discarded:
         query = unless_discarded(query, discarded)
         named.append(discarded)
-    # The query is shared with DuckDB and uses logical table names.
+    # The query is shared with DuckDB and uses logical table names. The frames are passed with it:
+    # through Spark Connect a view is looked up when the rows are read, and a backfill's tables have
+    # the names of the live ones.
+    frames: dict[str, Any] = {}
     for table in named:
         if table.exists:
-            view = "side_" + table.name.replace(".", "_")
             given = requeued if table == requeue else None
-            rows = load(run.spark, table) if given is None else given
-            rows.createOrReplaceTempView(view)
-            query = query.replace(f"FROM {table.name} ", f"FROM {view} ")
-    return run.spark.sql(query)
+            frames[table.bare] = load(run.spark, table) if given is None else given
+            query = query.replace(f"FROM {table.name} ", f"FROM {{{table.bare}}} ")
+    return run.spark.sql(query, **frames)
 
 
 @contextmanager

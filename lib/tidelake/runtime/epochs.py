@@ -19,7 +19,14 @@ from pyspark.sql import functions as F
 
 from tidelake.config.standard_tables import BOOKS_COLUMNS, EPOCHS_COLUMNS
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import FateCount, Final, SilverNote, positions
+from tidelake.delta.commit_metadata import (
+    FateCount,
+    Final,
+    SilverNote,
+    last_epochs,
+    positions,
+    recent_epochs,
+)
 from tidelake.delta.locks import hold
 from tidelake.delta.log import (
     CREATION,
@@ -66,13 +73,15 @@ def _close(run: Run) -> int | None:
     """Close an epoch, and return its number; None if the tables are at no new boundary."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
-    # Hops may run in separate processes, each of which closes epochs.
+    # Hops may run in separate processes, each of which closes epochs. Without locks, a commit may
+    # lack what another pipeline wrote meanwhile: that is found in the commits before it.
     with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
         closing = lake.closing_tables(run.pipeline, "gold")
         found = find_boundary(lake, name, closing)
-        last = last_commit(epochs)
+        recent = recent_epochs(lake)
+        last = recent[0] if recent else None
         # Repeated in each commit, so that each pipeline's last epoch outlasts log cleanup.
-        known: dict[str, Any] = last.note.get("last", {}) if last else {}
+        known = last_epochs(recent)
         before = known.get(name, {"epoch": 0, "versions": {}})
         if found is None or found.versions == before["versions"]:
             return None

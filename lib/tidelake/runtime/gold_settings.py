@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from tidelake.config.sections import NOT_UNITY, settings_of
 from tidelake.config.table_settings import TableSettings
 from tidelake.delta.access import details, load
-from tidelake.delta.log import last_commit
+from tidelake.delta.commit_metadata import last_epochs, recent_epochs
 from tidelake.delta.properties import apply_settings
 from tidelake.delta.store import Catalog, sql_text
 from tidelake.delta.tables import Table
@@ -121,10 +121,8 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
     layers = sorted({split_name(one.table.name)[0] for one in targets})
     existing = {f"{layer}.{name}" for layer in layers for name in _views_in(catalog, layer)}
     epochs = lake.epochs()
-    last = last_commit(epochs) if epochs.exists else None
-    epoch: Mapping[str, Any] = (last.note.get("last", {}) if last else {}).get(
-        run.pipeline.name, {"epoch": 0, "versions": {}}
-    )
+    recent = recent_epochs(lake) if epochs.exists else []
+    epoch = last_epochs(recent).get(run.pipeline.name, {"epoch": 0, "versions": {}})
     for target in targets:
         table, settings = target.table, settings_for(run, target)
         names = {f"{table.name}{suffix}" for suffix in (_MASKED, _FINAL, _CONSISTENT)}
@@ -135,7 +133,7 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
         queries: dict[str, str | None] = {_MASKED: None, _FINAL: None}
         if settings.hides:
             queries[_MASKED] = query_of(catalog, table, columns, settings)
-        if target.kind.ends and last:
+        if target.kind.ends and recent:
             # The name of the pipeline and of the table were validated.
             bound = (
                 f"SELECT max_by(final[{sql_text(table.name)}], epoch) FROM {epochs.sql} "

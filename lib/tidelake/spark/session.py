@@ -21,7 +21,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tidelake.config import DeltaSource, Environment, FilesSource, Pipeline, load_environment
-from tidelake.config.environment import REMOTE_VARIABLE, on_databricks
+from tidelake.config.environment import (
+    REMOTE_VARIABLE,
+    RESULT_SETTINGS,
+    has_result_setting,
+    on_databricks,
+)
 from tidelake.errors import MachineError
 from tidelake.folders import is_stored
 from tidelake.object_store import spark_settings
@@ -56,8 +61,8 @@ _REMOTE = re.compile(r"sc://(?P<host>\[[^]]+\]|[^:/;]+)(:(?P<port>[0-9]+))?")
 # Spark Connect's default port.
 _REMOTE_PORT = 15002
 _REMOTE_SECONDS = 5.0
-_ZONE = "spark.sql.session.timeZone"
-_UTC = ("UTC", "Etc/UTC")
+
+_OF_A_CLUSTER = "Set {} {} in the cluster's Spark config"
 
 # A checkpoint file on a store becomes visible when it is closed, and never if the write is aborted.
 _CHECKPOINT_FILES = "spark.sql.streaming.checkpointFileManagerClass"
@@ -156,17 +161,69 @@ def _joined(environment: Environment) -> SparkSession:
     if not on_databricks() and SparkSession.getActiveSession() is None:
         raise MachineError(remedy)
     session = SparkSession.builder.getOrCreate()
-    for key, value in {_ZONE: "UTC", **environment.spark}.items():
-        # The compute may refuse a setting; results depend only on the time zone, checked below.
+    for key, value in environment.spark.items():
+        # The compute may refuse a setting; those that results depend on are checked below.
         with contextlib.suppress(PySparkException):
             session.conf.set(key, value)
-    zone = session.conf.get(_ZONE)
-    if zone not in _UTC:
-        raise MachineError(
-            f"the session's time zone is {zone} and cannot be set. Set "
-            "spark.sql.session.timeZone UTC in the cluster's Spark config"
-        )
+    _set_results(session, _OF_A_CLUSTER)
     return session
+
+
+def sibling_of(session: SparkSession) -> SparkSession:
+    """Return a new session of the same context, with the settings that results depend on.
+
+    Spark gives it those that the compute starts with.
+    """
+    sibling = session.newSession()
+    _set_results(sibling, _OF_A_CLUSTER)
+    return sibling
+
+
+def active_session() -> SparkSession | None:
+    """Return the session that this process already has; None without one.
+
+    Raises:
+        MachineError: A setting that results depend on has another value and cannot be set.
+    """
+    from pyspark.sql import SparkSession  # noqa: PLC0415  heavy, and optional
+
+    session = SparkSession.getActiveSession()
+    if session is not None:
+        _set_results(session, "Set {} to {} where the session is built")
+    return session
+
+
+def _set_results(session: SparkSession, remedy: str) -> None:
+    """Set what results depend on; serverless compute allows the time zone and ANSI mode.
+
+    Raises:
+        MachineError: A setting has another value and cannot be set; gives the ``remedy``, with the
+            setting and its value in place of ``{}``.
+    """
+    from pyspark.errors import PySparkException  # noqa: PLC0415  heavy, and optional
+
+    for key, value in RESULT_SETTINGS.items():
+        if _differing(session, key) is None:
+            continue
+        with contextlib.suppress(PySparkException):
+            session.conf.set(key, value)
+        found = _differing(session, key)
+        if found is not None:
+            raise MachineError(
+                f"the session's {key} is {found} and cannot be set. {remedy.format(key, value)}"
+            )
+
+
+def _differing(session: SparkSession, key: str) -> str | None:
+    """Return a session's value of a setting that results depend on; None if it is right."""
+    from pyspark.errors import PySparkException  # noqa: PLC0415  heavy, and optional
+
+    try:
+        found = str(session.conf.get(key))
+    except PySparkException:
+        # Serverless compute does not show settings that nobody can change there.
+        return None
+    return None if has_result_setting(key, found) else found
 
 
 def _connected(remote: str) -> SparkSession:
@@ -188,7 +245,7 @@ def _connected(remote: str) -> SparkSession:
     try:
         builder = SparkSession.builder.remote(os.environ.get(REMOTE_VARIABLE) or remote)
         spark = builder.getOrCreate()
-        _ensure_utc(spark, remote)
+        _set_results(spark, "Start the server with: --conf {}={}")
     except PySparkException as error:
         first_line = str(error).strip().splitlines()[0][:300]
         raise MachineError(
@@ -210,21 +267,6 @@ def _refuse_silent(remote: str) -> None:
         raise MachineError(
             f"no Spark Connect server answers at {remote}: {error.strerror or error}. "
             "Start it, or correct remote in the environment."
-        ) from error
-
-
-def _ensure_utc(spark: SparkSession, remote: str) -> None:
-    """Set the time zone to UTC; serverless compute allows this setting."""
-    from tidelake.spark.engine import REFUSED  # noqa: PLC0415
-
-    if spark.conf.get(_ZONE) in _UTC:
-        return
-    try:
-        spark.conf.set(_ZONE, "UTC")
-    except REFUSED as error:
-        raise MachineError(
-            f"sessions on {remote} are not in UTC and cannot be set to it. "
-            f"Start the server with: --conf {_ZONE}=UTC"
         ) from error
 
 
@@ -288,7 +330,7 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
 
     if not runs_in_process():
         return spark
-    sibling = spark.newSession()
+    sibling = sibling_of(spark)
     for key, value in _WHOLE_FILES.items():
         sibling.conf.set(key, value)
     return sibling
@@ -309,7 +351,6 @@ def _settings(
         "spark.jars": ",".join(str(jar) for jar in jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-        _ZONE: "UTC",
         "spark.driver.extraJavaOptions": " ".join(filter(None, options)),
         "spark.executor.extraJavaOptions": EXECUTOR_OPTIONS,
         "spark.ui.enabled": "false",
@@ -318,6 +359,7 @@ def _settings(
         "spark.sql.shuffle.partitions": slots,
         **SESSION_SETTINGS,
         **environment.spark,
+        **RESULT_SETTINGS,
     }
 
 

@@ -1,0 +1,85 @@
+"""SQL on a catalog: what Spark is asked is the statement, with the lake's tables in it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import AnalysisException
+
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
+from tidelake.errors import UsageError
+from tidelake.ledger.query import ask_for_user
+from tidelake.ledger.statements import SPARK, tables_in
+
+_TOTALS = "(SELECT * FROM `prod`.`gold`.`totals` WHERE TRUE)"
+
+
+class _Session:
+    """A session in whose catalog every table of two layers exists; it keeps what it is asked."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.catalog = SimpleNamespace(tableExists=lambda name: "`gold`" in name)
+
+    def sql(self, statement: str) -> Any:
+        if statement.startswith("SHOW"):
+            return SimpleNamespace(collect=list)
+        self.asked.append(statement)
+        raise AnalysisException("not run")
+
+
+def asked(statement: str) -> list[str]:
+    """Return what Spark is asked for a user's statement."""
+    session: Any = _Session()
+    lake = Lake(Path("/volume"), catalog=Catalog("prod", lambda: session), needs_locks=False)
+    with pytest.raises(UsageError, match="not run"):
+        ask_for_user(lake, statement)
+    return list(session.asked)
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("gold.totals", f"{_TOTALS} AS totals"),
+        ("prod.gold.totals AS t", f"{_TOTALS} AS t"),
+        ("gold.totals AS t(a, b)", f"{_TOTALS} AS t(a, b)"),
+        (
+            "(gold.totals JOIN PROD.gold.other USING (user_id))",
+            f"({_TOTALS} AS totals JOIN (SELECT * FROM `prod`.`gold`.`other` WHERE TRUE) AS other "
+            "USING (user_id))",
+        ),
+        (
+            "gold.totals PIVOT(SUM(n) FOR user_id IN ('a'))",
+            f"{_TOTALS} AS totals PIVOT(SUM(n) FOR user_id IN ('a'))",
+        ),
+        ("gold.totals TABLESAMPLE (10 PERCENT)", f"{_TOTALS} TABLESAMPLE (10 PERCENT) AS totals"),
+        (
+            "(gold.totals LATERAL VIEW EXPLODE(ARRAY(n)) e AS x)",
+            f"({_TOTALS} AS totals LATERAL VIEW EXPLODE(ARRAY(n)) e AS x)",
+        ),
+    ],
+)
+def test_what_follows_a_tables_name_is_asked_too(written: str, read: str) -> None:
+    assert asked(f"SELECT * FROM {written}") == [f"SELECT * FROM {read}"]
+
+
+@pytest.mark.parametrize(
+    ("written", "why"),
+    [
+        ("dev.gold.totals", "there is no table dev.gold.totals"),
+        ("prod.gold.other.totals", "there is no table prod.gold.other.totals"),
+        ("dev.information_schema.tables", "there is no table dev.information_schema.tables"),
+        ("gold.totals VERSION AS OF 3", "gold.totals VERSION AS OF 3 is refused.*current version"),
+        ("gold.totals TIMESTAMP AS OF '2026-01-05'", "is refused.*Write only the name"),
+        ("gold.totals@v3", "is refused.*Write only the name"),
+    ],
+)
+def test_another_catalog_or_version_is_refused(written: str, why: str) -> None:
+    session: Any = _Session()
+    lake = Lake(Path("/volume"), catalog=Catalog("prod", lambda: session), needs_locks=False)
+    with pytest.raises(UsageError, match=why):
+        tables_in(f"SELECT count(*) FROM {written}", lake, dialect=SPARK)
