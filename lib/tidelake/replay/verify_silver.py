@@ -78,8 +78,7 @@ class SilverInputs:
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
-        # Rows that arrived later were also decided later.
-        later = [commit for commit in self.closing if commit.written_at >= instant]
+        later = [commit for commit in self.closing if _newest_time(commit) >= instant]
         return replace(
             self,
             closing=later or self.closing[:1],
@@ -87,6 +86,15 @@ class SilverInputs:
             requeued=self.requeued.where(arrived),
             decided={table: rows.where(arrived) for table, rows in self.decided.items()},
         )
+
+
+def _newest_time(commit: Commit) -> datetime:
+    """Return an instant (UTC) before which all rows arrived that silver had decided by a batch.
+
+    The commit's own time is not enough: a clock that went back is behind the arrivals.
+    """
+    arrived = [one.last_ingested_at for one in SilverNote.of(commit).partitions.values()]
+    return max([commit.written_at, *arrived])
 
 
 def read_inputs(run: Run) -> SilverInputs:
