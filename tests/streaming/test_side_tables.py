@@ -24,6 +24,8 @@ from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.verify import verify
+from tidelake.replay.verify_silver import judge_silver, read_inputs
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
@@ -105,6 +107,31 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert apply_late(played.context) == 0
     assert played.run() == []
     assert versions(played.lake) == before
+
+
+def test_a_late_row_that_is_refused_when_it_is_sent_again_is_accepted_no_more(
+    played: World,
+) -> None:
+    """What its sender corrects is no copy of it, neither in the same batch nor in the next."""
+    files = [played.land("c.jsonl", [click(n, minute=60, product_id="wrong") for n in (30, 31)])]
+    try:
+        played.run(hops=TO_SILVER)
+        stricter = played.redefined(quality={"rules": {"product": "product_id <> 'wrong'"}})
+        assert apply_late(stricter.context) == 8
+        for number in (30, 31):
+            files.append(played.land(f"{number}.jsonl", [click(number, minute=61)]))
+            stricter.run(hops=TO_SILVER)
+    finally:
+        for file in files:
+            file.unlink()
+    days = list_late(stricter.lake, stricter.pipeline)
+    assert [(day.rows, day.waiting) for day in days] == [(7, 2), (3, 0)]
+    told = read_ledger(stricter.lake, stricter.pipeline).to_json()
+    assert (told["late"], told["conflicts"], told["problems"]) == (2, 0, [])
+    context = stricter.context
+    with CheckpointedFrames() as frames:
+        found = judge_silver(context, read_inputs(context), None, frames)
+    assert [name for name, comparison in found.items() if not comparison.equal] == []
 
 
 @pytest.mark.long

@@ -126,9 +126,15 @@ def judge_silver(
     """
     lake, pipeline, plan = run.lake, run.pipeline, run.plan
     known = None if since is None else F.col("ingested_at") < F.lit(since)
-    batch = inputs.closing[0].batch + 1
+    last = inputs.closing[0]
     accepted = AcceptedRows(
-        run.spark, pipeline, lake, batch, known=known, nothing_accepted=since is None
+        run.spark,
+        pipeline,
+        lake,
+        last.batch + 1,
+        position(last, "requeue"),
+        known=known,
+        nothing_accepted=since is None,
     )
     schemas = stored_schemas(run, still_refused=F.col(_UNREAD))
     records = _bronze_records(inputs, schemas)
