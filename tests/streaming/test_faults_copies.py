@@ -23,6 +23,7 @@ from tidelake.delta.append import append, ensure_table
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compare import SHOWN
+from tidelake.replay.requeue import next_instant
 from tidelake.replay.verify import find_repeated_ids, verify
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.schemas import from_ddl
@@ -151,6 +152,8 @@ def test_a_clock_that_steps_back_changes_no_order(
     assert Counter(row[0] for row in parts) == {"p0": _CONFLICTS}
     assert len(read(played.lake, "silver.clickstream__late", "record_id")) == 1
     assert verify(played.context, since=stamps[0]).equal
+    # What is requeued now comes after all that.
+    assert next_instant(played.context) == stamps[-1] + timedelta(microseconds=1)
 
 
 @pytest.mark.long

@@ -299,6 +299,8 @@ def requeue_again(run: Run, rows: DataFrame) -> None:
 
 
 def next_instant(run: Run) -> datetime:
-    """Return the current time, after the last requeue."""
-    last = last_commit(run.lake.requeue(run.pipeline.name))
-    return now_after(last.note.get("requeued_at") if last else None)
+    """Return the current time, after the last requeue and all that is in bronze."""
+    lake, name = run.lake, run.pipeline.name
+    stamps = ((lake.requeue(name), "requeued_at"), (lake.bronze(name), "ingested_at"))
+    last = ((last_commit(table), stamp) for table, stamp in stamps)
+    return max(now_after(commit.note.get(stamp) if commit else None) for commit, stamp in last)
