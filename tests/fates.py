@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 from tests.batches import closed, silver_batches
 from tests.oracles import silver as oracle
 from tests.running import read
+from tidelake import instants
 from tidelake.config import Pipeline
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake
@@ -23,23 +24,24 @@ _SHOWN = 200
 _STAGES = ("parse", "contract", "expectation", "future_event_time", "conflicting_duplicate")
 
 
-class _Clock:
-    """Stands for ``datetime`` where bronze asks what time it is."""
-
-    fromisoformat = staticmethod(datetime.fromisoformat)
-
-    def __init__(self, instants: Sequence[datetime]) -> None:
-        self._left = list(instants)
-
-    def now(self, _: Any) -> datetime:
-        return self._left.pop(0) if len(self._left) > 1 else self._left[0]
-
-
 @contextmanager
-def arriving_at(*instants: datetime) -> Iterator[None]:
-    """Set the arrival times of bronze's next batches, in order; the last one is repeated."""
+def arriving_at(*moments: datetime) -> Iterator[None]:
+    """Set the clock of bronze's next batches, in order; the last instant is repeated.
+
+    A batch that does not arrive after the one before gets the next microsecond.
+    """
+    left, real = list(moments), bronze_hop.now_after
+
+    def now() -> datetime:
+        return left.pop(0) if len(left) > 1 else left[0]
+
+    def now_after(before: str | None) -> datetime:
+        with pytest.MonkeyPatch.context() as clock:
+            clock.setattr(instants, "now", now)
+            return real(before)
+
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(bronze_hop, "datetime", _Clock(instants))
+        patch.setattr(bronze_hop, "now_after", now_after)
         yield
 
 

@@ -9,7 +9,7 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType
+from pyspark.sql.types import DataType, StringType, TimestampType
 
 from tidelake.config.expressions import DATELESS, Types
 from tidelake.config.row_guards import (
@@ -131,9 +131,19 @@ def failed_within(where: str | None, broken: Column) -> Column:
 def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) -> Column:
     """Compare values of two types; a text that cannot be cast to the other type equals nothing.
 
-    Spark's implicit cast would raise on the first such text.
+    Nor does a text without a date equal a timestamp. Spark's implicit cast would raise on the first
+    text of another kind, and make a timestamp of today of a text without a date.
     """
     texts = isinstance(its_type, StringType), isinstance(other_type, StringType)
     if texts == (True, False):
-        return one.try_cast(other_type) == other
-    return one == (other.try_cast(its_type) if texts == (False, True) else other)
+        return _cast(one, other_type) == other
+    return one == (_cast(other, its_type) if texts == (False, True) else other)
+
+
+def as_timestamp(value: Column) -> Column:
+    """Cast a value to a timestamp; null where it cannot be cast, and for a text without a date."""
+    return F.when(~_is_dateless(value), value.try_cast("timestamp"))
+
+
+def _cast(text: Column, kind: DataType) -> Column:
+    return as_timestamp(text) if isinstance(kind, TimestampType) else text.try_cast(kind)

@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from contextlib import nullcontext
 from datetime import timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,9 @@ from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.verify import verify
+from tidelake.replay.verify_silver import judge_silver, read_inputs
+from tidelake.runtime import bronze_hop
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 
 _DAY = 24 * 60
 _ARRIVAL = START + timedelta(days=6)
@@ -105,6 +109,28 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert apply_late(played.context) == 0
     assert played.run() == []
     assert versions(played.lake) == before
+
+
+def test_a_late_row_that_is_refused_when_it_is_sent_again_is_accepted_no_more(
+    played: World,
+) -> None:
+    """What its sender corrects is no copy of it, neither in the same batch nor in the next."""
+    files = [played.land("c.jsonl", [click(n, minute=60, product_id="wrong") for n in (30, 31)])]
+    try:
+        played.run(hops=TO_SILVER)
+        stricter = played.redefined(quality={"rules": {"product": "product_id <> 'wrong'"}})
+        assert apply_late(stricter.context) == 8
+        for number in (30, 31):
+            files.append(played.land(f"{number}.jsonl", [click(number, minute=61)]))
+            stricter.run(hops=TO_SILVER)
+    finally:
+        for file in files:
+            file.unlink()
+    days = list_late(stricter.lake, stricter.pipeline)
+    assert [(day.rows, day.waiting) for day in days] == [(7, 2), (3, 0)]
+    told = read_ledger(stricter.lake, stricter.pipeline).to_json()
+    assert (told["late"], told["conflicts"], told["problems"]) == (2, 0, [])
+    assert _differing(stricter) == []
 
 
 @pytest.mark.long
@@ -237,6 +263,51 @@ def test_a_choice_sends_only_the_rows_of_its_stage_and_reason(played: World) -> 
     replay = replay_quarantine(changed.context, Choice("expectation", "user_id"))
     assert (replay.released, replay.requeued) == (2, 2)
     assert replay_quarantine(changed.context, Choice("contract")).requeued == 0
+
+
+def test_replayed_rows_are_verified_in_the_turn_of_the_batch_that_took_them(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether it left rows that had arrived before, or rows were taken before that came later."""
+    played = world(spark, tmp_path)
+    played.land("a.jsonl", [click(n, minute=0, value=-1) for n in (1, 2)])
+    refused = click(3, minute=0, value=-1), click(5, minute=0, user_id="u" * 65)
+    played.land("b.jsonl", refused)
+    at = START + timedelta(minutes=1)
+    played.run(at, at + timedelta(minutes=1), hops=TO_SILVER)
+    assert read(played.lake, "silver.clickstream", "event_id") == []
+
+    # Corrections arrive in one commit of two files, of which silver takes one at a time.
+    monkeypatch.setattr(bronze_hop, "BRONZE_BYTES_A_FILE", 1)
+    eased = played.redefined(quality=None, source={"max_files_per_trigger": 2})
+    eased.land("c.jsonl", [click(1, minute=0), b"garbage" * 10])
+    eased.land("d.jsonl", [click(2, minute=0)])
+    eased.run(at + timedelta(minutes=2), hops=["bronze"])
+    early = Choice(within=Range(end=at + timedelta(minutes=1)))
+    assert replay_quarantine(eased.context, early).requeued == 2
+    eased.run(hops=["silver"])
+    assert read(eased.lake, "silver.clickstream", "event_id, value, _batch") == [
+        ("e1", Decimal("10.25"), 2),
+        ("e2", Decimal("-1.00"), 2),
+    ]
+
+    # Of two replays silver takes one at a time too, and with the first what came after both.
+    assert replay_quarantine(eased.context, Choice(rule="user_id")).requeued == 1
+    assert replay_quarantine(eased.context, Choice(rule="value")).requeued == 1
+    eased.land("e.jsonl", [click(3, minute=0)])
+    eased.run(hops=TO_SILVER)
+    found = read(eased.lake, "silver.clickstream WHERE _batch > 2", "event_id, value, _batch")
+    assert found == [("e3", Decimal("30.75"), 4), ("e5", Decimal("10.25"), 4)]
+    assert read_ledger(eased.lake, eased.pipeline).to_json()["conflicts"] == 3
+    assert _differing(eased) == []
+
+
+def _differing(played: World) -> list[str]:
+    """Name the tables of silver that differ from what bronze implies."""
+    context = played.context
+    with CheckpointedFrames() as frames:
+        found = judge_silver(context, read_inputs(context), None, frames)
+    return [name for name, comparison in found.items() if not comparison.equal]
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,8 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as F
 from pyspark.sql.types import IntegerType
 
+from tests.crashes import before_silver_closes
+from tests.worlds import TO_SILVER
 from tidelake.config import Environment, load_pipeline
 from tidelake.delta.access import load
 from tidelake.delta.tables import HOPS, Lake
@@ -154,6 +156,26 @@ def test_its_columns_are_judged_stored_summed_and_verified(
     assert ask(run.lake, "SELECT count(*) FROM silver.shop").rows[0] == (2,)
     with pytest.raises(RowsChangedError, match=r"shop, erase: .* 2 vanished, 2 appeared"):
         find_records(_run(spark, tmp_path, "doubled_for_dropped"), Subject("event_id", "a"))
+
+
+def test_a_batch_that_is_retried_with_other_code_is_decided_by_that_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The definition is the same: nothing in it shows that the function's code changed."""
+    run = _run(spark, tmp_path)
+    _land(tmp_path, "a.jsonl", a=3, b=8, c=20)
+    with before_silver_closes():
+        run_hops(run, TO_SILVER, parse_trigger(AVAILABLE_NOW))
+    # What was too much passes now, and the other way round.
+    names = UserFunction.of(run.pipeline).function.__globals__  # type: ignore[attr-defined]
+    names["half"] = F.udf(lambda value: value and 14 - value, IntegerType())
+    changed = _run(spark, tmp_path)
+    run_hops(changed, TO_SILVER, parse_trigger(AVAILABLE_NOW))
+    silver = ask(run.lake, "SELECT event_id, score FROM silver.shop ORDER BY 1").rows
+    refused = ask(run.lake, "SELECT event_id FROM silver.shop__quarantine ORDER BY 1").rows
+    assert list(silver) == [("c", -6)]
+    assert list(refused) == [("a",), ("b",), (None,)]
+    assert read_ledger(run.lake, run.pipeline).problems == ()
 
 
 def _cut(rows: DataFrame) -> DataFrame:

@@ -13,7 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import shop
+from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.delta.access import load
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.names import ID_HASH
@@ -22,6 +24,7 @@ from tidelake.replay.verify_silver import SilverInputs
 from tidelake.runtime import accepted_rows
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.hop import Run
+from tidelake.runtime.schemas import from_ddl
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash
 from tidelake.silver.search_bounds import DedupScope, united, with_id_hash
 from tidelake.silver.stages import hash_of_id
@@ -203,7 +206,9 @@ def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
 
 
 def hashed(rows: DataFrame) -> DataFrame:
-    return rows.withColumns({ID_HASH: hash_of_id(), "_batch": F.lit(0).cast("bigint")})
+    never = F.lit(None).cast("timestamp")
+    batch = F.lit(0).cast("bigint")
+    return rows.withColumns({ID_HASH: hash_of_id(), "_batch": batch, "_requeued_at": never})
 
 
 def hashes_of(spark: SparkSession, *events: str) -> Numbers:
@@ -247,7 +252,10 @@ def test_spark_looks_where_an_earlier_version_wrote_no_hash(
     fill(spark, table, 0)
     known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
-    spark.sql(f"ALTER TABLE {table.sql} ADD COLUMNS ({ID_HASH} BIGINT, _batch BIGINT)")
+    spark.sql(
+        f"ALTER TABLE {table.sql} ADD COLUMNS ({ID_HASH} BIGINT, _batch BIGINT, "
+        "_requeued_at TIMESTAMP)"
+    )
     hashed(events(spark, 1)).write.format("delta").mode("append").save(str(table.path))
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     # Rows of both kinds in one file.
@@ -326,3 +334,44 @@ def test_rows_that_a_run_commits_beside_a_partial_backfill_were_not_accepted_bef
     assert ids(stored.silver) == of_hours(0, 1)
     of_silver, of_late = stored.accepted.read()
     assert (ids(of_silver), ids(of_late)) == (of_hours(0), of_hours(1))
+
+
+def test_a_late_row_counts_until_it_is_decided_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Up to where the batches have read the requeue; both the driver and Spark see that."""
+    lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
+    # One of them was found too late once more, after it had been sent again.
+    hour = F.lit(NOON + timedelta(hours=1))
+    again = F.when(F.col("event_id") == "0-1", hour)
+    for table, rows in (
+        (lake.silver("shop"), hashed(events(spark, 9))),
+        (lake.late("shop"), hashed(events(spark, 0)).withColumn("_requeued_at", again)),
+    ):
+        rows.coalesce(1).write.format("delta").mode("append").save(str(table.path))
+    requeue = lake.requeue("shop")
+    note = {"generation": "g1", "batch": -1}
+    ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), note)
+    for batch, sent in enumerate((("f:0-0", "f:0-1"), ("f:0-2",))):
+        at = NOON + timedelta(minutes=batch)
+        rows = spark.createDataFrame(
+            [(one, at) for one in sent], "record_id string, requeued_at timestamp"
+        )
+        append(rows, requeue, {**note, "batch": batch, "requeued_at": at.isoformat()})
+    refused = spark.createDataFrame([("f:0-2", NOON)], "record_id string, requeued_at timestamp")
+    wanted = hashes_of(spark, "0-0", "0-1", "0-2")
+    for files in (
+        {name: FilesInScope(lake.table(name)) for name in ("silver.shop", "silver.shop__late")},
+        {},
+    ):
+        for end, own, counts in (
+            ((0, -1), None, {"0-0", "0-1", "0-2"}),
+            ((1, -1), None, {"0-0", "0-1", "0-2"}),
+            ((1, 0), None, {"0-1", "0-2"}),
+            ((2, -1), None, {"0-1", "0-2"}),
+            ((2, -1), refused, {"0-1"}),
+            ((0, -1), refused, {"0-0", "0-1"}),
+            ((3, -1), None, {"0-1"}),
+        ):
+            search = AcceptedRows(spark, pipeline, lake, 1, end, own, files=files)
+            found = search.with_hashes(scope(0), wanted)
+            assert found is not None
+            assert set(found.rows["event_id"].to_pylist()) == counts, (end, own is None)

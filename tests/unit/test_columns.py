@@ -288,3 +288,16 @@ def test_texts_and_other_types_are_compared_without_a_cast_that_raises(spark: Sp
     for one, other in (("s", "n"), ("n", "s")):
         same = equal(F.col(one), kinds[one], F.col(other), kinds[other])
         assert [row["row"] for row in rows.where(same).collect()] == [1]
+
+
+def test_a_text_without_a_date_equals_no_timestamp(spark: SparkSession) -> None:
+    """A cast would make a time of today of it."""
+    rows = spark.sql(
+        "SELECT n, s, CAST('12:30' AS TIMESTAMP) AS t FROM VALUES "
+        "(1, '12:30'), (2, 'T12:30'), (3, date_format(CAST('12:30' AS TIMESTAMP), "
+        "'yyyy-MM-dd HH:mm')), (4, 'noon'), (5, NULL) AS v(n, s)"
+    )
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    for one, other in (("s", "t"), ("t", "s")):
+        same = equal(F.col(one), kinds[one], F.col(other), kinds[other])
+        assert [row["n"] for row in rows.where(same).collect()] == [3]

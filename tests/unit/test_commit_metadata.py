@@ -7,6 +7,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pytest
+
+import tidelake
+from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.commit_metadata import (
@@ -14,7 +18,9 @@ from tidelake.delta.commit_metadata import (
     Final,
     SilverNote,
     add_up,
+    decision_note,
     final_note,
+    is_decided_by,
     position,
     positions,
     settled_until,
@@ -85,6 +91,26 @@ def test_a_commit_knows_how_far_it_went_in_each_input() -> None:
     assert positions(noted) == {"bronze": (7, -1), "requeue": (0, -1)}
     assert (position(noted, "bronze"), position(noted, "silver")) == ((7, -1), BEGINNING)
     assert (positions(None), position(None, "bronze")) == ({}, BEGINNING)
+
+
+def test_what_decided_a_batch_is_the_same_only_with_equal_definition_dimensions_and_release(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, pins = shop(tmp_path), {"dim.products": 3}
+    note = decision_note(plain, pins)
+    assert is_decided_by(commit(note), note)
+    assert not is_decided_by(commit({}), note)
+    # With a function of the user's nothing is: its code is in no file that Tidelake knows.
+    calls = {"function": "risk:scored", "columns": "risk STRING"}
+    scored = decision_note(shop(tmp_path, transform=calls), pins)
+    assert not is_decided_by(commit(scored), scored)
+    others = [
+        decision_note(plain, {"dim.products": 4}),
+        decision_note(shop(tmp_path, gold=[]), pins),
+    ]
+    monkeypatch.setattr(tidelake, "__version__", "0.0.0")
+    for other in (*others, decision_note(plain, pins)):
+        assert not is_decided_by(commit(note), other)
 
 
 def test_rows_are_final_once_what_may_follow_their_end_is_late() -> None:

@@ -45,12 +45,12 @@ def test_a_lookup_passes_over_texts_that_are_no_key_and_no_instant(spark: SparkS
     )
     rows = spark.sql(
         "SELECT id, named_struct('shop', shop, 'sold_at', sold_at) AS _selected FROM VALUES "
-        "(1, '7', '2026-01-05 12:00:00'), (2, 'x', '2026-01-05 12:00:00'), (3, '7', 'noon') "
-        "AS t(id, shop, sold_at)"
+        "(1, '7', '2026-01-05 12:00:00'), (2, 'x', '2026-01-05 12:00:00'), (3, '7', 'noon'), "
+        "(4, '7', '12:30') AS t(id, shop, sold_at)"
     )
     shops = spark.sql(
         f"SELECT 7 AS number, 'Oslo' AS city, {_AT} AS valid_from, "
         "CAST(NULL AS TIMESTAMP) AS valid_to"
     )
     found = look_up(rows, shops, enrich, 0).select("id", F.col(looked_up(0)).getField("city"))
-    assert sorted(map(tuple, found.collect())) == [(1, "Oslo"), (2, None), (3, None)]
+    assert sorted(map(tuple, found.collect())) == [(1, "Oslo"), (2, None), (3, None), (4, None)]

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import msgspec
 from pydantic import BaseModel
 
+import tidelake
 from tidelake.config import Pipeline
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import ERASED, Commit, commits, last_commit
@@ -208,18 +209,23 @@ def silver_note(pipeline: Pipeline) -> dict[str, Any]:
 def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str, Any]:
     """Return the part of a side table's metadata that hashes what determined the batch's fates.
 
-    Covers the whole pipeline file, gold included, and the version of each dimension that the batch
-    reads: a batch retried with any change is classified again, which costs one batch.
+    Covers the whole pipeline file, gold included, the version of each dimension that the batch
+    reads, and Tidelake's own: a batch retried with any change is classified again, which costs one
+    batch. Empty for a pipeline with a ``transform``, whose batches are always classified again:
+    nothing shows whether the function, or the modules that it uses, are still the same.
     """
-    return {_DECIDED_BY: _short([*_whole(pipeline), dict(dimensions)])}
+    if pipeline.transform:
+        return {}
+    parts = [tidelake.__version__, *_whole(pipeline), dict(dimensions)]
+    return {_DECIDED_BY: _short(parts)}
 
 
 def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:
     """Return whether a side table's commit has the same hash as ``note``, by :func:`decision_note`.
 
-    Commits of earlier releases have none and never match.
+    A note without a hash never matches.
     """
-    return bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
+    return _DECIDED_BY in note and bool(commit.note.get(_DECIDED_BY) == note[_DECIDED_BY])
 
 
 class Changed(NamedTuple):

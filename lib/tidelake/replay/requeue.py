@@ -19,7 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import between
 from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.commit_metadata import SilverNote
+from tidelake.delta.commit_metadata import SilverNote, position
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.tables import Table, require_table
@@ -164,9 +164,10 @@ def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Rep
         columns = ("record_id", "ingested_at", F.col("stage").alias("failed"))
         failed = frames.checkpoint(chosen.select(*columns))
         rows = frames.checkpoint(as_requeued(run, failed, "quarantine"))
-        mark = SilverNote.of(last_commit(lake.silver(name))).watermark
-        batch = closed_batch(lake, name).batch + 1
-        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch)
+        last = last_commit(lake.silver(name))
+        mark, batch = SilverNote.of(last).watermark, closed_batch(lake, name).batch + 1
+        end = position(last, "requeue")
+        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch, end)
         # Do not store the schemas: the run that processes the rows requests them itself.
         schemas = schemas_for(run, rows, keeps=False)
         place = f"{name}, quarantine replay"
@@ -299,6 +300,8 @@ def requeue_again(run: Run, rows: DataFrame) -> None:
 
 
 def next_instant(run: Run) -> datetime:
-    """Return the current time, after the last requeue."""
-    last = last_commit(run.lake.requeue(run.pipeline.name))
-    return now_after(last.note.get("requeued_at") if last else None)
+    """Return the current time, after the last requeue and all that is in bronze."""
+    lake, name = run.lake, run.pipeline.name
+    stamps = ((lake.requeue(name), "requeued_at"), (lake.bronze(name), "ingested_at"))
+    last = ((last_commit(table), stamp) for table, stamp in stamps)
+    return max(now_after(commit.note.get(stamp) if commit else None) for commit, stamp in last)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import reduce
 
 from pyspark.errors import PySparkException
@@ -18,9 +18,10 @@ from pyspark.sql import functions as F
 from tidelake.delta.access import load
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
-from tidelake.delta.log import CREATION, Commit, newest_version
+from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, newest_version
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.instants import from_json
 from tidelake.ledger.history import history
 from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay import compare
@@ -46,6 +47,7 @@ from tidelake.silver.fates import (
 )
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.search_bounds import with_id_hash
+from tidelake.silver.stages import REQUEUED_AT
 from tidelake.spark.tuning import BROADCAST
 from tidelake.typed import runnable
 
@@ -55,6 +57,8 @@ EVENTS = compare.TableShape(key=("record_id",), moment="event_time")
 _FAILED = compare.TableShape(key=("record_id",), moment="ingested_at")
 
 _MARK, _PINS = "_mark", "_pins"
+# The turn of a replayed row, and when it was requeued.
+_OF, _BEFORE, _AFTER, _TAKEN, _REQUEUED = "_turn_of", "_before", "_after", "_taken", "_requeued"
 _UNREAD = "_quarantined_unread"
 
 
@@ -78,8 +82,7 @@ class SilverInputs:
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
-        # Rows that arrived later were also decided later.
-        later = [commit for commit in self.closing if commit.written_at >= instant]
+        later = [commit for commit in self.closing if _newest_time(commit) >= instant]
         return replace(
             self,
             closing=later or self.closing[:1],
@@ -87,6 +90,15 @@ class SilverInputs:
             requeued=self.requeued.where(arrived),
             decided={table: rows.where(arrived) for table, rows in self.decided.items()},
         )
+
+
+def _newest_time(commit: Commit) -> datetime:
+    """Return an instant (UTC) before which all rows arrived that silver had decided by a batch.
+
+    The commit's own time is not enough: a clock that went back is behind the arrivals.
+    """
+    arrived = [one.last_ingested_at for one in SilverNote.of(commit).partitions.values()]
+    return max([commit.written_at, *arrived])
 
 
 def read_inputs(run: Run) -> SilverInputs:
@@ -118,19 +130,25 @@ def judge_silver(
     """
     lake, pipeline, plan = run.lake, run.pipeline, run.plan
     known = None if since is None else F.col("ingested_at") < F.lit(since)
-    batch = inputs.closing[0].batch + 1
+    last = inputs.closing[0]
     accepted = AcceptedRows(
-        run.spark, pipeline, lake, batch, known=known, nothing_accepted=since is None
+        run.spark,
+        pipeline,
+        lake,
+        last.batch + 1,
+        position(last, "requeue"),
+        known=known,
+        nothing_accepted=since is None,
     )
     schemas = stored_schemas(run, still_refused=F.col(_UNREAD))
     records = _bronze_records(inputs, schemas)
     place = f"{pipeline.name}, verify"
     judged = same_rows(records, plan.judge(records, schemas), pipeline, frames, place)
-    decision = decide_fates(judged, plan, accepted, None, frames)
-    marked = decision.rows.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
+    decided = _decided_in_turn(run, inputs, judged, accepted, frames)
+    marked = decided.join(_seen_by_batches(run, inputs, frames), on="record_id", how="left")
     judged = with_lateness(marked, plan.fates, F.col(_MARK), pipeline.watermark.allowed_lateness)
-    decided = _looked_up(run, judged, inputs.closing)
-    found, computed = _compare_tables(run, inputs, decided)
+    looked_up = _looked_up(run, judged, inputs.closing)
+    found, computed = _compare_tables(run, inputs, looked_up)
     if since is None:
         silver = lake.silver(pipeline.name).name
         off = list(_fates_that_differ(computed, inputs.closing))
@@ -205,6 +223,80 @@ def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> Data
     _, quarantine, _ = inputs.decided.values()
     unread = quarantine.where(refused).select("record_id").distinct()
     return arrived.join(unread.withColumn(_UNREAD, F.lit(True)), on="record_id", how="left")
+
+
+def _decided_in_turn(
+    run: Run,
+    inputs: SilverInputs,
+    judged: DataFrame,
+    accepted: AcceptedRows,
+    frames: CheckpointedFrames,
+) -> DataFrame:
+    """Decide all rows in one batch, replayed ones in the turn of the batch that took them.
+
+    A replayed row counts as arrived when it was requeued. But its batch may have left rows that
+    arrived before, since the bytes of each input are limited, and an earlier batch may have taken
+    rows that arrived after. So a replayed row that was accepted arrives before all that its batch
+    left, and another one after all that its batch took.
+    """
+    turns = list(_turns(run, inputs))
+    if not turns:
+        return decide_fates(judged, run.plan, accepted, None, frames).rows
+    batches = from_records(
+        run.spark, turns, f"{_OF} timestamp, {_BEFORE} timestamp, {_AFTER} timestamp"
+    )
+    silver, _, late = inputs.decided.values()
+    stored = silver.select("record_id").union(late.select("record_id"))
+    again = inputs.requeued.select("record_id").distinct()
+    taken = again.join(stored, on="record_id", how="left_semi").withColumn(_TAKEN, F.lit(True))
+    turn = F.when(F.col(_TAKEN), F.least(_OF, _BEFORE)).otherwise(F.greatest(_OF, _AFTER))
+    placed = (
+        judged.join(taken, on="record_id", how="left")
+        .withColumnRenamed(REQUEUED_AT, _REQUEUED)
+        .join(F.broadcast(batches), on=F.col(_OF) == F.col(_REQUEUED), how="left")
+        .withColumn(REQUEUED_AT, F.coalesce(turn, _REQUEUED))
+        .drop(_OF, _BEFORE, _AFTER, _TAKEN)
+    )
+    decided = decide_fates(placed, run.plan, accepted, None, frames).rows
+    return decided.drop(REQUEUED_AT).withColumnRenamed(_REQUEUED, REQUEUED_AT)
+
+
+def _turns(run: Run, inputs: SilverInputs) -> Iterator[dict[str, datetime | None]]:
+    """Find the replays that were not taken in the order of the arrivals in bronze.
+
+    By the instant of the requeue: the first arrival that its batch left, at least in part, and the
+    instant after the last one that it took (UTC).
+    """
+    lake, name = run.lake, run.pipeline.name
+    replays = {
+        commit.version: from_json(commit.note["requeued_at"])
+        for commit in history(lake, lake.requeue(name))
+        if commit.note.get("reason") == "quarantine" and ERASED not in commit.note
+    }
+    if not replays:
+        return
+    arrivals = [
+        (commit.version, arrived)
+        for commit in history(lake, lake.bronze(name))
+        if commit.note.get("records") and ERASED not in commit.note
+        if (arrived := from_json(commit.note.get("ingested_at"))) is not None
+    ]
+    # What a rebuild of silver decided, it did not take from the requeue.
+    ends = [
+        (position(one, "requeue"), None if one.note.get(REBUILT) else position(one, "bronze"))
+        for one in reversed(inputs.closing)
+    ]
+    for version, requeued_at in replays.items():
+        end = next((bronze for requeue, bronze in ends if requeue > (version, -1)), None)
+        if requeued_at is None or end is None:
+            continue
+        # The batch may end between two files of a commit.
+        left = [at for number, at in arrivals if number >= end[0]]
+        took = [at for number, at in arrivals if (number, 0) <= end]
+        first = min(left, default=None)
+        after = max(took) + timedelta(microseconds=1) if took else None
+        if (first and first <= requeued_at) or (after and after > requeued_at):
+            yield {_OF: requeued_at, _BEFORE: first, _AFTER: after}
 
 
 def _seen_by_batches(run: Run, inputs: SilverInputs, frames: CheckpointedFrames) -> DataFrame:

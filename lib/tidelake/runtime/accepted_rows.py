@@ -26,8 +26,10 @@ from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, properties
-from tidelake.delta.log import commits_after, newest_version
+from tidelake.delta.log import commits_after, last_commit, newest_version
+from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
+from tidelake.instants import from_json
 from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash, spread
@@ -36,8 +38,15 @@ from tidelake.spark import tuning
 from tidelake.spark.engine import runs_in_process
 
 _OF_SILVER = pa.schema([column for column in ACCEPTED if column.name not in ("record_id", "_late")])
-# Late rows also have a record id and a batch.
-_OF_LATE = pa.schema([*_OF_SILVER, ACCEPTED.field("record_id"), pa.field("_batch", pa.int64())])
+# Late rows also have a record id, a batch, and when they were requeued before, if ever.
+_OF_LATE = pa.schema(
+    [
+        *_OF_SILVER,
+        ACCEPTED.field("record_id"),
+        pa.field("_batch", pa.int64()),
+        pa.field("_requeued_at", ACCEPTED.field("ingested_at").type),
+    ]
+)
 # Number of files read concurrently.
 _READERS = 4
 _UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
@@ -53,15 +62,20 @@ _INDIRECT = {
 class AcceptedRows:
     """The accepted rows: silver and late as of the last closed batch.
 
-    Late rows of ``batch`` and later ones are ignored: an interrupted attempt at it wrote them. Only
-    ``known`` rows count, if given, and of silver those of ``version``. Without cached ``files``
-    Delta finds those to read.
+    Late rows of ``batch`` and later ones are ignored: an interrupted attempt at it wrote them. So
+    are those that were decided again since: the earlier batches have read the requeue up to
+    ``requeue_end``, and what they accepted of it is in silver. ``refused`` are rows of the batch
+    itself, with ``record_id`` and ``requeued_at``, that were requeued and are not accepted again.
+    Only ``known`` rows count, if given, and of silver those of ``version``. Without cached
+    ``files`` Delta finds those to read.
     """
 
     spark: SparkSession
     pipeline: Pipeline
     lake: Lake
     batch: int
+    requeue_end: Position = BEGINNING
+    refused: DataFrame | None = None
     known: Column | None = None
     version: int | None = None
     nothing_accepted: bool = False
@@ -77,7 +91,22 @@ class AcceptedRows:
         )
         if self.known is not None:
             silver, late = silver.where(self.known), late.where(self.known)
-        return silver, late.where(F.col("_batch") < self.batch)
+        late = late.where(F.col("_batch") < self.batch)
+        again = self._decided_again
+        return silver, late if again is None else _without(late, again)
+
+    @property
+    def _decided_again(self) -> DataFrame | None:
+        """The rows of the requeue for which a late row no longer counts; None if there are none."""
+        version, files = self.requeue_end
+        requeue = self.lake.requeue(self.pipeline.name)
+        last = last_commit(requeue, up_to=version if files >= 0 else version - 1)
+        until = from_json(last.note.get("requeued_at")) if last else None
+        if until is None:
+            return self.refused
+        rows = load(self.spark, requeue).where(F.col("requeued_at") <= F.lit(until))
+        rows = rows.select("record_id", "requeued_at")
+        return rows if self.refused is None else rows.unionByName(self.refused)
 
     @property
     def _tables(self) -> tuple[Table, Table]:
@@ -120,6 +149,8 @@ class AcceptedRows:
         if late is None:
             return None
         late = late.filter(pc.less(late["_batch"], self.batch))
+        if late.num_rows and (again := self._decided_again) is not None:
+            late = _without(self.spark.createDataFrame(late), again).toArrow().cast(late.schema)
         parts = [
             silver.append_column("_late", pa.repeat(False, silver.num_rows)),
             late.append_column("_late", pa.repeat(True, late.num_rows)),
@@ -127,6 +158,13 @@ class AcceptedRows:
         # Silver's record ids become null.
         found = pa.concat_tables(parts, promote_options="default").select(ACCEPTED.names)
         return AcceptedMatches(found, sum(files.count or 0 for files in self.files.values()))
+
+
+def _without(late: DataFrame, again: DataFrame) -> DataFrame:
+    """Return the rows of late that were not requeued after they were found too late."""
+    is_later = F.col("q._requeued_at").isNull() | (F.col("r.requeued_at") > F.col("q._requeued_at"))
+    same = (F.col("q.record_id") == F.col("r.record_id")) & is_later
+    return late.alias("q").join(again.alias("r"), on=same, how="left_anti")
 
 
 @dataclass

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from functools import cached_property
 from itertools import accumulate, takewhile
 from typing import Any
@@ -42,7 +41,7 @@ from tidelake.delta.store import FolderTable
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import ensure_folder, folder, place_of
-from tidelake.instants import now
+from tidelake.instants import now, now_after
 from tidelake.kafka.client import (
     Contact,
     begun_offsets,
@@ -242,10 +241,9 @@ class BronzeHop(HopQuery):
                 identified = frames.checkpoint(identified)
             offered = self._offered(identified)
         files = self._files(offered, paths)
-        # ``ingested_at`` must not decrease, even if the clock went back.
-        stamp, last_stamp = datetime.now(UTC), before.note.get("ingested_at")
-        if last_stamp:
-            stamp = max(stamp, datetime.fromisoformat(last_stamp))
+        # ``ingested_at`` must increase, even if the clock went back: silver accepts the first
+        # arrival, and batches with one stamp would be told apart by the names of their files.
+        stamp = now_after(before.note.get("ingested_at"))
         if self._reads_whole_files:
             identified = only_records(identified)
         elif files and not cut:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import cached_property, partial
 from typing import Any, NamedTuple
@@ -198,13 +198,17 @@ def decide_fates(
     frames: CheckpointedFrames,
     *,
     counts: bool = False,
+    has_requeued: bool = False,
 ) -> Decision:
     """Deduplicate classified rows and decide the fate of each.
 
     ``watermark`` is the one before these rows (UTC), None before the first batch. Rows that are
-    counted, with ``counts``, must be enriched.
+    counted, with ``counts``, must be enriched. With ``has_requeued`` some of them may be late rows
+    that are ``accepted`` and were requeued.
     """
     kept = frames.checkpoint_batch(judged)
+    if has_requeued:
+        accepted = replace(accepted, refused=fates.refused_again(kept.rows))
     began = time.monotonic()
     allowed = plan.pipeline.watermark.allowed_lateness
     also = []
@@ -276,7 +280,13 @@ class BatchContext:
             return self.stored.accepted
         pipeline, lake = self.run.pipeline, self.run.lake
         return AcceptedRows(
-            spark, pipeline, lake, self.number, nothing_accepted=self.rebuilds, files=self.files
+            spark,
+            pipeline,
+            lake,
+            self.number,
+            self.before.until.get("requeue", BEGINNING),
+            nothing_accepted=self.rebuilds,
+            files=self.files,
         )
 
 
@@ -297,7 +307,15 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         judged = same_rows(judged, plan.judge(judged, writers), pipeline, context.frames, place)
     judged = schemas.enriched(judged, plan, pinned)
     accepted = context.accepted(judged.sparkSession)
-    decision = decide_fates(judged, plan, accepted, watermark, context.frames, counts=True)
+    decision = decide_fates(
+        judged,
+        plan,
+        accepted,
+        watermark,
+        context.frames,
+        counts=True,
+        has_requeued=context.taken.get("requeue", 0) > 0,
+    )
     decided = decision.rows
     assert decision.summary is not None
     summary = Summary([*decision.summary.groups, *recovered.copies])

@@ -8,7 +8,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DataType, StructType
 
-from tidelake.columns import equal
+from tidelake.columns import as_timestamp, equal
 from tidelake.config import Enrich
 from tidelake.names import SILVER_RESERVED
 from tidelake.silver.stages import SELECTED
@@ -38,7 +38,7 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
         key = f"_key_{key_name}"
         same.append(equal(*_of_row(rows, column), F.col(key), kinds[key].dataType))
     if enrich.as_of:
-        at = _of_row(rows, enrich.as_of)[0].try_cast("timestamp")
+        at = as_timestamp(_of_row(rows, enrich.as_of)[0])
         same += [
             F.col("_valid_from") <= at,
             F.col("_valid_to").isNull() | (at < F.col("_valid_to")),

@@ -230,6 +230,13 @@ def late_columns(routing: Routing, extra: Sequence[str], watermark: Column) -> l
     ]
 
 
+def refused_again(judged: DataFrame) -> DataFrame:
+    """Select the requeued rows that are not accepted, whatever silver holds."""
+    is_requeued = F.col(REQUEUED_AT).isNotNull()
+    refused = judged.where(is_requeued & F.col(STAGE).isNotNull())
+    return refused.select("record_id", F.col(REQUEUED_AT).alias("requeued_at"))
+
+
 def to_quarantine(decided: DataFrame, *, generation: str, batch: int) -> DataFrame:
     """Select quarantined rows, with the original payload and all reasons."""
     return decided.where(F.col(FATE) == QUARANTINED).select(
