@@ -272,10 +272,8 @@ def _unfit(
     fine = {path: column for path, column in expressions if path not in found}
     fields = frame.select(*fine.values()).schema.fields
     for path, field in zip(fine, fields, strict=True):
-        what = field.dataType.simpleString()
-        if what.startswith(kinds):
-            message = f"is {what}, which a Delta table cannot store; cast it"
-            found[path] = Violation(path, message)
+        if (what := field.dataType.simpleString()).startswith(kinds):
+            found[path] = Violation(path, f"is {what}, which a Delta table cannot store; cast it")
     return [found[path] for path, _ in expressions if path in found]
 
 
