@@ -67,6 +67,9 @@ _SUMS: dict[str, Any] = {
     "mean": {"avg": "n"},
     "wide": {"sum": "wide"},
     "wide_mean": {"avg": "wide + wide"},
+    # Sums of 38 digits, 18 of them after the point.
+    "fine": {"sum": "CAST(money AS DECIMAL(38,18)) / 3"},
+    "fine_mean": {"avg": "CAST(money AS DECIMAL(38,18))"},
     "heat": {"sum": "x"},
 }
 
