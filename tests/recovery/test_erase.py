@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +16,7 @@ import pytest
 from delta.tables import DeltaTable
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql.classic.dataframe import DataFrame
 from pyspark.sql.conf import RuntimeConfig
 
 from tests.following import GOLD, JOINS
@@ -37,6 +38,7 @@ from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import changed_since, verify
+from tidelake.runtime.hop import Run
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 
@@ -132,7 +134,8 @@ def erased(filled: World, tmp_path_factory: pytest.TempPathFactory) -> Erased:
     remembered = played.lake.checkpoints("clickstream", "silver") / "g1" / "state" / "0"
     remembered.mkdir(parents=True)
     (remembered / "ids").write_text("zoe")
-    with _dying_at("continue_silver", module=generations):
+    # Rows are found and deleted in a session that refuses settings, as on serverless compute.
+    with _dying_at("continue_silver", module=generations), _refusing_once_drained():
         erase(played.context, _ZOE)
     before = versions(played.lake)
     for command in (
@@ -294,15 +297,62 @@ def test_while_a_hop_runs_or_a_backfill_is_open_nothing_is_erased(
         erase(played.context, _ZOE)
     with pytest.raises(NotBuiltError, match="prefilter"):
         erase(played.redefined(dedup={"prefilter": "operator"}).context, _ZOE)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RuntimeConfig, "set", _refused)
-        with pytest.raises(UsageError, match="does not support session settings"):
-            erase(played.context, _ZOE)
+    refused = "does not support session settings, which --now needs"
+    with _refusing_settings(), pytest.raises(UsageError, match=refused):
+        erase(played.context, _ZOE, now=True)
     assert versions(played.lake) == before
 
 
-def _refused(*_: Any) -> None:
+@contextmanager
+def _refusing_settings() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("set", "unset"):
+            patch.setattr(RuntimeConfig, name, _refused)
+        yield
+
+
+@contextmanager
+def _refusing_once_drained() -> Iterator[None]:
+    """Refuse settings after all has been read: bronze itself is filled in a session with them."""
+    drain = steps._drain
+    with ExitStack() as later, pytest.MonkeyPatch.context() as patch:
+
+        def drained(run: Run) -> None:
+            drain(run)
+            later.enter_context(_refusing_settings())
+
+        patch.setattr(steps, "_drain", drained)
+        yield
+
+
+def _refused(*_: Any, **__: Any) -> None:
     raise AnalysisException("[CONFIG_NOT_AVAILABLE] not here")
+
+
+@pytest.mark.long
+def test_without_settings_and_kept_frames_the_same_tables_are_left(
+    filled: World, erased: Erased, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = filled.copied(tmp_path / "copy")
+    for name in ("cache", "persist", "checkpoint", "localCheckpoint"):
+        monkeypatch.setattr(DataFrame, name, _refused)
+    with _refusing_once_drained():
+        report = erase(played.context, _ZOE)
+    assert (report.rows, report.sent_again) == (_HERS, erased.report.sent_again)
+    monkeypatch.undo()
+    _assert_right(played)
+    _assert_as_erased(played, erased)
+
+
+def _assert_as_erased(played: World, erased: Erased) -> None:
+    for table, columns in (
+        ("silver.clickstream", _OTHERS),
+        ("silver.clickstream__quarantine", "record_id, stage"),
+        ("silver.clickstream__late", "record_id"),
+        ("gold.by_hours", "user_id, window_start, events, total"),
+        ("gold.visits", "product_id, session_start, session_end, events, last"),
+    ):
+        assert read(played.lake, table, columns) == read(erased.world.lake, table, columns)
 
 
 @pytest.mark.long
@@ -312,6 +362,7 @@ def _refused(*_: Any) -> None:
         ("run_hops", 0, steps),
         ("begin", 0, erase_records),
         *[("delete_records", call, steps) for call in range(6)],
+        ("append", 0, steps),
         ("prepare_checkpoint", 0, generations),
         ("rebuild_gold", 0, generations),
         *[("append", call, generations) for call in range(3)],
@@ -331,14 +382,7 @@ def test_cut_off_anywhere_it_goes_on_to_the_same_tables(
     erase(played.context, _ZOE, now=True)
     _assert_right(played)
     assert _holding(played.lake.root) == []
-    for table, columns in (
-        ("silver.clickstream", _OTHERS),
-        ("silver.clickstream__quarantine", "record_id, stage"),
-        ("silver.clickstream__late", "record_id"),
-        ("gold.by_hours", "user_id, window_start, events, total"),
-        ("gold.visits", "product_id, session_start, session_end, events, last"),
-    ):
-        assert read(played.lake, table, columns) == read(erased.world.lake, table, columns)
+    _assert_as_erased(played, erased)
 
 
 @pytest.mark.long

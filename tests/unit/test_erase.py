@@ -17,12 +17,14 @@ from tests.shops import Shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
+from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
+from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.replay import erase
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase import _others
-from tidelake.replay.erase_records import mentions
+from tidelake.replay.erase_records import Erasure, mentions
 from tidelake.replay.subject import Subject, parse_subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -76,6 +78,35 @@ def test_what_remains_remains_as_long_as_the_file_says(
     assert days(pipeline) == [7, 7, 30]
     assert days(pipeline.model_copy(update={"gold": (table,)})) == [60, 7, 90]
     assert days(pipeline.model_copy(update={"gold": ()})) == [7, 7, 30]
+
+
+def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = Lake(tmp_path)
+    table, gone = lake.bronze("shop"), Arrival(datetime(2026, 1, 5, tzinfo=UTC), 2, 3, 4, 5, 6)
+    note = {"pipeline": "shop", "hop": "bronze", "generation": "g2", "batch": 7, "records": 9}
+    write_commit(table, 0, note=note)
+    # The delete, which has no metadata.
+    write_commit(table, 1, operation="MERGE")
+
+    def append(_: object, own: object, note: dict[str, Any], **options: bool) -> None:
+        # Delta would skip an empty commit without an id, and one with the id of the batch.
+        assert (own, options) == (table, {"surely_filled": False, "may_repeat": True})
+        write_commit(table, newest_version(table) + 1, note=note)
+
+    monkeypatch.setattr(erase, "append", append)
+    monkeypatch.setattr(erase, "load", lambda *_: SimpleNamespace(limit=lambda _: None))
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(cast(Any, None), shop(tmp_path), lake, environment, Progress(lambda _: None))
+    begun = Erasure("2026-01-06", "", "", {table.name: 2}, (gone,), (), ())
+    # As often as it is continued after an interruption.
+    for _ in range(2):
+        erase._record_arrivals(run, begun)
+        assert [commit.version for commit in commits(table)] == [2, 0]
+    newest = next(commits(table))
+    assert newest.note.items() >= {**note, "records": 0}.items()
+    assert (erasure_of(newest), arrivals_in([newest])) == ("2026-01-06", [gone])
 
 
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(

@@ -34,7 +34,7 @@ from tidelake.delta.tables import Table
 from tidelake.gold.kinds import GONE, MergePlan
 from tidelake.names import quoted
 from tidelake.spark import tuning
-from tidelake.spark.engine import with_settings
+from tidelake.spark.engine import REFUSED, with_settings
 
 # Raised to a writer when the table's files were compacted, or its properties set, concurrently. The
 # classes share no base.
@@ -82,26 +82,17 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
         target.merge(rows, on=plan.on, clauses=clauses)
 
 
-def delete_records(
-    records: DataFrame, target: Table, *, within: str = "", note: dict[str, Any] | None = None
-) -> None:
-    """Delete rows by their record id, in one commit; no commit if none matches.
+def delete_records(records: DataFrame, target: Table, *, within: str = "") -> None:
+    """Delete rows by their record id, in one commit without metadata; none if no row matches.
 
     ``records`` are checkpointed rows with distinct ``record_id``; ``within`` is an SQL condition on
     ``t`` that bounds them by literals, or empty.
     """
     spark = records.sparkSession
     condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
-    with _commit_metadata(spark, note) if note else with_settings(spark, tuning.MERGE_SETTINGS):
+    with with_settings(spark, tuning.MERGE_SETTINGS):
         ids = records.select("record_id")
         target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
-
-
-def accepts_commit_metadata(spark: SparkSession) -> bool:
-    """Return whether the session accepts commit metadata as a setting, which merges need."""
-    wanted = encode({})
-    with with_settings(spark, {USER_METADATA: wanted}):
-        return spark.conf.get(USER_METADATA, None) == wanted
 
 
 def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
@@ -131,6 +122,16 @@ def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """
     with with_settings(spark, tuning.VACUUM_SETTINGS):
         spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
+
+
+def vacuums_at_once(spark: SparkSession) -> bool:
+    """Return whether :func:`vacuum` may delete files of the last days: it needs settings."""
+    wanted = tuning.VACUUM_SETTINGS
+    with with_settings(spark, wanted):
+        try:
+            return all(spark.conf.get(key, None) == value for key, value in wanted.items())
+        except REFUSED:
+            return False
 
 
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:

@@ -24,6 +24,7 @@ from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, load
+from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import (
     SilverNote,
     arrivals_note,
@@ -33,7 +34,7 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
-from tidelake.delta.merge import accepts_commit_metadata, delete_records, vacuum
+from tidelake.delta.merge import delete_records, vacuum, vacuums_at_once
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -121,7 +122,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
 
     Raises:
         UsageError: The pipeline has not run under this root, another erasure of it was
-            interrupted, or the compute does not support session settings.
+            interrupted, or the compute does not support session settings, which ``now`` needs.
         NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: A backfill is under way, or a hop cannot be drained.
         LockedError: Another process writes one of the hops, or a backfill.
@@ -135,10 +136,12 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "Set it to none, run "
             f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the erasure.",
         )
-    if not accepts_commit_metadata(run.spark):
+    if now and not vacuums_at_once(run.spark):
         raise UsageError(
-            "this compute does not support session settings, which the delete needs for its commit "
-            "metadata. Run the erasure on compute that supports them."
+            "this compute does not support session settings, which --now needs to delete files "
+            "that were just removed. Erase without --now, and let "
+            f"{runnable('tidelake maintain', pipeline.name)} delete them once the recovery horizon "
+            "has passed; or use compute that supports them."
         )
     again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
     retry = f"{again}, with the same value"
@@ -242,28 +245,41 @@ def _drain(run: Run) -> None:
 
 def _delete(run: Run, begun: erase_records.Erasure) -> None:
     """Delete the records from every table that holds them, bronze's rows last."""
-    bronze = run.lake.bronze(run.pipeline.name)
     with CheckpointedFrames() as frames:
         records = frames.checkpoint(erase_records.stored_ids(run, "records"))
         reach = span(records, "ingested_at", "ingested_at")
         # The range lets Delta skip files.
         within = between("t.ingested_at", reach) if reach else ""
         for table in erase_records.tables_with_records(run.lake, run.pipeline.name):
-            rows, note = begun.rows.get(table.name, 0), None
+            rows = begun.rows.get(table.name, 0)
             if not rows:
                 continue
-            if table == bronze:
-                last = last_commit(bronze)
-                # The last batch's metadata, because no other commit lists its files; no new rows.
-                empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
-                erased = arrivals_note(begun.name, begun.arrivals)
-                kept = generations.continued(last) if last else {}
-                note = {**kept, **empty, ERASED: erased}
             is_dated = table != run.lake.discarded(run.pipeline.name)
             run.locks.step(f"delete rows from {table.name}")
-            delete_records(records, table, within=within if is_dated else "", note=note)
+            delete_records(records, table, within=within if is_dated else "")
             _purge_vectors(run.spark, table)
             run.progress.say(f"{table.name}: {rows:,} rows erased")
+    _record_arrivals(run, begun)
+
+
+def _record_arrivals(run: Run, begun: erase_records.Erasure) -> None:
+    """Record what bronze's arrivals lost, in a commit without rows.
+
+    The delete, a MERGE, can have commit metadata only as a session setting, which not all compute
+    supports.
+    """
+    bronze = run.lake.bronze(run.pipeline.name)
+    last = last_commit(bronze)
+    if last is None or any(erasure_of(commit) == begun.name for commit in commits(bronze)):
+        return
+    # The last batch's metadata, because no other commit lists its files; no new rows.
+    empty = {"records": 0, **bronze_marks(EMPTY, EMPTY)}
+    erased = {ERASED: arrivals_note(begun.name, begun.arrivals)}
+    note = {**generations.continued(last), **empty, **erased}
+    run.locks.step(f"record what {bronze.name} lost")
+    rows = load(run.spark, bronze).limit(0)
+    # The transaction id of the batch was used by the batch itself.
+    append(rows, bronze, note, surely_filled=False, may_repeat=True)
 
 
 def _continue(run: Run, begun: erase_records.Erasure) -> None:
