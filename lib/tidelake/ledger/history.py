@@ -120,18 +120,21 @@ def rate_of(newest_first: Sequence[Commit]) -> float | None:
     return rows / max((times[0] - times[batches]).total_seconds(), 1e-3)
 
 
-def offered_files(pipeline: Pipeline) -> Mapping[str, LandedFile] | None:
+def offered_files(
+    pipeline: Pipeline, *, may_be_empty: bool = False
+) -> Mapping[str, LandedFile] | None:
     """List the landing folders that can be listed; None if none can, or for other sources.
 
-    A folder may be empty: its files may have been removed after they were read.
+    An empty folder counts as one that cannot be listed, unless it ``may_be_empty`` or is cleaned.
     """
     if not isinstance(pipeline.source, FilesSource):
         return None
+    may_be_empty = may_be_empty or pipeline.source.is_cleaned
     found: dict[str, LandedFile] | None = None
     for path in pipeline.source.paths:
         # Reports on the tables are useful even if a landing folder is gone.
         with suppress(SourceError):
-            found = (found or {}) | list_files(path, may_be_empty=True)
+            found = (found or {}) | list_files(path, may_be_empty=may_be_empty)
     return found
 
 
@@ -210,7 +213,8 @@ class BacklogReader:
         )
 
     def _landing_backlog(self, since: datetime) -> Backlog | None:
-        offered = offered_files(self._pipeline)
+        # Files may have been removed after they were read: then none is waiting.
+        offered = offered_files(self._pipeline, may_be_empty=True)
         if offered is None:
             return None
         known = self.taken_files()
