@@ -35,7 +35,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.ops.status import read_status
 from tidelake.replay.repairing import repair
 from tidelake.replay.verify import verify
-from tidelake.runtime import bronze_hop, triggers
+from tidelake.runtime import bronze_hop, runner, triggers
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.progress import LimitChangedError
@@ -280,6 +280,8 @@ def test_what_arrives_during_a_batch_waits_until_silver_has_decided_that_batch(
             kafka.send(topic, _clicks(5 * (batch + 1), 5))
 
     monkeypatch.setattr(BronzeHop, "write", write)
+    # However slow the machine is.
+    monkeypatch.setattr(runner, "_LONGEST_TURN_SECONDS", 300)
     until_decided(clicks, 20, [])
     assert undecided == [0, 0, 0, 0]
 

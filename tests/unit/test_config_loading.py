@@ -788,6 +788,7 @@ def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path, 
         ("a: 1\n---\nb: 2\n", "is not YAML"),
         ("name: !!python/object:os.system x\n", "is not YAML"),
         ("name: a\x00b\n", "is not YAML"),
+        ("name: !!int ''\n", "is not YAML"),
         ("name: &a [*a]\n", "refers to itself"),
     ],
 )

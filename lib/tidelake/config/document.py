@@ -183,7 +183,7 @@ def _parsed(path: str, content: bytes) -> Document:
         if any(finding.message == _REFERS_TO_ITSELF for finding in document.findings):
             raise document.error(document.findings)
         document.content = loader.construct_document(root)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
+    except (yaml.YAMLError, RecursionError, ValueError, IndexError) as error:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         message = problem if isinstance(error, _TooLarge) else f"is not YAML: {problem}"

@@ -16,7 +16,7 @@ from tidelake.config.locations import find_file, own_conf
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
 from tidelake.config.source import REFERENCE, SecretReference, Setting
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.folders import Folder, counted_from, folder, is_stored, problem_of
+from tidelake.folders import Folder, counted_from, expanded, folder, is_stored, problem_of
 
 # Keys of earlier versions, and what to write instead.
 _REMOVED: dict[KeyPath, str] = {
@@ -88,7 +88,7 @@ def _as_address(text: str) -> str:
 
 
 _Address = Annotated[str, AfterValidator(_as_address)]
-_FilePath = Annotated[Path, AfterValidator(lambda path: path.expanduser().absolute())]
+_FilePath = Annotated[Path, AfterValidator(lambda path: expanded(str(path)).absolute())]
 
 
 class Limits(Model):
@@ -283,7 +283,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         if isinstance(raw.get(key), str):
             raw[key] = counted_from(own_conf()[1], raw[key])
     if isinstance(raw.get("volume"), str):
-        raw["volume"] = Path(os.path.abspath(Path(raw["volume"]).expanduser()))
+        raw["volume"] = Path(os.path.abspath(expanded(raw["volume"])))
     if isinstance(raw.get("root"), str) and not problem_of(raw["root"]):
         raw["root"] = folder(raw["root"])
     environment = document.validated(Environment, raw)

@@ -16,6 +16,7 @@ from tidelake.config.document import Finding, read_document
 from tidelake.config.model import suggestion
 from tidelake.config.sharing import find_definition, names_in
 from tidelake.errors import UsageError
+from tidelake.folders import expanded
 
 # The pipeline of the demo.
 DEFAULT_PIPELINE = "clickstream"
@@ -57,7 +58,7 @@ def given_conf(folder: str | None) -> Iterator[None]:
     global _given  # noqa: PLW0603  threads of the command need it too, so it is no ContextVar
     before = _given
     if folder:
-        path = Path(os.path.abspath(Path(folder).expanduser()))
+        path = Path(os.path.abspath(expanded(folder)))
         is_project = (path / MARKER).is_file()
         conf = _conf_of(path) if is_project else path
         _given = conf, path if is_project else _base_of_conf(path)
@@ -137,7 +138,7 @@ def _conf_of(root: Path) -> Path:
     if not isinstance(conf, str) or not conf:
         message = "must name the folder that has pipelines in it; write conf: . for this folder"
         findings.append(Finding(("conf",), message))
-    found = Path(os.path.normpath(root / Path(str(conf)).expanduser()))
+    found = Path(os.path.normpath(root / expanded(str(conf))))
     if not findings and not found.is_dir():
         findings.append(Finding(("conf",), f"there is no folder {found}"))
     if findings:
