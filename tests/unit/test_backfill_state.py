@@ -94,10 +94,7 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
         need_promotable(shop.lake, shop.pipeline)
 
 
-def test_beside_a_command_of_a_backfill_every_other_one_is_refused(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(erase, "accepts_commit_metadata", lambda _: True)
+def test_beside_a_command_of_a_backfill_every_other_one_is_refused(shop: Shop) -> None:
     run, built = _run(shop), State("bronze", pipeline_hash(shop.pipeline), stage="built")
     asked: dict[Stage, Callable[[], object]] = {
         "building": lambda: build(run, "bronze"),

@@ -196,7 +196,7 @@ def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
     """With --now: files of an earlier erasure are deleted, with those that a rollback needs."""
     played = Shop(tmp_path).run(2)
     purged: list[str] = []
-    monkeypatch.setattr(erase, "accepts_commit_metadata", lambda _: True)
+    monkeypatch.setattr(erase, "vacuums_at_once", lambda _: True)
     monkeypatch.setattr(erase, "_drain", lambda _: None)
     monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
     monkeypatch.setattr(erase.erase_records, "begin", lambda *_: None)
