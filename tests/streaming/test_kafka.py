@@ -282,6 +282,7 @@ def test_what_arrives_during_a_batch_waits_until_silver_has_decided_that_batch(
     monkeypatch.setattr(BronzeHop, "write", write)
     # However slow the machine is.
     monkeypatch.setattr(runner, "_LONGEST_TURN_SECONDS", 300)
+    monkeypatch.setattr(triggers, "_LIGHT_SECONDS", 300)
     until_decided(clicks, 20, [])
     assert undecided == [0, 0, 0, 0]
 
