@@ -129,6 +129,7 @@ def test_rows_without_id_or_time_and_conflicts_all_lie_in_quarantine(copied: Wor
     assert found == {"contract", "conflicting_duplicate"}
 
 
+@pytest.mark.long
 def test_a_clock_that_steps_back_changes_no_order(
     spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

@@ -140,6 +140,7 @@ def test_sql_reads_the_store_with_the_same_answers(
     assert run_command(app, ["sql", outside, "--root", twins.root]) == 2
 
 
+@pytest.mark.long
 def test_beside_a_run_maintenance_makes_no_commit_on_a_store(twins: Twins) -> None:
     """Two commits of one version would overwrite each other, there."""
     lake, bronze = twins.stored.lake, twins.stored.lake.bronze("clickstream")

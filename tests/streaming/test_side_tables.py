@@ -111,6 +111,7 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert versions(played.lake) == before
 
 
+@pytest.mark.long
 def test_a_late_row_that_is_refused_when_it_is_sent_again_is_accepted_no_more(
     played: World,
 ) -> None:
