@@ -266,6 +266,7 @@ def test_a_choice_sends_only_the_rows_of_its_stage_and_reason(played: World) -> 
     assert replay_quarantine(changed.context, Choice("contract")).requeued == 0
 
 
+@pytest.mark.long
 def test_replayed_rows_are_verified_in_the_turn_of_the_batch_that_took_them(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
