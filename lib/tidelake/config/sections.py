@@ -129,7 +129,7 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     for index, table in _validated_items(GoldTable, raw.get("gold")).items():
         yield from _gold_findings(table, ("gold", index), columns)
         # Substitutes have other columns.
-        is_whole = _is_valid(GoldTable, raw["gold"][index])
+        is_whole = _valid(GoldTable, raw["gold"][index]) is not None
         yield from _derive_findings(table, ("gold", index), columns, is_whole=is_whole)
     for index, join in _validated_items(Join, raw.get("joins")).items():
         yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
@@ -144,10 +144,10 @@ def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
     return {index: item for index, item in valid if item is not None}
 
 
-def _is_valid(model: type[BaseModel], raw: object) -> bool:
+def _valid(model: type[_M], raw: object) -> _M | None:
     with suppress(ValidationError):
-        return bool(model.model_validate(raw))
-    return False
+        return model.model_validate(raw)
+    return None
 
 
 def validated_section(model: type[_M], raw: object) -> _M | None:
@@ -166,10 +166,7 @@ def validated_section(model: type[_M], raw: object) -> _M | None:
     if "measures" in broken and isinstance(measures, dict):
         valid = {key: body for key, body in measures.items() if ("measures", key) not in paths}
         repaired["measures"] = valid or repaired["measures"]
-    try:
-        return model.model_validate(repaired)
-    except ValidationError:
-        return None
+    return _valid(model, repaired)
 
 
 def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
@@ -384,8 +381,7 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
     for item in raw["gold"] if isinstance(raw.get("gold"), list) else []:
         # The columns of an invalid table are not known.
         if isinstance(item, dict) and isinstance(item.get("name"), str):
-            whole = GoldTable.model_validate(item) if _is_valid(GoldTable, item) else None
-            read[logical_name("gold", item["name"])] = whole
+            read[logical_name("gold", item["name"])] = _valid(GoldTable, item)
     for detection in _validated_items(Detection, raw.get("detections")).values():
         read[logical_name("gold", detection.features)] = detection.hours
     silver = columns if isinstance(columns, Mapping) else {}

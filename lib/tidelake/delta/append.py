@@ -106,6 +106,14 @@ def append(
             return
 
 
+def append_nothing(
+    spark: SparkSession, table: Table, note: dict[str, Any], *, may_repeat: bool = False
+) -> None:
+    """Commit metadata without rows; ``may_repeat`` is that of :func:`append`."""
+    rows = load(spark, table).limit(0)
+    append(rows, table, note, surely_filled=False, may_repeat=may_repeat)
+
+
 def ensure_table(
     spark: SparkSession,
     table: Table,

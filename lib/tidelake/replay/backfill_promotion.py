@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, read_between
-from tidelake.delta.append import append
+from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
     is_of_pipeline,
@@ -388,8 +388,7 @@ def _continue_restored_table(run: Run, name: str) -> None:
         run.locks.step(f"record that {name} is restored")
         note = {**continued(last), "rows": 0, "eligible": 0}
         # The table has a commit of this batch: without an id of its own this one is skipped.
-        none = load(run.spark, table).limit(0)
-        append(none, table, note, surely_filled=False, may_repeat=True)
+        append_nothing(run.spark, table, note, may_repeat=True)
     # A restored version has the settings of its time.
     apply_gold_settings(run)
 

@@ -24,7 +24,7 @@ from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, load
-from tidelake.delta.append import append
+from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
     arrivals_note,
@@ -277,9 +277,8 @@ def _record_arrivals(run: Run, begun: erase_records.Erasure) -> None:
     erased = {ERASED: arrivals_note(begun.name, begun.arrivals)}
     note = {**generations.continued(last), **empty, **erased}
     run.locks.step(f"record what {bronze.name} lost")
-    rows = load(run.spark, bronze).limit(0)
     # The transaction id of the batch was used by the batch itself.
-    append(rows, bronze, note, surely_filled=False, may_repeat=True)
+    append_nothing(run.spark, bronze, note, may_repeat=True)
 
 
 def _continue(run: Run, begun: erase_records.Erasure) -> None:

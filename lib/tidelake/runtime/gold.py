@@ -13,7 +13,7 @@ from pyspark.sql import functions as F
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import load
-from tidelake.delta.append import append, ensure_table
+from tidelake.delta.append import append, append_nothing, ensure_table
 from tidelake.delta.commit_metadata import (
     changed_definition,
     definition_note,
@@ -356,5 +356,4 @@ def close_unchanged(
     inputs: Inputs, table: Table, note: dict[str, Any], *, may_repeat: bool = False
 ) -> None:
     """Write an empty commit, which records the batch in a table that it did not change."""
-    stored = load(inputs.taken[OWN].sparkSession, table)
-    append(stored.limit(0), table, note, surely_filled=False, may_repeat=may_repeat)
+    append_nothing(inputs.taken[OWN].sparkSession, table, note, may_repeat=may_repeat)
