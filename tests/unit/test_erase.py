@@ -95,8 +95,10 @@ def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
         assert (own, options) == (table, {"surely_filled": False, "may_repeat": True})
         write_commit(table, newest_version(table) + 1, note=note)
 
-    monkeypatch.setattr(erase, "append", append)
-    monkeypatch.setattr(erase, "load", lambda *_: SimpleNamespace(limit=lambda _: None))
+    monkeypatch.setattr("tidelake.delta.append.append", append)
+    monkeypatch.setattr(
+        "tidelake.delta.append.load", lambda *_: SimpleNamespace(limit=lambda _: None)
+    )
     environment = load_environment("local", root=str(tmp_path))
     run = Run(cast(Any, None), shop(tmp_path), lake, environment, Progress(lambda _: None))
     begun = Erasure("2026-01-06", "", "", {table.name: 2}, (gone,), (), ())

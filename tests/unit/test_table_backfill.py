@@ -163,10 +163,11 @@ def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
     def append(_: Any, table: Table, note: dict[str, Any], **options: bool) -> None:
         made.append((table.name, note))
 
-    for module in (backfill_promotion, generations):
-        monkeypatch.setattr(module, "append", append)
-        monkeypatch.setattr(module, "load", lambda *_: SimpleNamespace(limit=lambda _: None))
-        monkeypatch.setattr(module, "apply_gold_settings", lambda _: None)
+    for module in ("tidelake.delta.append", "tidelake.replay.generations"):
+        monkeypatch.setattr(f"{module}.append", append)
+        monkeypatch.setattr(f"{module}.load", lambda *_: SimpleNamespace(limit=lambda _: None))
+    for module in ("backfill_promotion", "generations"):
+        monkeypatch.setattr(f"tidelake.replay.{module}.apply_gold_settings", lambda _: None)
     visits = shop.lake.gold("visits")
     _write_batch(shop, "visits", 3, batch=2, rebuilt=True, follows=0, rows=9, eligible=9)
     write_commit(visits, 4, operation="RESTORE", parameters={"version": "2"})
