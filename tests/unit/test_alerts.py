@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,6 +21,7 @@ from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.ledger.history import BacklogReader
+from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, watching
 from tidelake.ops.alerts import RULES, Alert, AlertContext, alerts_of
 from tidelake.ops.sinks import Measured
@@ -472,6 +474,32 @@ def test_a_hop_that_failed_is_told_until_it_closes_a_batch(shop: Shop) -> None:
     assert "hop_failed" not in shop.judge(300, measures=[failed, slow("gold", 1, 150)])
     shop.batch(220)
     assert "hop_failed" not in shop.judge(300, measures=[failed])
+
+
+def test_a_look_at_the_tables_that_fails_is_said_and_ends_neither_run_nor_alerts(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a listing of an object store that does not answer."""
+    shop.batch(0)
+    pipeline, said, looks = shop.define(), list[str](), list[str]()
+    monkeypatch.setattr(alert_delivery, "_EVERY_SECONDS", 0.01)
+
+    def context() -> AlertContext:
+        looks.append("look")
+        if len(looks) == 1:
+            raise OSError("the store does not answer")
+        return AlertContext(
+            shop.lake, pipeline, at(410), (), BacklogReader(shop.lake, pipeline), PLAIN
+        )
+
+    reporter = AlertReporter(shop.lake, "shop", said.append, None)
+    judged: list[object] = []
+    with watching(context, reporter, lambda *one: judged.append(one), said.append):
+        ends = time.monotonic() + 20
+        while not judged and time.monotonic() < ends:
+            time.sleep(0.01)
+    assert judged
+    assert said[0] == "alerts: the rules could not be evaluated: OSError. The run continues."
 
 
 def test_a_run_leaves_alerts_on_batches_of_hops_that_it_does_not_run_open(shop: Shop) -> None:

@@ -68,6 +68,24 @@ def test_what_follows_a_tables_name_is_asked_too(written: str, read: str) -> Non
 
 
 @pytest.mark.parametrize(
+    ("statement", "read"),
+    [
+        # Spark describes a query that has no alias.
+        ("DESCRIBE gold.totals", f"DESCRIBE {_TOTALS[1:-1]}"),
+        ("DESCRIBE SELECT n FROM gold.totals", f"DESCRIBE SELECT n FROM {_TOTALS} AS totals"),
+        (
+            "SELECT gold.totals.n, prod.gold.totals.user_id FROM gold.totals",
+            f"SELECT totals.n, totals.user_id FROM {_TOTALS} AS totals",
+        ),
+    ],
+)
+def test_a_table_is_described_and_its_name_may_stand_before_a_column(
+    statement: str, read: str
+) -> None:
+    assert asked(statement) == [read]
+
+
+@pytest.mark.parametrize(
     ("written", "why"),
     [
         ("dev.gold.totals", "there is no table dev.gold.totals"),

@@ -134,6 +134,10 @@ def test_on_a_store_a_table_is_only_written_under_the_locks_of_its_writers(
         "gold.a is not compacted, only its old files are deleted: shop, hop gold, "
     )
     assert "is being written by process" in said
+    # A dimension's tables are filled by the hop gold.
+    dimension = Plan(lake.table("dim.shop"), _HOUR)
+    with hold_hops(lake, "shop", ["gold"]):
+        assert kept.up(dimension) == [f"vacuum {dimension.table.name} gold"]
     # All pipelines append to it.
     in_ops = [f"{name} ops.books ops" for name in ("compact", "_keep_log")]
     assert kept.up(Plan(lake.books(), _HOUR)) == [*in_ops, "vacuum ops.books"]

@@ -36,6 +36,8 @@ from tidelake.typed import runnable
 LEASE_SECONDS = 60.0
 _RENEWED_EVERY = 10.0
 _WAIT_SECONDS = 0.2
+# Start times are computed from the time of boot, which may be corrected by so much.
+_CLOCK_SECONDS = 2.0
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING = frozenset({"NoSuchKey", "404"})
@@ -210,9 +212,27 @@ def _machine() -> str:
         return uuid.uuid4().hex
 
 
-def _lives(process: Any) -> bool:
-    """Return whether a process with this id runs, of whichever user."""
-    return str(process).isdecimal() and psutil.pid_exists(int(process))
+def _lives(process: Any, started: str = "") -> bool:
+    """Return whether a process with this id runs, of whichever user.
+
+    ``started`` says when it was started, in seconds since 1970, so that another process with the
+    same id, as the first one of each container, is not taken for it; locks of earlier versions do
+    not have it.
+    """
+    if not (str(process).isdecimal() and psutil.pid_exists(int(process))):
+        return False
+    if not started:
+        return True
+    with suppress(psutil.Error, ValueError):
+        found: float = psutil.Process(int(process)).create_time()
+        return abs(found - float(started)) < _CLOCK_SECONDS
+    return False
+
+
+def _process_in(text: str) -> tuple[str, str]:
+    """Split a lock file's text into its holder's process id and start time."""
+    process, _, started = text.strip().partition(" ")
+    return process, started
 
 
 # Operations that change several tables in sequence.
@@ -372,31 +392,32 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
         ) from error
     file.truncate(0)
     # Not through the buffer, which would be written again when the file is closed.
-    os.write(file.fileno(), str(os.getpid()).encode())
+    os.write(file.fileno(), f"{os.getpid()} {psutil.Process().create_time():.2f}".encode())
 
 
 def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
     """Return the id of the process that writes a hop; None if none on this machine does.
 
-    The lock itself is not tried, because that could fail a run that starts at this moment. So the
-    id may have been reused by an unrelated process.
+    The lock itself is not tried, because that could fail a run that starts at this moment.
     """
     try:
-        owner = json.loads((lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8"))
+        text = (lake.checkpoints(pipeline, hop) / ".lock").read_text(encoding="utf-8")
+        lease = dict(json.loads(text)) if text.startswith("{") else None
     except (OSError, ValueError):
         return None
-    # A file has the number alone, a lease the owner's machine too.
-    if isinstance(owner, dict):
-        is_held = owner.get("machine") == _machine() and not owner.get("free")
-        owner = owner.get("process") if is_held else None
-    return int(owner) if _lives(owner) else None
+    if lease is None:
+        process, started = _process_in(text)
+        return int(process) if _lives(process, started) else None
+    is_held = lease.get("machine") == _machine() and not lease.get("free")
+    return int(lease["process"]) if is_held and _lives(lease.get("process")) else None
 
 
 def _holder(file: TextIO) -> str:
     """Read the process id of a lock's holder, which a new holder takes a moment to write."""
     for _ in range(_POLLS):
         file.seek(0)
-        if _lives(process := file.read().strip()):
+        process, _ = _process_in(file.read())
+        if _lives(process):
             break
         time.sleep(_POLL_SECONDS)
     return process or "unknown"

@@ -354,10 +354,19 @@ def _ask_spark(
             kept = transpile(_final_condition(view, table, version), read=DUCKDB, write=SPARK)[0]
             scan = parse_one(f"SELECT * FROM {table.sql}{pin} WHERE {kept}", dialect=SPARK)
             assert isinstance(scan, exp.Select)
+            if isinstance(found.parent, exp.Describe):
+                # Spark describes a query, but none with an alias.
+                found.replace(scan)
+                continue
             read = scan.subquery(found.args.get("alias") or found.name)
             for part in TABLE_PARTS:
                 read.set(part, found.args.get(part))
             found.replace(read)
+    for column in statement.find_all(exp.Column):
+        if f"{column.db}.{column.table}".lower() in tables:
+            # The subquery's alias is the table's name alone.
+            column.set("db", None)
+            column.set("catalog", None)
     try:
         rows = lake.catalog.session().sql(statement.sql(dialect=SPARK))
         return Answer(tuple(rows.columns), _collected(rows))

@@ -220,10 +220,10 @@ def watching(
 
     def evaluate() -> str:
         """Evaluate the rules once; return why that failed, or ""."""
-        found = context()
-        if not found.lake.bronze(found.pipeline.name).exists:
-            return ""
         try:
+            found = context()
+            if not found.lake.bronze(found.pipeline.name).exists:
+                return ""
             alerts = judge(found, RUNNING)
             if on_result is not None:
                 on_result(alerts, found.waiting, found.lag)

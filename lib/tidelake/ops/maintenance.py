@@ -164,7 +164,7 @@ def _writing(run: Run, table: Table) -> Iterator[None]:
             yield
         return
     # Commands that requeue rows hold silver's lock.
-    hops: list[Hop] = ["gold"] if layer == "gold" else ["bronze", "silver"]
+    hops: list[Hop] = ["gold"] if layer in ("gold", "dim") else ["bronze", "silver"]
     with hold_hops(lake, run.pipeline.name, hops):
         yield
 
