@@ -29,7 +29,7 @@ Damage = Callable[[Path], None]
 # Which hop, which file, how it is damaged, and whether its checksum stays beside it.
 Case = tuple[Hop, str, Damage, bool]
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
-_CASES = int(os.environ.get("TIDELAKE_CORRUPTIONS", "3"))
+_CASES = int(os.environ.get("TIDELAKE_CORRUPTIONS", "2"))
 
 
 def _lines(part: int) -> list[bytes]:

@@ -29,7 +29,7 @@ from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
 
-_SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 300
+_SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 90
 _NOW = START + timedelta(hours=1)
 # The last second of 32 bits, in 2106.
 _LATEST = (1 << 32) - 1
