@@ -12,6 +12,7 @@ import shutil
 import threading
 import unicodedata
 import zlib
+from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -390,3 +391,13 @@ OPENERS: Mapping[str, Callable[[IO[bytes]], Any]] = {
     ".bz2": bz2.BZ2File,
     ".zst": _zstandard,
 }
+
+
+def has_text(path: str) -> bool:
+    """Return whether a compressed file holds more than a byte order mark, or is broken."""
+    try:
+        with folder(path).open("rb") as stream:
+            text = OPENERS[Path(path).suffix](stream).read(len(BOM_UTF8) + 1)
+    except DAMAGE:
+        return True
+    return text not in (b"", BOM_UTF8)

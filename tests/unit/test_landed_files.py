@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
@@ -221,6 +225,29 @@ def test_other_bytes_than_listed_mean_that_the_file_was_being_written(read: int)
 @pytest.mark.parametrize("suffix", ["gz", "bz2", "zst"])
 def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
     check_bytes(LandedFile(f"/a.json.{suffix}", 100, 0), 5_000)
+
+
+_COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "zst": lambda text: pa.compress(text, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("suffix", _COMPRESSED)
+def test_a_compressed_file_of_which_nothing_was_read_must_hold_nothing(
+    tmp_path: Path, suffix: str
+) -> None:
+    """One that is filled after Spark found it empty would be counted as taken, without a row."""
+    file, compress = tmp_path / f"a.jsonl.{suffix}", _COMPRESSED[suffix]
+    for content in (b"", compress(b""), compress(BOM_UTF8)):
+        file.write_bytes(content)
+        check_bytes(*present_files([str(file)]), 0)
+    filled = compress(EVENT.encode())
+    for content in (filled, filled[: len(filled) // 2]):
+        file.write_bytes(content)
+        with pytest.raises(SourceChangedError, match=rf"{len(content)} bytes listed, 0 bytes read"):
+            check_bytes(*present_files([str(file)]), 0)
 
 
 @pytest.mark.parametrize(
