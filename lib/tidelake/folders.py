@@ -132,6 +132,18 @@ def absolute(text: str) -> str:
     return text.rstrip("/") if is_stored(text) else os.path.abspath(os.path.expanduser(text))
 
 
+def name_problem(path: str, root: str) -> str:
+    """Return what Spark cannot read in the name of a file below ``root``, or ""."""
+    if ":" in path[len(root) :]:
+        return "a colon"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Java replaces such bytes, and Hadoop leaves out the name, which is then of no file.
+        return "bytes that are not UTF-8"
+    return ""
+
+
 def counted_from(base: Path | None, text: str) -> str:
     """Return a relative path as one from ``base``, unless that is None; others as they are."""
     if base is None or not text or _SCHEMED.match(text):

@@ -7,6 +7,8 @@ import errno
 import gzip
 import json
 import os
+import re
+import shutil
 import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +23,7 @@ from tidelake import folders
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
-from tidelake.errors import SourceChangedError, SourceError
+from tidelake.errors import SourceChangedError, SourceError, SourceNameError
 from tidelake.folders import place_of
 from tidelake.runtime import landed_files
 from tidelake.runtime.landed_files import (
@@ -326,6 +328,23 @@ def test_a_folder_behind_a_link_offers_the_paths_that_were_taken(tmp_path: Path)
 
     with pytest.raises(SourceChangedError):
         refuse_changed(list_files(str(link)), taken)
+
+
+def test_a_name_that_spark_does_not_see_is_refused_also_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets into no batch, which would report it."""
+    landing = tmp_path / "in:é"
+    put(landing / "a.json")
+    guard = LandingGuard((str(landing),), Lake(tmp_path).bronze("shop"), lambda paths: {})
+    guard.check()
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + LISTING_SECONDS)
+    for name, problem in ((b"caf\xe9.json", "bytes that are not UTF-8"), (b"10:15", "a colon")):
+        put(landing / os.fsdecode(name) / "b.json")
+        shown = re.escape(name.decode(errors="backslashreplace"))
+        with pytest.raises(SourceNameError, match=f"{shown}/b.json, .* with {problem} in its name"):
+            guard.check_if_due()
+        shutil.rmtree(landing / os.fsdecode(name))
 
 
 def test_a_run_that_goes_on_lists_its_source_now_and_then(

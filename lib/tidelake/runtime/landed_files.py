@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
-from tidelake.errors import SourceChangedError, SourceError, problem_list
+from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
 from tidelake.folders import (
     OPENERS,
     SCHEME,
@@ -33,6 +33,7 @@ from tidelake.folders import (
     has_one_time,
     has_text,
     move_new,
+    name_problem,
     place_of,
     remove_file,
     state_of,
@@ -111,13 +112,9 @@ def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
         ) from error
-    below = len(str(root))
     for name in found:
-        if ":" in name[below:]:
-            raise SourceError(
-                f"the source holds {name}, and Spark cannot read a file with a colon in its name. "
-                "Rename it, then run again."
-            )
+        if problem := name_problem(name, str(root)):
+            raise SourceNameError(name, problem)
     return found
 
 
@@ -383,11 +380,15 @@ class LandingGuard:
         """Compare all files if the interval since the last check has passed.
 
         A source that is empty, missing or unreadable is not an error here: the next batch or run
-        reports it.
+        reports it. A file that Spark does not see by its name gets into no batch.
         """
         if time.monotonic() >= self._due:
-            with suppress(SourceError):
+            try:
                 self.check()
+            except SourceNameError:
+                raise
+            except SourceError:
+                pass
 
 
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
