@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -206,7 +207,7 @@ def test_a_pattern_takes_new_topics_and_new_partitions(
 
 
 def test_a_topic_that_the_source_no_longer_names_is_refused_before_a_batch_is_planned(
-    spark: SparkSession, tmp_path: Path, kafka: Kafka
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """So that it can be named again; Spark would plan without it, and call its records lost."""
     kept, left, expired = (kafka.topic(partitions=1) for _ in range(3))
@@ -215,6 +216,12 @@ def test_a_topic_that_the_source_no_longer_names_is_refused_before_a_batch_is_pl
     kafka.send(expired, _clicks(4, 3))
     kafka.forget(expired, {0: 2})
     both = following(spark, tmp_path, kafka, topic=[kept, left])
+    with monkeypatch.context() as patch, pytest.raises(SourceError, match="died"):
+        patch.setattr(BronzeHop, "write", Mock(side_effect=SourceError("died")))
+        both.run(_BRONZE)
+    # The first batch is planned, and not committed.
+    with pytest.raises(RefusedError, match=f"bronze reads topic {left}, "):
+        following(spark, tmp_path, kafka, topic=kept).run(_BRONZE)
     both.run(_BRONZE)
     offsets = both.lake.checkpoints("clicks", "bronze") / "g1" / "offsets"
     planned = sorted(offsets.iterdir())
