@@ -7,6 +7,7 @@ TidelakeError                    1  any other failure with a message for the use
 │   ├── TransformError              a transform function cannot be used
 │   ├── NotBuiltError               a documented feature that this version does not implement
 │   └── SourceError                 the source is missing, empty or unreadable
+│       └── SourceNameError         Spark cannot read a file because of its name
 ├── RefusedError                 3  a check failed; no table was changed, unless it says so
 │   ├── SourceChangedError          a file changed, or is gone, before, during or after its read
 │   ├── LostError                   unread records of a topic are gone
@@ -24,6 +25,7 @@ TidelakeError                    1  any other failure with a message for the use
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import import_module
@@ -97,6 +99,18 @@ class NotBuiltError(UsageError):
 
 class SourceError(UsageError):
     """The source is missing, empty or unreadable."""
+
+
+class SourceNameError(SourceError):
+    """Spark cannot read a file of the source because of its name."""
+
+    def __init__(self, path: str, problem: str) -> None:
+        """Name the file; ``problem`` is what in its name is not readable."""
+        shown = os.fsencode(path).decode(errors="backslashreplace")
+        super().__init__(
+            f"the source holds {shown}, and Spark cannot read a file with {problem} in its name. "
+            "Rename it, then run again."
+        )
 
 
 class RefusedError(TidelakeError):

@@ -12,6 +12,7 @@ import shutil
 import threading
 import unicodedata
 import zlib
+from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -129,6 +130,18 @@ def archive_problem(path: str, archive: str) -> str:
 def absolute(text: str) -> str:
     """Return an absolute path, or a URL without a slash at its end."""
     return text.rstrip("/") if is_stored(text) else os.path.abspath(os.path.expanduser(text))
+
+
+def name_problem(path: str, root: str) -> str:
+    """Return what Spark cannot read in the name of a file below ``root``, or ""."""
+    if ":" in path[len(root) :]:
+        return "a colon"
+    try:
+        path.encode()
+    except UnicodeEncodeError:
+        # Java replaces such bytes, and Hadoop leaves out the name, which is then of no file.
+        return "bytes that are not UTF-8"
+    return ""
 
 
 def counted_from(base: Path | None, text: str) -> str:
@@ -390,3 +403,13 @@ OPENERS: Mapping[str, Callable[[IO[bytes]], Any]] = {
     ".bz2": bz2.BZ2File,
     ".zst": _zstandard,
 }
+
+
+def has_text(path: str) -> bool:
+    """Return whether a compressed file holds more than a byte order mark, or is broken."""
+    try:
+        with folder(path).open("rb") as stream:
+            text = OPENERS[Path(path).suffix](stream).read(len(BOM_UTF8) + 1)
+    except DAMAGE:
+        return True
+    return text not in (b"", BOM_UTF8)

@@ -194,6 +194,7 @@ _GROWING: tuple[tuple[str, dict[str, tuple[bytes, bytes]]], ...] = (
     # One byte, as the line feed would be that the last line lacks.
     ("planned_files", {"byte.jsonl": (_LINE + b"\n" + click(2, minute=2)[:-1], b"}")}),
     ("planned_files", {"packed.jsonl.gz": (gzip.compress(_LINE + b"\n"), gzip.compress(_HALF))}),
+    ("planned_files", {"empty.jsonl.gz": (b"", gzip.compress(_LINE + b"\n"))}),
     (
         "append",
         {

@@ -11,6 +11,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pytest
@@ -203,6 +204,51 @@ def test_a_pattern_takes_new_topics_and_new_partitions(
     orders.run(_BRONZE)
     held = [row[0] for topic in (first, second) for row in kafka.records(topic)]
     assert [row[0] for row in read(orders.lake, "bronze.clicks", "record_id")] == sorted(held)
+
+
+def test_a_topic_that_the_source_no_longer_names_is_refused_before_a_batch_is_planned(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that it can be named again; Spark would plan without it, and call its records lost."""
+    kept, left, expired = (kafka.topic(partitions=1) for _ in range(3))
+    kafka.send(kept, _clicks(0, 2))
+    kafka.send(left, _clicks(2, 2))
+    kafka.send(expired, _clicks(4, 3))
+    kafka.forget(expired, {0: 2})
+    both = following(spark, tmp_path, kafka, topic=[kept, left])
+    with monkeypatch.context() as patch, pytest.raises(SourceError, match="died"):
+        patch.setattr(BronzeHop, "write", Mock(side_effect=SourceError("died")))
+        both.run(_BRONZE)
+    # The first batch is planned, and not committed.
+    with pytest.raises(RefusedError, match=f"bronze reads topic {left}, "):
+        following(spark, tmp_path, kafka, topic=kept).run(_BRONZE)
+    both.run(_BRONZE)
+    offsets = both.lake.checkpoints("clicks", "bronze") / "g1" / "offsets"
+    planned = sorted(offsets.iterdir())
+    kafka.send(kept, _clicks(7, 1))
+    for source, why in (
+        ({"topic": kept}, f"bronze reads topic {left}, and the source is topic {kept} now"),
+        ({"pattern": f"{kept}.*"}, f"bronze reads topic {left}, .* topics matching {kept}"),
+        ({"topic": [kept, left, expired]}, f"{expired} was added, and its partition 0 .* offset 2"),
+    ):
+        other = following(spark, tmp_path, kafka, **source)
+        with pytest.raises(RefusedError, match=why):
+            other.run(_BRONZE)
+        # The broker is not asked.
+        assert ("bronze" in runner.refusals(other.context)) == (expired not in why)
+    assert sorted(offsets.iterdir()) == planned
+    # A plan that was made without it, as versions did that did not compare topics, is dropped.
+    newest = max(offsets.glob("[0-9]*"), key=lambda file: int(file.name))
+    *head, ends = newest.read_text(encoding="utf-8").splitlines()
+    alone = json.dumps({kept: json.loads(ends)[kept]})
+    following_one = offsets / str(int(newest.name) + 1)
+    following_one.write_text("\n".join([*head, alone]), encoding="utf-8")
+    with pytest.raises(GenerationError, match="tidelake repair clicks --hop bronze"):
+        both.run(_BRONZE)
+    repair(both.context, "bronze")
+    both.run(_BRONZE)
+    held = [row[0] for topic in (kept, left) for row in kafka.records(topic)]
+    assert [row[0] for row in read(both.lake, "bronze.clicks", "record_id")] == sorted(held)
 
 
 @pytest.mark.parametrize(

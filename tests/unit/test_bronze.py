@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.errors import PySparkException
@@ -16,6 +17,7 @@ from tidelake.bronze.records import (
     identify,
     only_records,
     pattern_of,
+    read_stream,
     to_bronze,
 )
 from tidelake.config import DeltaSource, FilesSource, RateSource
@@ -110,3 +112,13 @@ def test_a_path_is_opened_literally_and_several_as_alternatives_that_hadoop_expa
     paths: tuple[str, ...], pattern: str
 ) -> None:
     assert pattern_of(paths) == pattern
+
+
+def test_a_delta_table_in_the_home_folder_is_opened_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", "/home/anna")
+    spark = MagicMock()
+    opened = spark.readStream.format.return_value.options.return_value.load
+    opened.side_effect = PySparkException("opened")
+    with pytest.raises(PySparkException, match="opened"):
+        read_stream(spark, DeltaSource(kind="delta", path="~/orders"))
+    opened.assert_called_once_with("/home/anna/orders")

@@ -13,11 +13,18 @@ from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.errors import SourceError, UsageError
+from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
-from tidelake.kafka.topic_source import Topic, failure, lost, options_of
+from tidelake.kafka.topic_source import (
+    Topic,
+    failure,
+    lost,
+    options_of,
+    refuse_expired,
+    refuse_unselected,
+)
 from tidelake.spark.internals import JavaError
 
 
@@ -121,6 +128,26 @@ def test_what_is_gone_is_told_by_partition_and_offset(
     reached = {"clicks": {"0": 5, "1": 3}}
     found = lost(reached, {"clicks": "a"}, {"clicks": Topic("a", held)})
     assert found.startswith(told) and bool(found) is bool(told)
+
+
+def test_a_topic_that_the_source_no_longer_names_is_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Also where topics cannot be described, unless they are selected by a pattern."""
+    monkeypatch.setattr(topic_source, "jvm_with", lambda *_: None)
+    refuse_unselected(Mock(), _source(topic="clicks, taps"), ["taps", "clicks"])
+    refuse_unselected(Mock(), _source(topic=None, pattern="t.*"), ["clicks"])
+    with pytest.raises(RefusedError, match=r"reads topic taps, and the source is topic clicks now"):
+        refuse_unselected(Mock(), _source(), ["taps", "clicks"])
+
+
+def test_an_added_topic_must_begin_at_offset_0() -> None:
+    topics = {"old": Topic("a", {"0": (7, 9)}), "new": Topic("b", {"0": (0, 2), "1": (4, 4)})}
+    refuse_expired(topics, {"old", "new"})
+    with pytest.raises(
+        RefusedError, match=r"topic new was added, and its partition 1 .* offset 4:"
+    ):
+        refuse_expired(topics, {"old"})
 
 
 def test_a_topic_of_another_id_is_another_topic() -> None:

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import bz2
 import errno
+import gzip
 import json
 import os
+import re
+import shutil
 import time
-from collections.abc import Iterable, Iterator
+from codecs import BOM_UTF8
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tests.unit.handmade import write_commit, write_offset
@@ -17,7 +23,7 @@ from tidelake import folders
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
-from tidelake.errors import SourceChangedError, SourceError
+from tidelake.errors import SourceChangedError, SourceError, SourceNameError
 from tidelake.folders import place_of
 from tidelake.runtime import landed_files
 from tidelake.runtime.landed_files import (
@@ -223,6 +229,29 @@ def test_the_bytes_of_a_compressed_file_are_not_compared(suffix: str) -> None:
     check_bytes(LandedFile(f"/a.json.{suffix}", 100, 0), 5_000)
 
 
+_COMPRESSED: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "zst": lambda text: pa.compress(text, "zstd", asbytes=True),
+}
+
+
+@pytest.mark.parametrize("suffix", _COMPRESSED)
+def test_a_compressed_file_of_which_nothing_was_read_must_hold_nothing(
+    tmp_path: Path, suffix: str
+) -> None:
+    """One that is filled after Spark found it empty would be counted as taken, without a row."""
+    file, compress = tmp_path / f"a.jsonl.{suffix}", _COMPRESSED[suffix]
+    for content in (b"", compress(b""), compress(BOM_UTF8)):
+        file.write_bytes(content)
+        check_bytes(*present_files([str(file)]), 0)
+    filled = compress(EVENT.encode())
+    for content in (filled, filled[: len(filled) // 2]):
+        file.write_bytes(content)
+        with pytest.raises(SourceChangedError, match=rf"{len(content)} bytes listed, 0 bytes read"):
+            check_bytes(*present_files([str(file)]), 0)
+
+
 @pytest.mark.parametrize(
     ("uri", "path"),
     [
@@ -299,6 +328,23 @@ def test_a_folder_behind_a_link_offers_the_paths_that_were_taken(tmp_path: Path)
 
     with pytest.raises(SourceChangedError):
         refuse_changed(list_files(str(link)), taken)
+
+
+def test_a_name_that_spark_does_not_see_is_refused_also_while_a_run_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets into no batch, which would report it."""
+    landing = tmp_path / "in:é"
+    put(landing / "a.json")
+    guard = LandingGuard((str(landing),), Lake(tmp_path).bronze("shop"), lambda paths: {})
+    guard.check()
+    monkeypatch.setattr(time, "monotonic", lambda now=time.monotonic: now() + LISTING_SECONDS)
+    for name, problem in ((b"caf\xe9.json", "bytes that are not UTF-8"), (b"10:15", "a colon")):
+        put(landing / os.fsdecode(name) / "b.json")
+        shown = re.escape(name.decode(errors="backslashreplace"))
+        with pytest.raises(SourceNameError, match=f"{shown}/b.json, .* with {problem} in its name"):
+            guard.check_if_due()
+        shutil.rmtree(landing / os.fsdecode(name))
 
 
 def test_a_run_that_goes_on_lists_its_source_now_and_then(

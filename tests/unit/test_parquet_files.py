@@ -168,19 +168,23 @@ def test_values_are_written_as_the_decoder_expects_them(
 
 def test_int96_times_are_instants_of_any_year_with_their_nanoseconds() -> None:
     far, odd = datetime(9999, 12, 31), 1
+    nested = pa.struct([("d", pa.string()), ("e.f", pa.map_(pa.string(), pa.int8()))])
     table = pa.table(
         {
-            "c": pa.array([odd, None], pa.timestamp("ns")),
+            # Leaves before the others, whose paths begin as those do.
+            "c": pa.array([None, None], nested),
+            "c.d": pa.array([odd, None], pa.timestamp("ns")),
             "n": pa.array([[{"t": odd}], None], pa.list_(pa.struct([("t", pa.timestamp("ns"))]))),
         }
     )
     options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
     assert _rows(_written(table, **options)) == [
         {
-            "c": "1970-01-01T00:00:00.000000001Z",
+            "c": None,
+            "c.d": "1970-01-01T00:00:00.000000001Z",
             "n": [{"t": "1970-01-01T00:00:00.000000001Z"}],
         },
-        {"c": None, "n": None},
+        {"c": None, "c.d": None, "n": None},
     ]
     assert _one([far], pa.timestamp("us"), **options) == ["9999-12-31T00:00:00.000000Z"]
 

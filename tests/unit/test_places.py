@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from tidelake.bronze.records import BLOCK, Block, shifts
 from tidelake.errors import TidelakeError
 from tidelake.folders import listed, place_of
 from tidelake.runtime.bronze_hop import with_positions
+from tidelake.runtime.failures import FOREIGN
+from tidelake.spark import session
 
 
 def _read(spark: SparkSession, folder: Path, most: int) -> DataFrame:
@@ -57,6 +60,34 @@ def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
         found.setdefault(place, []).append((int(row["_position"]), row["payload"]))
     expected = {name: list(enumerate(lines)) for name, lines in written.items() if lines}
     assert {name: sorted(lines) for name, lines in found.items()} == expected
+
+
+def test_each_file_is_a_partition_whatever_the_session_s_limit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row's position is its number in its partition."""
+    limited = spark.newSession()
+    limited.conf.set("spark.sql.files.maxPartitionNum", "1")
+    monkeypatch.setattr(session, "sibling_of", lambda _: limited)
+    for name in "abc":
+        (tmp_path / f"{name}.jsonl").write_text("1\n2\n")
+    rows = session.whole_file_session(spark).read.text(str(tmp_path))
+    places = rows.select(F.spark_partition_id(), "_metadata.file_path").distinct().collect()
+    assert sorted(partition for partition, _ in places) == [0, 1, 2]
+
+
+def test_a_damaged_file_is_an_error_whatever_the_session_s_settings(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark would keep the rows before the damage."""
+    lenient = spark.newSession()
+    lenient.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
+    monkeypatch.setattr(session, "sibling_of", lambda _: lenient)
+    lines = "".join(f"{number}\n" for number in range(100_000))
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-1000])
+    rows = session.whole_file_session(spark).read.text(str(tmp_path))
+    with pytest.raises(FOREIGN, match=r"a\.jsonl\.gz"):
+        rows.count()
 
 
 def test_a_file_that_grew_since_its_rows_were_counted_is_not_read(

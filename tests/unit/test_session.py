@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import locale
 import os
 import socket
 import sys
@@ -22,6 +23,7 @@ from tidelake.delta.tables import lake_of
 from tidelake.errors import MachineError
 from tidelake.spark.session import (
     _connected,
+    _ensure_utf8_names,
     _settings,
     active_session,
     build_session,
@@ -184,6 +186,15 @@ def test_executors_in_processes_of_their_own_begin_with_the_jars(
     path = os.pathsep.join(map(str, JARS)) if gets_jars else None
     assert found.get("spark.executor.extraClassPath") == path
     assert found.get("spark.driver.host") == ("localhost" if stays_here else None)
+
+
+def test_java_reads_names_of_files_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With LC_ALL=C, Spark would not see a file with other letters than ASCII in its name."""
+    monkeypatch.setenv("LC_ALL", "de_DE.UTF-8")
+    for encoding, used in (("UTF-8", "de_DE.UTF-8"), ("ANSI_X3.4-1968", "C.UTF-8")):
+        monkeypatch.setattr(locale, "getencoding", lambda encoding=encoding: encoding)
+        _ensure_utf8_names()
+        assert os.environ["LC_ALL"] == used
 
 
 def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import repeat
+from itertools import islice, repeat
 from typing import Any
 
 import pyarrow as pa
@@ -71,8 +71,24 @@ def _names(file: pq.ParquetFile) -> list[str]:
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
+    """Return the columns that are INT96 or contain it.
+
+    Parquet's leaves are in the order of the columns; their paths do not tell, as names may have
+    dots.
+    """
     leaves = map(file.schema.column, range(len(file.schema)))
-    return frozenset(leaf.path.split(".")[0] for leaf in leaves if leaf.physical_type == "INT96")
+    are_int96 = (leaf.physical_type == "INT96" for leaf in leaves)
+    return frozenset(
+        field.name
+        for field in file.schema_arrow
+        if any(list(islice(are_int96, _leaf_count(field.type))))
+    )
+
+
+def _leaf_count(kind: pa.DataType) -> int:
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    return sum(_leaf_count(kind.field(at).type) for at in range(kind.num_fields)) or 1
 
 
 def _chunks(file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str]) -> Iterator[Chunk]:

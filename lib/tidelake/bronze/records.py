@@ -269,7 +269,8 @@ def pattern_of(paths: Sequence[str]) -> str:
 
 def _read_delta(spark: SparkSession, source: DeltaSource) -> DataFrame:
     reader = spark.readStream.format("delta").options(**_limits(source))
-    table = reader.load(source.path) if source.table is None else reader.table(source.sql)
+    # Spark knows no ~.
+    table = reader.table(source.sql) if source.path is None else reader.load(absolute(source.path))
     names = [field.name for field in table.schema.fields]
     row = F.to_json(F.struct(*[F.col(quoted(name)) for name in names]), EXACT_TIMES)
     return _records(table, payload=row, source=F.lit(described(source)))

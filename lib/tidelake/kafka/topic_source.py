@@ -8,7 +8,7 @@ ids.
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -19,7 +19,8 @@ from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.environment import resolved
-from tidelake.errors import SourceError
+from tidelake.config.source import described
+from tidelake.errors import RefusedError, SourceError
 from tidelake.kafka.client import Offsets
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
@@ -107,11 +108,16 @@ def asks_brokers(spark: SparkSession) -> bool:
 
 
 def describe_topics(
-    spark: SparkSession, source: KafkaSource, names: Collection[str]
+    spark: SparkSession,
+    source: KafkaSource,
+    names: Collection[str],
+    *,
+    with_selected: bool = False,
 ) -> dict[str, Topic] | None:
     """Describe the topics that exist, by name; a SourceError if the broker does not answer.
 
-    None where topics cannot be described, see :func:`asks_brokers`.
+    ``with_selected``: also those that the source selects now, by name or pattern. None where topics
+    cannot be described, see :func:`asks_brokers`.
     """
     jvm = jvm_with(spark, _ADMIN)
     if jvm is None:
@@ -121,7 +127,8 @@ def describe_topics(
     with _admin(jvm, source) as admin:
         known = _result(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
-        for name in filter(known.contains, names):
+        selected = _selected(jvm, source, known) if with_selected else []
+        for name in filter(known.contains, {*names, *selected}):
             wanted.add(name)
         found = _result(jvm, admin.describeTopics(wanted).allTopicNames())
         compacted = _compacted(jvm, admin, list(wanted))
@@ -174,6 +181,49 @@ def has_records(spark: SparkSession, source: KafkaSource, name: str) -> bool:
         if "UnknownTopicOrPartitionException" in stack_trace(error):
             return False
         raise
+
+
+def refuse_unselected(spark: SparkSession, source: KafkaSource, names: Collection[str]) -> None:
+    """Raise a RefusedError if a source no longer selects a topic that bronze reads.
+
+    Spark would plan a batch without it, and then take its records for lost, also once the source
+    selects it again. A pattern is not compared where topics cannot be described.
+    """
+    jvm = jvm_with(spark, _ADMIN)
+    if source.pattern is not None and jvm is None:
+        return
+    left = set(names).difference(_selected(jvm, source, names))
+    if left:
+        raise RefusedError(
+            f"bronze reads topic {', '.join(sorted(left))}, and the source is {described(source)} "
+            "now. Nothing was written. Name it again, or read the new topics into new tables, with "
+            "another --root."
+        )
+
+
+def refuse_expired(topics: Mapping[str, Topic], reached: Collection[str]) -> None:
+    """Raise a RefusedError if a topic was added of which the first records are gone.
+
+    Spark begins an added topic at offset 0, and takes what is missing for lost.
+    """
+    for name in sorted(topics.keys() - reached):
+        for partition, (first, _) in topics[name].held.items():
+            if first > 0:
+                raise RefusedError(
+                    f"topic {name} was added, and its partition {partition} begins at offset "
+                    f"{first}: an added topic can be read only from offset 0 on. Nothing was "
+                    "written. Leave it out, and read it with a pipeline of its own, or read all "
+                    "topics into new tables, with another --root."
+                )
+
+
+def _selected(jvm: Any, source: KafkaSource, names: Iterable[str]) -> list[str]:
+    """Return the topics of a source: those that it lists, or those of some that match it."""
+    if source.pattern is None:
+        return [name.strip() for name in (source.topic or "").split(",")]
+    # Python's expressions differ from those by which Spark selects.
+    matches = jvm.java.util.regex.Pattern.matches
+    return [name for name in names if matches(source.pattern, name)]
 
 
 def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:

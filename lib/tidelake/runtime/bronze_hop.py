@@ -52,7 +52,13 @@ from tidelake.kafka.client import (
     refuse_unreachable,
     total_offsets,
 )
-from tidelake.kafka.topic_source import describe_topics, lost, recreated_text
+from tidelake.kafka.topic_source import (
+    describe_topics,
+    lost,
+    recreated_text,
+    refuse_expired,
+    refuse_unselected,
+)
 from tidelake.runtime import landed_files
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import Fence, newest_logged
@@ -115,7 +121,8 @@ class BronzeHop(HopQuery):
         was = closed.note.get("source", kind)
         if was != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
-        if kind == "kafka":
+        if isinstance(self.run.pipeline.source, KafkaSource):
+            refuse_unselected(self.run.spark, self.run.pipeline.source, closed.note["offsets"])
             planned = planned_offsets(self.checkpoint, closed.batch)
             return offset_difference(planned, closed.note["offsets"])
         if kind != "files":
@@ -288,13 +295,22 @@ class BronzeHop(HopQuery):
     def _refuse_lost(self, source: KafkaSource) -> None:
         last = last_commit(self.table)
         reached = last.note.get("offsets", {}) if last else {}
-        topics = describe_topics(self.run.spark, source, reached)
-        if last is None or topics is None:
+        planned = planned_offsets(self.checkpoint, newest_logged(self.checkpoint / "offsets"))
+        if last is None or not reached:
+            # A run may have ended before its first batch was committed.
+            refuse_unselected(self.run.spark, source, planned)
             return
-        gone = lost(reached, last.note.get("topics", {}), topics)
-        if gone:
-            raise LostError(f"{self.run.pipeline.name}, hop bronze: {gone}")
-        self._topics.update({name: topic.id for name, topic in topics.items()})
+        topics = describe_topics(self.run.spark, source, reached, with_selected=True)
+        if topics is None:
+            return
+        place = f"{self.run.pipeline.name}, hop bronze"
+        if gone := lost(reached, last.note.get("topics", {}), topics):
+            raise LostError(f"{place}: {gone}")
+        refuse_expired(topics, reached)
+        if other := (planned.keys() - topics.keys()) | (reached.keys() - planned.keys()):
+            what = f"{place}: a batch is planned with other topics than the source has"
+            raise self.fence.refusal(f"{what}, {', '.join(sorted(other))}")
+        self._topics.update({name: topics[name].id for name in reached})
 
     def _may_be_compacted(self, source: KafkaSource, batch: int) -> bool:
         """Return whether a topic of a batch was compacted at the batch before, or is not known."""

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
-from tidelake.errors import SourceChangedError, SourceError, problem_list
+from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
 from tidelake.folders import (
     OPENERS,
     SCHEME,
@@ -31,7 +31,9 @@ from tidelake.folders import (
     folder,
     for_each,
     has_one_time,
+    has_text,
     move_new,
+    name_problem,
     place_of,
     remove_file,
     state_of,
@@ -110,13 +112,9 @@ def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
         raise SourceError(
             f"the source {error.filename} cannot be read: {error.strerror}"
         ) from error
-    below = len(str(root))
     for name in found:
-        if ":" in name[below:]:
-            raise SourceError(
-                f"the source holds {name}, and Spark cannot read a file with a colon in its name. "
-                "Rename it, then run again."
-            )
+        if problem := name_problem(name, str(root)):
+            raise SourceNameError(name, problem)
     return found
 
 
@@ -382,11 +380,15 @@ class LandingGuard:
         """Compare all files if the interval since the last check has passed.
 
         A source that is empty, missing or unreadable is not an error here: the next batch or run
-        reports it.
+        reports it. A file that Spark does not see by its name gets into no batch.
         """
         if time.monotonic() >= self._due:
-            with suppress(SourceError):
+            try:
                 self.check()
+            except SourceNameError:
+                raise
+            except SourceError:
+                pass
 
 
 def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
@@ -426,7 +428,7 @@ def check_bytes(
 
     Compares ``file``, its state after the read, with its state when the batch was ``planned`` (None
     if it had no rows), and with the bytes read: those of the ``whole`` file, or of its rows with a
-    line feed for each.
+    line feed for each. Of a compressed file the bytes are not compared, only whether any were read.
     """
     if planned is not None:
         if not has_one_time(file.path):
@@ -436,7 +438,10 @@ def check_bytes(
             {file.path: file}, before, when="bytes when the batch was planned", ingested=False
         )
     is_equal = read == file.size if whole else read - file.size in _HARMLESS
-    if not is_equal and (whole or Path(file.path).suffix not in OPENERS):
+    if not whole and Path(file.path).suffix in OPENERS:
+        # Of a file that was empty when Spark planned its reads, a batch reads nothing.
+        is_equal = read > 0 or file.size == 0 or not has_text(file.path)
+    if not is_equal:
         change = f"{file.path}: {file.size:,} bytes listed, {read:,} bytes read"
         raise SourceChangedError([change], taken=False)
 

@@ -6,8 +6,10 @@ It is started in this process, opened on a Spark Connect server, or taken from a
 from __future__ import annotations
 
 import atexit
+import codecs
 import contextlib
 import functools
+import locale
 import logging
 import os
 import re
@@ -46,10 +48,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 # One file per partition, of any size, so that a row's position in its partition is its position in
-# the file; and each file of the folder.
+# the file; and each file of the folder, whole.
 _WHOLE_FILES = {
     "spark.sql.files.maxPartitionBytes": str(1 << 40),
     "spark.sql.files.openCostInBytes": str(1 << 40),
+    # With more files than an environment's limit, Spark would pack several into a partition.
+    "spark.sql.files.maxPartitionNum": str((1 << 31) - 1),
+    # Of a damaged or missing file, Spark would keep what it had read, and not fail.
+    "spark.sql.files.ignoreCorruptFiles": "false",
+    "spark.sql.files.ignoreMissingFiles": "false",
     # Of a folder that a streaming sink once wrote, Spark would read only the files in its log.
     "spark.sql.streaming.fileStreamSink.ignoreMetadata": "true",
 }
@@ -115,6 +122,7 @@ def build_session(
 
     # Python functions run in this interpreter, not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    _ensure_utf8_names()
     log = spark_log()
     # These loggers print full stack traces; the user gets a TidelakeError instead.
     for logger in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
@@ -139,6 +147,15 @@ def build_session(
         ) from error
     session.sparkContext.setLogLevel("ERROR")
     return session
+
+
+def _ensure_utf8_names() -> None:
+    """Let Java, which inherits the locale, read names of files as UTF-8, as Python does.
+
+    With ``LC_ALL=C`` it would not find files with other letters than ASCII in their names.
+    """
+    if codecs.lookup(locale.getencoding()).name == "ascii":
+        os.environ["LC_ALL"] = "C.UTF-8"
 
 
 def starts_spark(environment: Environment) -> bool:
