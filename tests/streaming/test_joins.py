@@ -18,6 +18,7 @@ from tidelake.delta.log import last_commit
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.replay.repairing import repair
+from tidelake.runtime.runner import refusals
 
 JOIN: dict[str, Any] = {
     "name": "click_to_order",
@@ -148,3 +149,33 @@ def test_a_deleted_checkpoint_is_refused_and_repaired(shop: tuple[World, World])
     clicks.run()
     assert pairs(clicks) == [("c0", "o1"), ("c1", "o0")]
     assert not repair(clicks.context, "gold").why
+
+
+@pytest.mark.long
+def test_gold_goes_on_without_a_join_after_a_repair(shop: tuple[World, World]) -> None:
+    clicks, orders = shop
+    ever = [ORDERS[0] | {"name": "clicks_ever"}]
+    clicks = clicks.redefined(gold=ever)
+    orders.land("0.jsonl", [bought(0, 10)])
+    orders.run(hops=TO_SILVER)
+    clicks.land("0.jsonl", [clicked(0, 5), clicked(1, 8)])
+    clicks.run()
+    alone = clicks.redefined(gold=ever, joins=[])
+    alone.land("1.jsonl", [clicked(2, 9)])
+    why = r"silver\.orders is no longer an input"
+    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair clickstream --hop gold"):
+        alone.run()
+    # `tidelake check` says so too.
+    assert list(refusals(alone.context)) == ["gold"]
+    assert not repair(alone.context, "gold").why
+    assert refusals(alone.context) == {}
+    for number in (2, 3):
+        alone.run()
+        assert read(alone.lake, "gold.clicks_ever", "user_id, events") == [("u", number + 1)]
+        alone.land(f"{number}.jsonl", [clicked(number + 1, 11)])
+    # Put back, the join is filled again with the others.
+    both = alone.redefined(gold=ever)
+    assert list(refusals(both.context)) == ["gold"]
+    assert repair(both.context, "gold").why
+    both.run()
+    assert [click for click, _ in pairs(both)] == ["c0", "c1", "c2", "c3", "c4"]

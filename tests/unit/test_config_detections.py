@@ -46,6 +46,7 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
     ("changes", "path", "message"),
     [
         ({"keys": ["card"]}, "keys[0]", "did you mean card_id?"),
+        ({"keys": ["card_id", "card_id"]}, "keys[1]", "already a key of this table"),
         ({"columns": {"rule": "city"}}, "columns.rule", "reserved column of alerts"),
         ({"columns": {"a": "city", "A": "city"}}, "columns.a", "is twice in this table"),
         ({"columns": {"a": "citty"}}, "columns.a", "unknown column citty"),
@@ -76,6 +77,28 @@ def test_a_broken_detection_is_named(
     (violation,) = caught.value.violations
     assert violation.path == f"detections[0]{path and '.'}{path}"
     assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        *[(name, "features") for name in ("events", "Total", "last_place", "window_start")],
+        *[(name, "alerts") for name in ("rule", "evidence", "event_time")],
+    ],
+)
+def test_a_key_is_not_named_like_a_column_of_its_tables(
+    tmp_path: Path, name: str, what: str
+) -> None:
+    file = Path(_written(tmp_path, keys=[name]))
+    raw = yaml.safe_load(file.read_text())
+    if name != "event_time":
+        raw["event"]["select"][name] = "city"
+    file.write_text(yaml.safe_dump(raw))
+    with pytest.raises(ConfigError) as caught:
+        load_pipeline(str(file), _LAPTOP)
+    (violation,) = caught.value.violations
+    assert violation.path == "detections[0].keys[0]"
+    assert violation.message.startswith(f"{name} is a reserved column of {what}")
 
 
 def test_a_dimension_detects_nothing(tmp_path: Path) -> None:

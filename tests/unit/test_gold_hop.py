@@ -16,6 +16,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
 from tidelake.runtime import gold
+from tidelake.runtime.checkpoints import CheckpointGuard, Fence
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
@@ -115,6 +116,43 @@ def test_a_table_that_reads_a_new_input_is_refused(tmp_path: Path) -> None:
     why = "silver.orders is a new input, of which no batch has read a row"
     with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
         opened(tmp_path, joins=[_JOIN])
+
+
+def test_a_table_that_gold_no_longer_reads_is_refused_until_a_repair(tmp_path: Path) -> None:
+    """Spark resumes from an offset only with as many sources."""
+    lake, read = Lake(tmp_path), ("silver", "silver.orders")
+    write_silver(lake, 0)
+    why = "hop gold: silver.orders is no longer an input .2 in offsets/3 .* 1 in the definition"
+    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
+        opened(tmp_path, "silver.orders")
+    hop, _ = opened(tmp_path)
+    # The commit of a repair keeps the positions of the last batch.
+    note = {"generation": "g1", "hop": "gold", "pipeline": "shop", "batch": 3}
+    write_commit(lake.gold("totals"), 1, note=note | {"until": {key: [5, -1] for key in read}})
+    assert GoldHop(hop.run, creates=False)
+
+
+@pytest.mark.parametrize(
+    ("read", "now", "why"),
+    [(2, 1, "a table is no longer an input"), (1, 2, "a table is a new input")],
+)
+def test_other_inputs_are_refused_while_the_first_batch_is_open(
+    tmp_path: Path, read: int, now: int, why: str
+) -> None:
+    lake = Lake(tmp_path)
+    silver, orders, totals = lake.silver("shop"), lake.silver("orders"), lake.gold("totals")
+    for table in (silver, orders):
+        write_commit(table, 0, adds=[(9, True)])
+    write_commit(totals, 0, note={"generation": "g1", "batch": -1})
+    end = {"reservoirVersion": 1, "index": -1, "isStartingVersion": False}
+    write_offset(tmp_path, 0, *[end, None][:read])
+    inputs = dict(list({"silver": silver, "silver.orders": orders}.items())[:now])
+    guard = CheckpointGuard(Fence("shop", "gold", "g1"), tmp_path, (totals,), inputs)
+    with pytest.raises(GenerationError, match=f"{why} .{read} in offsets/0 .*{now} in the"):
+        guard.refuse_mismatch(guard.offset_mismatch)
+    # Damaged: the query itself refuses it.
+    (tmp_path / "offsets" / "0").write_text("v1\n{\n")
+    guard.refuse_mismatch(guard.offset_mismatch)
 
 
 def test_a_checkpoint_at_another_position_than_the_table_is_refused(tmp_path: Path) -> None:

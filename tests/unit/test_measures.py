@@ -249,6 +249,7 @@ def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_thei
         "wei": "DECIMAL(38,18)",
         "heat": "DOUBLE",
         "spelled": "STRING",
+        "place": "ARRAY<DOUBLE>",
     }
     measures = {
         "total": {"sum": "fine"},
@@ -276,6 +277,14 @@ def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_thei
                 "unusual_amount": {"value": value},
             }
             for number, value in enumerate(values)
+        ]
+        + [
+            {
+                "name": "travels",
+                "features": "places",
+                "keys": ["spelled"],
+                "impossible_travel": {"latitude": "place -- north", "longitude": "wei"},
+            }
         ],
     )
     environment = load_environment("local", root=str(tmp_path / "lake"))
@@ -287,12 +296,49 @@ def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_thei
         ", whose sum may overflow; cast it to a DECIMAL with at most 28 digits after the point, "
         "such as DECIMAL(38,18)"
     )
-    assert {one.path: one.message for one in refused.value.violations} == {
+    found = {one.path: one.message for one in refused.value.violations}
+    for path in ("features.measures.last_place", "impossible_travel.latitude"):
+        assert "CAST(place AS DOUBLE)" in found.pop(f"detections[5].{path}")
+    assert found == {
         "gold[0].measures.total": f"is DECIMAL(38,30){room}",
         "gold[0].measures.mean": f"is DECIMAL(37,30){room}",
         "detections[0].unusual_amount.value": f"is DOUBLE{order}",
         "detections[1].unusual_amount.value": f"is STRING{order}",
         "detections[2].unusual_amount.value": f"is DECIMAL(38,30){room}",
+    }
+
+
+def test_sums_of_queries_that_may_overflow_are_refused_with_their_place(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = ("sum(fine)", "2 * avg(fine)", "max(fine)", "sum(CAST(fine AS DECIMAL(38,28)))")
+    hour = "SELECT date_trunc('hour', event_time) AS hour"
+    queries = [
+        {"name": f"q{number}", "sql": f"{hour}, {sql} AS x FROM silver.shop GROUP BY hour"}
+        for number, sql in enumerate(columns)
+    ]
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": "id STRING, at TIMESTAMP, fine DECIMAL(38,30)",
+            "select": {"fine": "fine"},
+            "id": "id",
+            "time": "at",
+        },
+        gold=[],
+        queries=queries,
+    )
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
+    with pytest.raises(ConfigError) as refused:
+        check_definition(Run(spark, pipeline, lake, environment, progress))
+    room = (
+        "is DECIMAL(38,30), whose sum may overflow; cast it to a DECIMAL with at most 28 digits "
+        "after the point, such as DECIMAL(38,18)"
+    )
+    assert {one.path: one.message for one in refused.value.violations} == {
+        "queries[0].sql": f"the argument of sum(fine) {room}",
+        "queries[1].sql": f"the argument of avg(fine) {room}",
     }
 
 

@@ -384,3 +384,28 @@ def test_an_old_position_is_recorded_again_before_the_log_forgets_it(
     write_commit(table, 3, note={**made, "batch": 1}, operation="WRITE")
     publication.go()
     assert kept == [3] * is_renewed
+
+
+def test_a_change_that_is_committed_meanwhile_is_not_recorded_as_published(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, made = lake.gold("clicks"), {"pipeline": "shop", "generation": "g1"}
+    reached = TopicPosition("clicks", "id-1", ("user_id",), 1)
+    write_commit(table, 0, note={**made, "batch": -1}, operation="CREATE TABLE")
+    write_commit(table, 1, note={**made, "batch": 0}, adds=[(3, True)], operation="MERGE")
+    write_commit(table, 2, metadata=reached.options(table)["userMetadata"], second=2.0)
+    write_commit(table, 3, note={**made, "batch": 1}, operation="WRITE")
+    kept: list[int] = []
+    monkeypatch.setattr(
+        publish._Publication, "_record", lambda _, version, __: kept.append(version)
+    )
+
+    def waits(found: bool) -> bool:
+        # Gold merges the next batch while the log is read.
+        write_commit(table, 4, note={**made, "batch": 2}, adds=[(1, True)], operation="MERGE")
+        return found
+
+    real = publish._Publication._waits
+    monkeypatch.setattr(publish._Publication, "_waits", lambda *args: waits(real(*args)))
+    publication_of(lake).go()
+    assert kept == [3]

@@ -361,11 +361,14 @@ def _join_findings(
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     yield from _name_findings((*path, "keys"), detection.keys, columns)
     taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
+    measured = detection.hours.model_copy(update={"keys": ()}).columns
+    of_keys = dict.fromkeys(measured, "a reserved column of features") | taken
     for position, key in enumerate(detection.keys):
-        if key.lower() in {*taken, *detection.hours.columns} - set(detection.keys):
-            message = f"{key} is a reserved column of the table; choose another name"
+        if key.lower() in of_keys:
+            message = f"{key} is {of_keys[key.lower()]}; choose another name"
             yield Finding((*path, "keys", position), message)
-        taken.setdefault(key.lower(), "already a key of this table")
+        for names_taken in (of_keys, taken):
+            names_taken.setdefault(key.lower(), "already a key of this table")
     for name in detection.columns:
         if name.lower() in taken:
             message = f"is {taken[name.lower()]}; choose another name"

@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
 from tidelake.columns import instant, literal, try_eval
+from tidelake.config.expressions import as_operand
 from tidelake.config.gold_definitions import (
     HOUR,
     LAST_PLACE,
@@ -82,9 +83,10 @@ class Detected(GoldKind):
         named |= {f"columns.{name}": sql for name, sql in detection.columns.items()}
         if detection.unusual_amount:
             named["unusual_amount.value"] = detection.unusual_amount.value
-        if detection.impossible_travel:
-            named["impossible_travel.latitude"] = detection.impossible_travel.latitude
-            named["impossible_travel.longitude"] = detection.impossible_travel.longitude
+        if travel := detection.impossible_travel:
+            # With the cast that a place applies, which Spark refuses for some types.
+            for name, sql in (("latitude", travel.latitude), ("longitude", travel.longitude)):
+                named[f"impossible_travel.{name}"] = f"CAST({as_operand(sql)} AS DOUBLE)"
         return {path: Expression(OWN, sql) for path, sql in named.items()}
 
     def eligible(self) -> Column:

@@ -16,7 +16,13 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.config.queries import INEXACT_TYPES, Query, ResolvedQuery, measure_of
+from tidelake.config.queries import (
+    CAST_TO_DECIMAL,
+    INEXACT_TYPES,
+    Query,
+    ResolvedQuery,
+    measure_of,
+)
 from tidelake.config.query_parts import Call
 from tidelake.gold.kinds import (
     GONE,
@@ -28,7 +34,7 @@ from tidelake.gold.kinds import (
     MergePlan,
     checkpoint_with_span,
 )
-from tidelake.gold.measures import GoldPlan, tried_of
+from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
 from tidelake.gold.windows import Windowed, window_of
 
 _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
@@ -156,15 +162,20 @@ class Queried(GoldKind):
         grouped = each.groupBy(window.internal, *keys)
         return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED))
 
-    def inexact(self, rows: DataFrame) -> list[str]:
-        """List the aggregates whose result depends on the order of rows, by Spark's types."""
-        measures = self._measured(rows)
-        return [
-            f"{call.function}({call.argument})"
-            for call in self.parts.calls
-            if call.function in ("sum", "avg")
-            and (measures[call.internal].value_type or "").upper() in INEXACT_TYPES
-        ]
+    def call_problems(self, rows: DataFrame) -> list[str]:
+        """Return why aggregates may overflow or depend on the order of rows, by Spark's types."""
+        if self._plan is None:
+            return []
+        table, problems = self._plan.typed(rows).table, []
+        types = {one.name: (one.value_type or "").upper() for one in table.measures}
+        overflowing = sum_problems(table)
+        for call in self.parts.calls:
+            name, what = _bare(call), f"{call.function}({call.argument})"
+            if name in overflowing:
+                problems.append(f"the argument of {what} {overflowing[name]}")
+            elif call.function in ("sum", "avg") and types[name] in INEXACT_TYPES:
+                problems.append(f"{what}: {CAST_TO_DECIMAL}")
+        return problems
 
     @cached_property
     def _plan(self) -> GoldPlan | None:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from tidelake.delta.commit_metadata import positions
@@ -232,13 +232,37 @@ class CheckpointGuard:
 
     def refuse_mismatch(self, mismatch: Callable[[Commit], str]) -> None:
         """Raise a GenerationError if the checkpoint would skip rows or read some twice."""
+        if problem := next(filter(None, self._mismatches(mismatch)), ""):
+            raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
+
+    def _mismatches(self, mismatch: Callable[[Commit], str]) -> Iterator[str]:
         for table in self.closing:
             closed = last_commit(table)
-            if closed is None or closed.batch <= CREATION:
-                continue
-            problem = unreadable(self.checkpoint, closed.batch) or mismatch(closed)
-            if problem:
-                raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
+            if closed is not None and closed.batch > CREATION:
+                yield unreadable(self.checkpoint, closed.batch) or mismatch(closed)
+        yield self._inputs_added_or_removed()
+
+    def _inputs_added_or_removed(self) -> str:
+        """Describe how many inputs the newest planned batch has, if the definition has others.
+
+        Spark resumes only with as many sources, also where that batch is the first and still open.
+        """
+        newest = newest_logged(self.checkpoint / "offsets")
+        # Bronze has no inputs.
+        if not self.inputs or newest == CREATION:
+            return ""
+        # Once a batch is closed, such a file was refused before.
+        if not _is_readable(self.checkpoint / "offsets" / str(newest)):
+            return ""
+        had, has = len(_inputs(self.checkpoint, newest)), len(self.inputs)
+        if not had or had == has:
+            return ""
+        counts = f"({had} in offsets/{newest} of its checkpoint, {has} in the definition)"
+        if had < has:
+            return f"a table is a new input {counts}"
+        read = positions(last_commit(self.closing[0])) if self.closing else {}
+        gone = [key for key in read if key not in self.inputs]
+        return f"{', '.join(gone) or 'a table'} is no longer an input {counts}"
 
     def refuse_rewritten(self) -> None:
         """Raise a GenerationError if an input's rows may have changed after they were read."""

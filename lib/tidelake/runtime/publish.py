@@ -27,7 +27,7 @@ from tidelake.columns import EXACT_TIMES
 from tidelake.config import KafkaSource
 from tidelake.config.table_settings import Publish
 from tidelake.delta.access import changed_rows, load
-from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.log import Commit, last_commit, newest_version
 from tidelake.delta.positions import (
     TableChange,
     TopicPosition,
@@ -202,8 +202,10 @@ class _Publication:
     def go(self) -> None:
         """Publish the versions after the table's position."""
         reached, began = published_to(self.table), time.monotonic()
+        # Before `_waits` reads the log: a batch may be committed meanwhile.
+        last = last_commit(self.table)
         if reached is not None and not self._waits(reached):
-            self._renew(reached)
+            self._renew(reached, last)
             return
         refuse_unreachable(self.to.bootstrap, key="publish.bootstrap")
         reached = self._joined(reached, ensure_topic(self.run.spark, self.to, self.topic))
@@ -233,12 +235,13 @@ class _Publication:
         except RefusedError:
             return True
 
-    def _renew(self, reached: TopicPosition) -> None:
+    def _renew(self, reached: TopicPosition, last: Commit | None) -> None:
         """Record a position again if it is old: Delta cleans commits up after 30 days.
 
-        A table may get batches for months that change none of its rows.
+        A table may get batches for months that change none of its rows. Nothing up to its commit
+        ``last`` waits to be published.
         """
-        at, last = recorded_at(self.table), last_commit(self.table)
+        at = recorded_at(self.table)
         is_old = at is not None and datetime.now(UTC) - at > _RENEWED_AFTER
         if is_old and last is not None and last.version > reached.version:
             self._record(last.version, reached)

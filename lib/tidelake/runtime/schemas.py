@@ -26,7 +26,7 @@ from tidelake.columns import stamped
 from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.expressions import columns_in
-from tidelake.config.queries import CAST_TO_DECIMAL, inexact_columns
+from tidelake.config.queries import inexact_columns
 from tidelake.delta.access import load
 from tidelake.delta.append import (
     Difference,
@@ -247,7 +247,7 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     inexact = inexact_columns(source, types_of(rows.schema)) if source else {}
     read = {name for _, sql in parts.used() for name in columns_in(sql)}
     problems = [f"{name} is not exact; {inexact[name]}" for name in sorted(read & inexact.keys())]
-    problems += [f"{call}: {CAST_TO_DECIMAL}" for call in kind.inexact(rows)]
+    problems += kind.call_problems(rows)
     grouped = kind.aggregated(rows)
     computed = [F.expr(column.computed) for column in parts.columns]
     violations = _refused(grouped, [(place, column) for column in computed])
