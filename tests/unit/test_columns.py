@@ -13,6 +13,7 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tidelake.columns import VALUE, equal, instant, literal, try_eval
+from tidelake.config.expressions import expression_problems
 from tidelake.silver.stages import REASONS, SELECTED, STAGE, Judging, classify
 
 DDL = "row string, s string, n int, l array<int>, `odd name` int"
@@ -56,13 +57,34 @@ def test_a_text_without_a_date_is_no_timestamp(spark: SparkSession, sql: str) ->
 
 
 def test_what_is_no_text_or_no_timestamp_needs_no_date(spark: SparkSession) -> None:
-    frame = spark.sql("SELECT '12:30' AS s, DATE'2024-01-01' AS d, array('2024-01-01') AS l")
+    frame = spark.sql(
+        "SELECT '12:30' AS s, DATE'2024-01-01' AS d, array('2024-01-01') AS l, "
+        "struct(TIMESTAMP'2024-01-01 00:00:00Z' AS at) AS p"
+    )
     sure = ["CAST(d AS TIMESTAMP)", "to_timestamp(s, 'HH:mm')", "hour(s)", "s = s", "s > l[0]"]
     # The text beside the date is not evaluated on this row, and would fail.
     sure += ["transform(l, x -> CAST(x AS TIMESTAMP))", "IF(s = '', l[9] > timestamp(d), true)"]
+    sure += ["IF(s = '', CAST(l[9] AS TIMESTAMP), d)", "s > '' OR l[9] RLIKE '(a|b)*'"]
+    # These are not even times, of which Spark would make timestamps of today.
+    sure += ["TRY_CAST('T100' AS TIMESTAMP)", "TRY_CAST(concat('1', s, '0') AS TIMESTAMP)"]
+    sure += ["s > '08:00'", "p.at > '2024-01-01 08:00'", "date_trunc('day', p.at)"]
     for sql in sure:
         (row,) = frame.select(try_eval(sql).alias("tried")).collect()
         assert row["tried"] is not None, sql
+
+
+def test_a_literal_without_a_date_is_no_timestamp_where_spark_alone_knows_the_types(
+    spark: SparkSession,
+) -> None:
+    frame = spark.sql(
+        "SELECT struct(TIMESTAMP'2024-01-01 00:00:00Z' AS at) AS p, 1L AS n"
+    )
+    failing = ["p.at > '08:00'", "timestamp_millis(n) < 'T08'", "coalesce(p.at, ' 8:00')"]
+    failing += ["date_trunc('day', '08:00')", "timestampadd(HOUR, 1, '08:00')", "p.at - '08:00'"]
+    for sql in failing:
+        assert expression_problems(sql, {"p": None, "n": "BIGINT"}) == []
+        (row,) = frame.select(try_eval(sql).alias("tried")).collect()
+        assert row["tried"] is None, sql
 
 
 @pytest.mark.parametrize(
