@@ -45,6 +45,7 @@ def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str
         *("s + INTERVAL 1 HOUR", "date_trunc('day', s)", "date_format(s, 'yyyy')"),
         *("timestampdiff(DAY, s, at)", "months_between(s, at)", "unix_seconds(timestamp(s))"),
         *("timestampadd(DAY, 1, s) -- a day later", "s > at OR at > s"),
+        "sequence(at, s, INTERVAL 1 HOUR)",
     ],
 )
 def test_a_text_without_a_date_is_no_timestamp(spark: SparkSession, sql: str) -> None:
@@ -76,9 +77,7 @@ def test_what_is_no_text_or_no_timestamp_needs_no_date(spark: SparkSession) -> N
 def test_a_literal_without_a_date_is_no_timestamp_where_spark_alone_knows_the_types(
     spark: SparkSession,
 ) -> None:
-    frame = spark.sql(
-        "SELECT struct(TIMESTAMP'2024-01-01 00:00:00Z' AS at) AS p, 1L AS n"
-    )
+    frame = spark.sql("SELECT struct(TIMESTAMP'2024-01-01 00:00:00Z' AS at) AS p, 1L AS n")
     failing = ["p.at > '08:00'", "timestamp_millis(n) < 'T08'", "coalesce(p.at, ' 8:00')"]
     failing += ["date_trunc('day', '08:00')", "timestampadd(HOUR, 1, '08:00')", "p.at - '08:00'"]
     for sql in failing:

@@ -91,7 +91,7 @@ _OF_TIMES = (
 _COMBINED = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.EqualNull),
     *(exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In, exp.Nullif),
-    *(exp.Case, exp.If, exp.Nvl2, exp.Coalesce, exp.Array),
+    *(exp.Case, exp.If, exp.Nvl2, exp.Coalesce, exp.Array, exp.GenerateSeries),
     *(exp.Add, exp.Sub, exp.SafeAdd, exp.SafeSubtract),
 )
 _NO_TEXTS = (exp.Interval, exp.Boolean, exp.Null, exp.Predicate, exp.Var)
