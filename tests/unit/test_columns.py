@@ -103,6 +103,8 @@ def test_a_literal_without_a_date_is_no_timestamp_where_spark_alone_knows_the_ty
         ("try_cast(s AS INT)", None, 1, None, None, None),
         ("CASE WHEN n = 0 THEN raise_error('no') ELSE n END", None, 2, RAISED, None, 2147483647),
         ("to_date(concat('2024-01-', s))", None, ..., RAISED, None, RAISED),
+        # The guard of the pattern's text has a condition that raises.
+        ("CASE WHEN l[1] = 2 THEN s END RLIKE '(1|2)+'", None, True, RAISED, None, RAISED),
         ("CAST('x' AS INT)", None, RAISED, RAISED, RAISED, RAISED),
         ("1 / 0", None, RAISED, RAISED, RAISED, RAISED),
         ("CAST(NULL AS INT)", None, None, None, None, None),
