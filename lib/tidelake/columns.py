@@ -88,9 +88,12 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
         kind = never_fails(sql, types)
         if kind is not None and (cast is None or cast == kind.lower()):
             return wrapped
-    allowed = [F.length(F.expr(text)) <= MOST_LETTERS for text in texts_to_bound(sql)]
+    # An operand that fails may be one that the expression does not evaluate on this row.
+    allowed = [
+        null_on_error(F.length(F.expr(text)) <= MOST_LETTERS) for text in texts_to_bound(sql)
+    ]
     timed = [*texts_as_timestamps(sql), *([sql] if cast == "timestamp" else [])]
-    allowed += [~_is_dateless(F.expr(text)) for text in timed]
+    allowed += [_keeps_its_date(F.expr(text)) for text in timed]
     allowed += [_keeps_its_date(F.expr(text), F.expr(other)) for text, other in texts_beside(sql)]
     if allowed:
         known = [F.coalesce(one, F.lit(True)) for one in allowed]
@@ -99,17 +102,21 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
 
 
 def _is_dateless(value: Column) -> Column:
-    is_text = F.typeof(value) == "string"
-    return is_text & F.regexp_like(value.cast("string"), F.lit(DATELESS))
+    """Return whether a value is a text of which Spark would make a timestamp of the current day."""
+    text = value.cast("string")
+    matches = F.regexp_like(text, F.lit(DATELESS)) & text.try_cast("timestamp").isNotNull()
+    return (F.typeof(value) == "string") & matches
 
 
-def _keeps_its_date(text: Column, other: Column) -> Column:
-    """Return whether a text has a date, if Spark casts it to the type of the other operand.
+def _keeps_its_date(text: Column, other: Column | None = None) -> Column:
+    """Return whether a text has a date; null if it is no text, or fails.
 
-    Both are known to Spark's analysis alone. The operand may be one that the expression does not
-    evaluate on this row, and that would fail.
+    With another operand, also null if Spark does not cast the text to the type of that one. Only
+    Spark's analysis knows the types.
     """
-    is_cast = (F.typeof(text) == "string") & F.typeof(other).rlike("timestamp|interval")
+    is_cast = F.typeof(text) == "string"
+    if other is not None:
+        is_cast &= F.typeof(other).rlike("timestamp|interval")
     return F.when(is_cast, null_on_error(~_is_dateless(text)))
 
 

@@ -101,3 +101,9 @@ def test_another_catalog_or_version_is_refused(written: str, why: str) -> None:
     lake = Lake(Path("/volume"), catalog=Catalog("prod", lambda: session), needs_locks=False)
     with pytest.raises(UsageError, match=why):
         tables_in(f"SELECT count(*) FROM {written}", lake, dialect=SPARK)
+
+
+def test_a_call_that_lacks_arguments_is_refused_in_one_line() -> None:
+    lake = Lake(Path("/volume"), catalog=Catalog("prod", _Session), needs_locks=False)
+    with pytest.raises(UsageError, match=r"^the statement cannot be read: .*$"):
+        tables_in("SELECT date_trunc()", lake, dialect=SPARK)

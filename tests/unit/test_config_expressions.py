@@ -114,6 +114,35 @@ def test_a_constant_beside_a_timestamp_needs_a_date() -> None:
         assert expression_problems(sql, types) == []
 
 
+def test_a_pattern_in_a_lambda_may_repeat_no_group() -> None:
+    """The guard of a text's length knows no variables of lambdas, but columns of their names."""
+    for pattern in ("'^[a-z]+(-[a-z]+)*$'", "r'(a|b)+'", "status"):
+        for sql in (f"forall(xs, x -> x RLIKE {pattern})", f"exists(xs, n -> rlike(n, {pattern}))"):
+            assert texts_to_bound(sql) == ()
+            (problem,) = expression_problems(sql, TYPES)
+            assert "matches a pattern in a lambda function" in problem
+    for pattern in ("'^[a-z]*$'", "'(a|b)*+'", r"r'^\d+$'"):
+        assert expression_problems(f"forall(xs, x -> x RLIKE {pattern})", TYPES) == []
+    assert texts_to_bound("array_join(filter(xs, x -> x > ''), '') RLIKE '(a|b)*'") == (
+        "ARRAY_JOIN(FILTER(xs, x -> x > ''), '')",
+    )
+
+
+def test_a_call_that_lacks_arguments_is_a_problem_and_no_crash() -> None:
+    (problem,) = expression_problems("date_trunc() > at", TYPES)
+    assert problem == "is not valid SQL: an argument of a function is missing"
+    assert type_of("date_trunc()", TYPES) is None
+    # Spark reports the number of arguments.
+    for sql in ("year() > 3", "month()", "day()", "datediff()"):
+        assert expression_problems(sql, TYPES) == []
+
+
+def test_what_no_guard_can_write_is_a_problem() -> None:
+    (problem,) = expression_problems("get_json_object(status, '$..b') = status", TYPES)
+    assert problem.startswith("cannot be analysed (")
+    assert expression_problems("get_json_object(status, '$.a[0].b') = status", TYPES) == []
+
+
 def test_columns_are_left_alone_when_they_cannot_be_known() -> None:
     assert expression_problems("anything + 1", None) == []
     assert expression_problems("sum(anything)", None) != []

@@ -115,6 +115,14 @@ def test_what_cannot_be_computed_is_null_and_stops_nothing(
     ]
 
 
+def test_a_text_that_is_no_condition_leaves_its_event_out_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    payloads = [{**_GOOD, "id": kind, "kind": kind} for kind in ("maybe", "true", "false")]
+    pipeline = _pipeline(tmp_path, where="kind")
+    assert _seen(spark, pipeline, *payloads, needed=frozenset()) == [("true",)]
+
+
 def test_a_number_that_a_double_cannot_hold_is_left_to_the_exact_lane(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -124,6 +124,7 @@ def test_a_row_lasts_until_the_last_window_in_it_ends(
     [
         ("", "is not one SELECT"),
         ("SELECT (", "is not valid SQL"),
+        ("SELECT date_trunc()", "an argument of a function is missing"),
         ("SELECT 1", "is not one SELECT"),
         ("DELETE FROM t", "is not one SELECT"),
         ("SELECT window_start FROM t GROUP BY 1; SELECT 2", "is not one SELECT"),

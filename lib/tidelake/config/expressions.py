@@ -13,7 +13,7 @@ from itertools import pairwise
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects import Spark
-from sqlglot.errors import ParseError, SqlglotError
+from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 from sqlglot.optimizer.annotate_types import annotate_types
 from sqlglot.optimizer.qualify import qualify
 
@@ -44,6 +44,10 @@ _UNSUPPORTED: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...
     ((exp.Placeholder, exp.Parameter), "contains a parameter marker; parameters are not supported"),
 )
 DIALECT = "databricks"
+# What the parser raises; the last two on some calls without arguments, such as `date_trunc()`.
+UNREADABLE = (SqlglotError, ValueError, LookupError)
+# A repeated group, for which Java's matcher takes several stack frames per character.
+_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
 Types = Mapping[str, str | None]
 
@@ -60,19 +64,20 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
         statements = sqlglot.parse(f"SELECT ({as_operand(sql)})", dialect="spark")
     except RecursionError:
         return ["is nested too deeply"]
-    except SqlglotError as error:
+    except UNREADABLE as error:
         return [syntax_problem(sql, error, "SQL expression")]
     root = _only_expression(statements)
     if isinstance(root, str):
         return [root]
     found = [*_kind_problems(root), *_function_problems(sql, root, columns)]
+    found += [*_match_problems(root), *_writing_problems(root)]
     found += _constant_problems(root, columns)
     if columns is not None:
         found += _column_problems(root, columns)
     return list(dict.fromkeys(found))
 
 
-def syntax_problem(sql: str, error: SqlglotError, what: str) -> str:
+def syntax_problem(sql: str, error: Exception, what: str) -> str:
     """Describe an error of the parser; ``what`` is what should have been written."""
     if ";" in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`", "", sql):
         return f"contains a semicolon; write one {what}, not several statements"
@@ -81,6 +86,8 @@ def syntax_problem(sql: str, error: SqlglotError, what: str) -> str:
         # sqlglot's message on a missing operand names its internal classes.
         description = re.sub("Required keyword.*", "something is missing", first["description"])
         return f"is not valid SQL: {description} near '{first['highlight']}'"
+    if not isinstance(error, SqlglotError):
+        return "is not valid SQL: an argument of a function is missing"
     return "is not valid SQL: a quote or a comment is left open"
 
 
@@ -147,6 +154,25 @@ def _call_problems(name: str, *, after: str, has_no_arguments: bool) -> Iterator
         yield f"calls {name}, which is not known to be deterministic{hint}"
 
 
+def _match_problems(root: exp.Expr) -> Iterator[str]:
+    """Find matches that may overflow Java's stack, on texts whose length no guard can limit."""
+    for node in root.walk():
+        if operands_to_bound(node) and node.find_ancestor(exp.Lambda):
+            yield (
+                "matches a pattern in a lambda function, where a long text may overflow Java's "
+                "stack; write the pattern as a literal, and repeat a class ([ab]*) or make the "
+                "group possessive ((a|b)*+)"
+            )
+
+
+def _writing_problems(root: exp.Expr) -> Iterator[str]:
+    """Find parts that cannot be written as SQL again, as the guards of each row require."""
+    try:
+        root.sql(dialect=DIALECT, unsupported_level=ErrorLevel.IGNORE)
+    except UNREADABLE as error:
+        yield f"cannot be analysed ({error}); write it in another way"
+
+
 def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Iterator[str]:
     """Find constants that Spark casts to the time of the query."""
     for node in root.walk():
@@ -162,7 +188,7 @@ def _constant_problems(root: exp.Expr, columns: Collection[str] | None) -> Itera
                     f"combines '{text}' with a timestamp, for which Spark adds the date of the "
                     "query; write the date too"
                 )
-        elif isinstance(node, _TO_TIME) and not _has_input(node):
+        elif isinstance(node, _TO_TIME) and node.this is not None and not _has_input(node):
             to_time = node.to.is_type(*_TIME_TYPES) if isinstance(node, exp.Cast) else True
             if cast_to_timestamp(node) and re.search(DATELESS, node.this.name):
                 yield (
@@ -274,12 +300,41 @@ def type_of(sql: str, columns: Types) -> str | None:
         if any(column.name not in known for column in query.find_all(exp.Column)):
             return None
         typed = annotate_types(qualify(query, schema=schema, dialect=DIALECT), schema)
-    except SqlglotError:
+    except UNREADABLE:
         return None
     kind = typed.selects[0].type if isinstance(typed, exp.Select) else None
     if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
         return None
     return kind.sql(dialect=DIALECT).replace(", ", ",")
+
+
+def may_overflow(pattern: str) -> bool:
+    """Return whether a pattern repeats a group, so that a long text may overflow Java's stack.
+
+    Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
+    """
+    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
+    return _REPEATED_GROUP.search(bare) is not None
+
+
+def operands_to_bound(node: exp.Expr) -> list[exp.Expr]:
+    """Return the operands whose length must be limited before a regular expression is matched.
+
+    This is the text if :func:`may_overflow` is true for the pattern, and both text and pattern if
+    the pattern is not a literal.
+    """
+    if not isinstance(node, exp.Func):
+        return []
+    name = node.sql_name()
+    operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
+    if isinstance(node, exp.Anonymous):
+        name, operands = node.name, node.expressions[:2]
+    if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
+        return []
+    text, pattern = operands
+    if not isinstance(pattern, exp.Literal | exp.RawString):
+        return [text, pattern]
+    return [text] if may_overflow(pattern.name) else []
 
 
 def cast_to_timestamp(node: exp.Expr) -> exp.Expr | None:

@@ -18,10 +18,15 @@ from typing import NamedTuple
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects import Spark
-from sqlglot.errors import SqlglotError
 from sqlglot.tokenizer_core import Token
 
-from tidelake.config.expressions import AGGREGATES, NO_PARENTHESES, columns_in, syntax_problem
+from tidelake.config.expressions import (
+    AGGREGATES,
+    NO_PARENTHESES,
+    UNREADABLE,
+    columns_in,
+    syntax_problem,
+)
 from tidelake.config.gold_definitions import HoppingWindow, TumblingWindow
 from tidelake.config.model import Problems
 from tidelake.names import is_column_name
@@ -180,7 +185,7 @@ def _select(sql: str) -> exp.Select:
         statements = sqlglot.parse(sql, dialect="spark")
     except RecursionError:
         raise Problems(["is nested too deeply"]) from None
-    except SqlglotError as error:
+    except UNREADABLE as error:
         raise Problems([syntax_problem(sql, error, "SELECT")]) from None
     tree = statements[0] if statements else None
     if len(statements) != 1 or not isinstance(tree, exp.Select) or not tree.args.get("from_"):
@@ -490,6 +495,6 @@ def _bare(node: exp.Expr) -> exp.Expr:
 def _columns_of(sql: str) -> set[str]:
     try:
         return columns_in(sql)
-    except SqlglotError:
+    except UNREADABLE:
         # Spark reports it, or expression_problems does.
         return set()

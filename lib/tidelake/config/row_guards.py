@@ -10,11 +10,13 @@ from sqlglot import exp
 from sqlglot.errors import SqlglotError
 
 from tidelake.config.expressions import (
+    DATELESS,
     DIALECT,
     Types,
     as_operand,
     cast_to_timestamp,
     operands_of_a_type,
+    operands_to_bound,
 )
 
 _TEXT, _BOOLEAN = "STRING", "BOOLEAN"
@@ -54,19 +56,8 @@ def _infallible_type(node: exp.Expr, known: Types) -> str | None:
     return next((result for _, operands, result in rules if parts == operands), None)
 
 
-# Java's matcher takes several stack frames per character for a repeated group: with a stack of
-# 1 MB, nested alternatives overflow it from about 1,800 characters on (Java 17).
+# A stack of 1 MB is overflowed by nested alternatives from about 1,800 characters on (Java 17).
 MOST_LETTERS = 500
-_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
-
-
-def may_overflow(pattern: str) -> bool:
-    """Return whether a pattern repeats a group, so that a long text may overflow Java's stack.
-
-    Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
-    """
-    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
-    return _REPEATED_GROUP.search(bare) is not None
 
 
 @lru_cache(maxsize=1024)
@@ -86,24 +77,9 @@ def _sql(node: exp.Expr) -> str:
 def texts_to_bound(sql: str) -> tuple[str, ...]:
     """List the operands whose length must be limited before an expression is evaluated.
 
-    These are texts matched with a pattern for which :func:`may_overflow` is true, and both text and
-    pattern where the pattern is not a literal.
+    Validation refuses the ones in lambda functions, where a guard knows no variables.
     """
-    found: list[str] = []
-    for node in _nodes(sql):
-        if not isinstance(node, exp.Func):
-            continue
-        name = node.sql_name()
-        operands = [arg for arg in (node.this, node.args.get("expression")) if arg is not None]
-        if isinstance(node, exp.Anonymous):
-            name, operands = node.name, node.expressions[:2]
-        if not name.lower().startswith(("regexp", "rlike")) or len(operands) < 2:
-            continue
-        text, pattern = operands
-        if not isinstance(pattern, exp.Literal):
-            found += [_sql(text), _sql(pattern)]
-        elif may_overflow(pattern.name):
-            found.append(_sql(text))
+    found = [_sql(one) for node in _outside_of_lambdas(sql) for one in operands_to_bound(node)]
     return tuple(dict.fromkeys(found))
 
 
@@ -115,10 +91,10 @@ _OF_TIMES = (
 _COMBINED = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.NullSafeNEQ, exp.EqualNull),
     *(exp.LT, exp.LTE, exp.GT, exp.GTE, exp.Between, exp.In, exp.Nullif),
-    *(exp.Case, exp.If, exp.Nvl2, exp.Coalesce, exp.Array),
+    *(exp.Case, exp.If, exp.Nvl2, exp.Coalesce, exp.Array, exp.GenerateSeries),
     *(exp.Add, exp.Sub, exp.SafeAdd, exp.SafeSubtract),
 )
-_NO_TEXTS = (exp.Literal, exp.Interval, exp.Boolean, exp.Null, exp.Predicate, exp.Var)
+_NO_TEXTS = (exp.Interval, exp.Boolean, exp.Null, exp.Predicate, exp.Var)
 
 
 @lru_cache(maxsize=1024)
@@ -146,7 +122,7 @@ def texts_beside(sql: str) -> tuple[tuple[str, str], ...]:
     found: list[tuple[str, str]] = []
     for node in _outside_of_lambdas(sql):
         for group in operands_of_a_type(node) if isinstance(node, _COMBINED) else ():
-            texts = [one for one in group if not isinstance(one, _NO_TEXTS)]
+            texts = [one for one in group if _may_be_a_time(one)]
             others = [one for one in group if isinstance(one, exp.Interval) or one in texts]
             found += [
                 (_sql(text), _sql(other)) for text in texts for other in others if other is not text
@@ -161,11 +137,21 @@ def _outside_of_lambdas(sql: str) -> list[exp.Expr]:
 def _arguments_of_times(node: exp.Expr) -> list[exp.Expr]:
     """Return the arguments of which a function of timestamps casts texts."""
     if isinstance(node, exp.Anonymous) and node.name.lower() == "time_bucket":
-        return [one for one in node.expressions if not isinstance(one, _NO_TEXTS)]
+        return [one for one in node.expressions if _may_be_a_time(one)]
     if not isinstance(node, _OF_TIMES):
         return []
     # The parser adds a cast to the argument of `date_format`.
     arguments = (
         one.this if isinstance(one, exp.TimeStrToTime) else one for one in node.iter_expressions()
     )
-    return [one for one in arguments if not isinstance(one, _NO_TEXTS)]
+    return [one for one in arguments if _may_be_a_time(one)]
+
+
+def _may_be_a_time(node: exp.Expr) -> bool:
+    """Return whether an operand may be a text that Spark casts to a timestamp of the query's day.
+
+    Validation refuses literals only beside operands whose types it infers.
+    """
+    if isinstance(node, exp.Literal):
+        return node.is_string and re.search(DATELESS, node.name) is not None
+    return not isinstance(node, _NO_TEXTS)

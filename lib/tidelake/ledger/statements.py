@@ -10,8 +10,8 @@ from typing import Any
 
 import duckdb
 from sqlglot import exp, parse
-from sqlglot.errors import SqlglotError
 
+from tidelake.config.expressions import UNREADABLE
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.typed import first_command, runnable
@@ -82,7 +82,7 @@ def _one_query(sql: str, dialect: str) -> exp.Query | exp.Describe:
         ) from error
     try:
         statements = [statement for statement in parse(sql, dialect=dialect) if statement]
-    except SqlglotError as error:
+    except UNREADABLE as error:
         raise UsageError(f"the statement cannot be read: {str(error).splitlines()[0]}") from error
     if len(statements) != 1 or not isinstance(statements[0], exp.Query | exp.Describe):
         raise UsageError(_ONE_SELECT)

@@ -38,7 +38,8 @@ def lenient_parse(records: DataFrame, pipeline: Pipeline, needed: Collection[str
     event = pipeline.event
     selected = {name: sql for name, sql in pipeline.selected.items() if name.lower() in needed}
     tried = {"event_id": event.id, "event_time": event.time, **selected}
-    casts = {"event_id": "string", "event_time": "timestamp"}
+    # Spark's implicit cast of a text to a condition would fail outside of the guard.
+    casts = {"event_id": "string", "event_time": "timestamp", "_wanted": "boolean"}
     wanted = {"_wanted": event.where} if event.where else {}
     used = {name for sql in (*tried.values(), *wanted.values()) for name in columns_in(sql)}
     rows = _scope(records, pipeline, used)

@@ -25,8 +25,8 @@ from pyspark.sql import types as T
 from tidelake.columns import VALUE, try_eval
 from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import SQL_RULE, Expectation
-from tidelake.config.expressions import expression_problems
-from tidelake.config.row_guards import MOST_LETTERS, may_overflow
+from tidelake.config.expressions import expression_problems, may_overflow
+from tidelake.config.row_guards import MOST_LETTERS
 from tidelake.errors import UsageError
 
 Kwargs = Mapping[str, Any]

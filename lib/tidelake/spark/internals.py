@@ -86,6 +86,9 @@ def stack_trace(error: BaseException) -> str:
     return str(error._stackTrace if isinstance(error, CapturedException) else error)
 
 
+_TRIED = "tried"
+
+
 def null_on_error(value: Column) -> Column:
     """Evaluate a column; null where the evaluation raises.
 
@@ -103,7 +106,9 @@ def null_on_error(value: Column) -> Column:
         digits = F.when(F.spark_partition_id() >= 0, digits)
         # Digits always encode, so null means that the evaluation raised.
         return F.when(F.try_to_binary(digits, F.lit("utf-8")).isNotNull(), value)
-    guarded: Any = F.when(F.spark_partition_id() >= 0, value)
+    # The struct keeps the optimizer from moving a TryEval into the branches of a CASE, whose
+    # conditions would then raise.
+    guarded: Any = F.struct(F.when(F.spark_partition_id() >= 0, value).alias(_TRIED))
     context = SparkContext._active_spark_context
     if context is None or context._jvm is None:
         raise RuntimeError("an expression needs a running Spark session")
@@ -113,7 +118,7 @@ def null_on_error(value: Column) -> Column:
     bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
     expression = bridge.expression(guarded._jc)
     tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
-    return ClassicColumn(bridge.column(tried))
+    return ClassicColumn(bridge.column(tried)).getField(_TRIED)
 
 
 def is_deterministic(frame: DataFrame) -> bool:
