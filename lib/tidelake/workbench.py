@@ -17,8 +17,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
 from tidelake.replay.backfill import build, plan
-from tidelake.replay.backfill_promotion import promote, rollback
-from tidelake.replay.backfill_state import need_state
+from tidelake.replay.backfill_promotion import need_promotable, promote, rollback
 from tidelake.replay.differences import differences
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
@@ -85,7 +84,7 @@ class Workbench:
 
     def compare(self) -> pd.DataFrame:
         """Return what a promotion would change, one row per gold table."""
-        state = need_state(self.context.lake, self.context.pipeline, "built")
+        state = need_promotable(self.context.lake, self.context.pipeline, ["built"])
         return _compared(differences(self.context, state).gold)
 
     def promote(self) -> None:

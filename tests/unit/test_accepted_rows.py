@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
@@ -18,6 +19,7 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
+from tidelake.errors import UsageError
 from tidelake.names import ID_HASH
 from tidelake.replay import backfill
 from tidelake.replay.verify_silver import SilverInputs
@@ -334,6 +336,23 @@ def test_rows_that_a_run_commits_beside_a_partial_backfill_were_not_accepted_bef
     assert ids(stored.silver) == of_hours(0, 1)
     of_silver, of_late = stored.accepted.read()
     assert (ids(of_silver), ids(of_late)) == (of_hours(0), of_hours(1))
+
+
+@pytest.mark.parametrize("hour", [3, 4])
+def test_a_partial_backfill_is_not_promoted_over_rows_that_were_requeued_since_it_was_filled(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hour: int
+) -> None:
+    """They arrived before its start, at hour 4: its tables know only what they were before."""
+    requeued = events(spark, hour)
+    inputs = SilverInputs(0, [], requeued.limit(0), requeued, {})
+    monkeypatch.setattr(backfill, "read_inputs", lambda _: inputs)
+    monkeypatch.setattr(backfill, "_can_continue", lambda *_: True)
+    pipeline = shop(tmp_path)
+    run = Run(spark, pipeline, Lake(tmp_path / "lake"), cast(Any, None), cast(Any, None))
+    backfill._begin_silver(run, run, None)
+    is_before = pytest.raises(UsageError, match="were requeued since then") if hour < 4 else None
+    with is_before or nullcontext():
+        backfill._begin_silver(run, run, NOON + timedelta(hours=4))
 
 
 def test_a_late_row_counts_until_it_is_decided_again(spark: SparkSession, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -163,3 +164,19 @@ def test_an_append_is_not_done_again_for_ever_nor_to_a_table_that_was_replaced(
     with pytest.raises(MetadataChangedException):
         append(MagicMock(), cast(Any, table), note)
     assert save.call_count == failures
+
+
+@pytest.mark.parametrize(("meanwhile", "is_repeated"), [(4, True), (5, False)])
+@pytest.mark.parametrize("key", ["rebuilt", "follows"])
+def test_a_commit_that_begins_a_generation_is_done_again_unless_a_batch_was_committed(
+    monkeypatch: pytest.MonkeyPatch, key: str, meanwhile: int, is_repeated: bool
+) -> None:
+    """Such as a promotion beside `maintain`: the table is still in the generation before it."""
+    save = MagicMock(side_effect=[MetadataChangedException(""), None])
+    table = SimpleNamespace(name="silver.a", needs_transaction_ids=False, save=save)
+    seen = [SimpleNamespace(note={"generation": "g1"}, version=one) for one in (4, meanwhile)]
+    monkeypatch.setattr(appending, "last_commit", MagicMock(side_effect=seen))
+    note = {"hop": "silver", "generation": "g2", "batch": 1, key: True}
+    with nullcontext() if is_repeated else pytest.raises(MetadataChangedException):
+        append(MagicMock(), cast(Any, table), note)
+    assert save.call_count == 1 + is_repeated

@@ -19,9 +19,12 @@ from pyspark.errors import IllegalArgumentException
 
 from tests.shops import Shop
 from tests.unit.handmade import write_commit
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import (
     GenerationError,
@@ -30,6 +33,7 @@ from tidelake.errors import (
     TidelakeError,
     UsageError,
 )
+from tidelake.folders import write_whole
 from tidelake.replay import backfill, backfill_promotion, erase
 from tidelake.replay.backfill import build, fill
 from tidelake.replay.backfill_promotion import need_promotable
@@ -183,6 +187,82 @@ def test_a_rollback_whose_files_are_gone_is_given_up(
     found = read_state(shop.lake, shop.pipeline)
     assert found is not None and found.stage == promoted.stage
     assert not shop.lake.swap("shop").exists()
+
+
+@pytest.mark.parametrize(
+    ("stage", "swap", "command"),
+    [
+        ("promoted", "promoting", backfill_promotion.promote),
+        ("rolled back", "rolling back", backfill_promotion.rollback),
+        # Of one table that was recomputed instead, after its promotion was interrupted.
+        ("rolled back", "promoting", backfill_promotion.rollback),
+    ],
+)
+def test_a_swap_that_was_interrupted_at_its_end_is_ended_by_the_same_command(
+    shop: Shop, stage: Stage, swap: str, command: Callable[[Run], State]
+) -> None:
+    """Its state is written, and the file that refuses all others is still there."""
+    state = State("silver", pipeline_hash(shop.pipeline), stage)
+    write_state(shop.lake, shop.pipeline, state)
+    write_whole(shop.lake.swap("shop"), swap)
+    with (
+        pytest.raises(RefusedError, match="a swap of shop's tables was interrupted"),
+        hold_hops(shop.lake, "shop", ["gold"]),
+    ):
+        pass
+    assert command(_run(shop)) == state == read_state(shop.lake, shop.pipeline)
+    with hold_hops(shop.lake, "shop", ["gold"]):
+        pass
+
+
+def test_a_rollback_that_was_given_up_is_not_ended_by_a_promotion(shop: Shop) -> None:
+    _promoted(shop)
+    write_whole(shop.lake.swap("shop"), "rolling back")
+    with pytest.raises(UsageError, match="the backfill of shop is promoted"):
+        backfill_promotion.promote(_run(shop))
+    assert shop.lake.swap("shop").exists()
+
+
+def test_nothing_is_compared_under_another_definition(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would recommend a promotion that is refused, and read green tables that are not there."""
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", None)
+    built = State("bronze", pipeline_hash(shop.pipeline), stage="built")
+    write_state(shop.lake, shop.pipeline, built)
+    _expect(shop, most=3)
+    words = ["backfill", "compare", str(shop.file), "--root", str(shop.root)]
+    assert run_command(app, words) == 2
+    assert "changed after its backfill was filled. Fill it again" in capsys.readouterr().err
+
+
+def test_green_tables_that_left_the_file_are_removed_from_a_catalog_too(tmp_path: Path) -> None:
+    shop, said = Shop(tmp_path), list[str]()
+    tables = {
+        "silver": ["shop", "shop__green_shop", "my_shop__green_my_shop"],
+        "gold": ["totals", "totals__green_shop", "left__green_shop", "totals__green_my_shop"],
+        "ops": ["books__green_shop"],
+    }
+
+    def sql(statement: str) -> Any:
+        said.append(statement)
+        layer = statement.rpartition("`.`")[2].rstrip("`")
+        rows: list[Any] = []
+        if statement.startswith("SHOW SCHEMAS"):
+            rows = [(one,) for one in tables]
+        elif statement.startswith("SHOW TABLES"):
+            rows = [{"tableName": one, "isTemporary": False} for one in tables[layer]]
+        return SimpleNamespace(collect=lambda: rows)
+
+    spark = cast(Any, SimpleNamespace(sql=sql))
+    lake = Lake(tmp_path, catalog=Catalog("c", lambda: spark), needs_locks=False)
+    backfill.clear(replace(_run(shop), spark=spark, lake=lake))
+    assert [one.partition("EXISTS ")[2] for one in said if one.startswith("DROP")] == [
+        "`c`.`silver`.`shop__green_shop`",
+        "`c`.`gold`.`left__green_shop`",
+        "`c`.`gold`.`totals__green_shop`",
+        "`c`.`ops`.`books__green_shop`",
+    ]
 
 
 def test_gold_that_cannot_continue_is_repaired_before_a_table_is_promoted(

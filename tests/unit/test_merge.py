@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
+from unittest.mock import MagicMock
 
+import pytest
+from delta.exceptions import ConcurrentDeleteReadException
 from pyspark.sql import SparkSession
 
+from tidelake.delta import merge as merging
 from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import merge
+from tidelake.delta.merge import TRIES, delete_records, merge
 from tidelake.delta.tables import Lake
 from tidelake.gold.kinds import MergePlan
 
@@ -37,3 +42,15 @@ def test_a_batch_that_is_merged_again_changes_nothing(spark: SparkSession, tmp_p
     last = last_commit(table)
     assert last is not None
     assert (last.generation, last.batch) == ("g1", 1)
+
+
+@pytest.mark.parametrize("failures", [TRIES - 1, TRIES])
+def test_a_delete_beside_which_the_table_is_compacted_is_done_again_but_not_for_ever(
+    failures: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(merging, "with_settings", lambda *_: nullcontext())
+    table = MagicMock()
+    table.merge.side_effect = [ConcurrentDeleteReadException("")] * failures + [None]
+    with nullcontext() if failures < TRIES else pytest.raises(ConcurrentDeleteReadException):
+        delete_records(MagicMock(), table)
+    assert table.merge.call_count == TRIES

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from itertools import islice
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -17,9 +17,11 @@ from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.commit_metadata import hash_of
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill_promotion, compatibility, generations
+from tidelake.replay.backfill import plan_rollback
 from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.repairing import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
@@ -85,9 +87,7 @@ def test_check_names_a_new_input_before_a_changed_definition(
 
     def standing() -> str:
         run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
-        # The tables of the definition come first.
-        verdicts = islice(compatibility._gold_verdicts(run), 4)
-        found = {one.table: one.standing for one in verdicts}
+        found = {one.table: one.standing for one in compatibility._gold_verdicts(run)}
         assert found["gold.visits"] == "continues"
         return found["gold.paid"]
 
@@ -95,6 +95,9 @@ def test_check_names_a_new_input_before_a_changed_definition(
     _redefine(shop, joins=[{**_PAID, "within": "2 hours"}])
     assert standing() == "redefined"
     _redefine(shop, joins=[_PAID_ELSEWHERE])
+    assert standing() == "new input"
+    # What `fast reconcile` writes has neither a pipeline nor a hop.
+    write_commit(shop.lake.gold("alerts__reconciled"), 0, note={"reconciled": "alerts"})
     assert standing() == "new input"
 
 
@@ -154,10 +157,30 @@ def test_a_rollback_keeps_no_table_that_held_no_batch_before_the_promotion(
     assert kept == ["gold.visits", "gold.totals"]
 
 
-def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
+def test_a_rollback_rebuilds_gold_that_a_run_had_left_between_two_tables(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """So that the books know of the RESTORE when the log has forgotten it."""
+    """They have no common position: one of them would lack the batch."""
+    rebuilt, continued = list[str](), list[Any]()
+    monkeypatch.setattr(
+        backfill_promotion, "rebuild_gold", lambda run: rebuilt.append(run.pipeline.name)
+    )
+    monkeypatch.setattr(backfill_promotion, "continue_gold", lambda *all_: continued.append(all_))
+    names = ("gold.takings_1m", "gold.visits", "gold.totals")
+    state = State("silver", "hash", stage="rolling back", before=dict.fromkeys(names, 2))
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    backfill_promotion._continue_restored_gold(run, state)
+    assert (len(continued), rebuilt) == (1, [])
+    _write_batch(shop, "takings_1m", 3)
+    state = replace(state, before={**state.before, "gold.takings_1m": 3})
+    backfill_promotion._continue_restored_gold(run, state)
+    assert (len(continued), rebuilt) == (1, ["shop"])
+    versions, emptied = plan_rollback(shop.lake, shop.pipeline, state)
+    assert (versions, emptied) == (dict.fromkeys(names, None), [])
+
+
+def _noted(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Note each commit that begins a generation, with its table, in place of making it."""
     made: list[tuple[str, dict[str, Any]]] = []
 
     def append(_: Any, table: Table, note: dict[str, Any], **options: bool) -> None:
@@ -166,19 +189,46 @@ def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
     for module in ("tidelake.delta.append", "tidelake.replay.generations"):
         monkeypatch.setattr(f"{module}.append", append)
         monkeypatch.setattr(f"{module}.load", lambda *_: SimpleNamespace(limit=lambda _: None))
+    return made
+
+
+def test_what_silver_s_last_batch_did_not_find_in_a_dimension_is_not_counted_again(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, silver = _noted(monkeypatch), shop.lake.silver("shop")
+    last = last_commit(silver)
+    assert last is not None
+    note = {**last.note, "batch": 3, "dimensions": [["gold.users", 4, 7]]}
+    write_commit(silver, 3, note=note)
+    spark = cast(Any, SimpleNamespace(sql=lambda _: None))
+    run = Run(spark, shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    generations.continue_silver(run, {"bronze": (4, -1), "requeue": (1, -1)})
+    [(_, continued)] = made
+    assert [tuple(use) for use in continued["dimensions"]] == [("gold.users", 4, 0)]
+
+
+def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that the books know of the RESTORE when the log has forgotten it.
+
+    It counts nothing: the rows of its batch, also those that failed, are counted in that one.
+    """
+    made = _noted(monkeypatch)
     for module in ("backfill_promotion", "generations"):
         monkeypatch.setattr(f"tidelake.replay.{module}.apply_gold_settings", lambda _: None)
     visits = shop.lake.gold("visits")
-    _write_batch(shop, "visits", 3, batch=2, rebuilt=True, follows=0, rows=9, eligible=9)
+    _write_batch(shop, "visits", 3, batch=2, rebuilt=True, follows=0, rows=9, eligible=9, failed=5)
     write_commit(visits, 4, operation="RESTORE", parameters={"version": "2"})
     run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
     backfill_promotion._continue_restored_table(run, "gold.visits")
     [(name, note)] = made
     assert (name, note["generation"], note["batch"], note["follows"]) == (visits.name, "g1", 2, 2)
-    assert (note["rows"], note["eligible"]) == (0, 0)
+    assert (note["rows"], note["eligible"], note["failed"]) == (0, 0, 0)
     made.clear()
-    _write_batch(shop, "totals", 3, rebuilt=True, follows=0)
+    _write_batch(shop, "totals", 3, rebuilt=True, follows=0, failed=5)
     generations.continue_gold(run, [visits, shop.lake.gold("totals")], {"silver": (3, -1)})
     [of_visits, of_totals, *_] = [note for _, note in made]
     assert [one["follows"] for one in (of_visits, of_totals)] == [2, 3]
+    assert [one["failed"] for one in (of_visits, of_totals)] == [0, 0]
     assert "rebuilt" not in of_totals

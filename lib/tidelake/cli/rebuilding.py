@@ -243,10 +243,10 @@ def run(
 @reporting
 def compare(where: Place) -> None:
     """Show what a promotion would change, and why."""
-    from tidelake.replay.backfill_state import need_state  # noqa: PLC0415
+    from tidelake.replay.backfill_promotion import need_promotable  # noqa: PLC0415
 
     name = where.pipeline.name
-    state = need_state(where.lake, where.pipeline, "built")
+    state = need_promotable(where.lake, where.pipeline, ["built"])
     with started(where) as context:
         from tidelake.replay.differences import differences  # noqa: PLC0415
 

@@ -25,7 +25,7 @@ from pyspark.sql.types import (
 
 from tidelake.config.descriptions import Meaning, standard_meaning
 from tidelake.delta.access import details, load, properties
-from tidelake.delta.log import encode, last_commit
+from tidelake.delta.log import FOLLOWS, REBUILT, encode, last_commit
 from tidelake.delta.merge import CONFLICTS, TRIES
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Table
@@ -93,14 +93,19 @@ def append(
         rows = _with_stored_comments(rows, table)
         _drop_statistics(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
+    begins = REBUILT in note or FOLLOWS in note
+    before = last_commit(table) if begins else None
     for left in reversed(range(TRIES)):
         try:
             table.save(rows, options, mode, replaces_where)
         except CONFLICTS:
             # `maintain` set a property beside a run, for example; nothing was committed. Not if the
-            # table was replaced: its new generation would not admit the batch.
+            # table was replaced: its new generation would not admit the batch. Nor if anything was
+            # committed where a generation begins: it was computed without that.
             last = last_commit(table)
-            if not left or last is None or last.note.get("generation") != note.get("generation"):
+            is_next = last is not None and last.note.get("generation") == note.get("generation")
+            is_same = last is not None and before is not None and last.version == before.version
+            if not left or not (is_same if begins else is_next):
                 raise
         else:
             return

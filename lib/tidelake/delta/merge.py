@@ -86,13 +86,22 @@ def delete_records(records: DataFrame, target: Table, *, within: str = "") -> No
     """Delete rows by their record id, in one commit without metadata; none if no row matches.
 
     ``records`` are checkpointed rows with distinct ``record_id``; ``within`` is an SQL condition on
-    ``t`` that bounds them by literals, or empty.
+    ``t`` that bounds them by literals, or empty. If the table's files or properties are rewritten
+    meanwhile, it is tried again.
     """
     spark = records.sparkSession
     condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
+    ids = records.select("record_id")
     with with_settings(spark, tuning.MERGE_SETTINGS):
-        ids = records.select("record_id")
-        target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
+        for left in reversed(range(TRIES)):
+            try:
+                target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
+            except CONFLICTS:
+                # `maintain` compacted the table meanwhile, for example; nothing was deleted.
+                if not left:
+                    raise
+            else:
+                return
 
 
 def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:

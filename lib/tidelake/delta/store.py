@@ -227,6 +227,15 @@ class Catalog:
         """Return the SQL name of a layer's schema."""
         return f"{quoted(self.name)}.{quoted(layer)}"
 
+    def tables_in(self, layer: str) -> list[str]:
+        """List the names of a layer's tables, without views; none where there is no schema."""
+        if layer not in self.layers():
+            return []
+        session, schema = self.session(), self.schema(layer)
+        views = {row["viewName"] for row in session.sql(f"SHOW VIEWS IN {schema}").collect()}
+        tables = session.sql(f"SHOW TABLES IN {schema}").collect()
+        return sorted({row["tableName"] for row in tables if not row["isTemporary"]} - views)
+
 
 @dataclass(frozen=True)
 class CatalogTable(_NamedTable):

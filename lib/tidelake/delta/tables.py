@@ -160,13 +160,7 @@ class Lake:
     def _names_in(self, layer: str) -> list[str]:
         if self.catalog is None:
             return [str(folder.name) for folder in list_matching(self.root / layer, "*")]
-        session, schema = self.catalog.session(), self.catalog.schema(layer)
-        if layer not in self.catalog.layers():
-            return []
-        views = {row["viewName"] for row in session.sql(f"SHOW VIEWS IN {schema}").collect()}
-        tables = session.sql(f"SHOW TABLES IN {schema}").collect()
-        names = {row["tableName"] for row in tables if not row["isTemporary"]}
-        return sorted(name for name in names - views if BACKFILL_INFIX not in name)
+        return [name for name in self.catalog.tables_in(layer) if BACKFILL_INFIX not in name]
 
     def checkpoints(self, pipeline: str, hop: Hop) -> Folder:
         """Return the folder of a hop's checkpoints, one subfolder per generation."""

@@ -27,6 +27,7 @@ from tidelake.gold.kinds import Inputs
 from tidelake.instants import from_json
 from tidelake.ledger.history import history, rate_of
 from tidelake.ledger.query import ask
+from tidelake.names import LAYERS, quoted
 from tidelake.replay.backfill_state import (
     SWAPS,
     Start,
@@ -40,7 +41,7 @@ from tidelake.replay.backfill_state import (
 )
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import can_restore, fill_table, need_gold
-from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
+from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
@@ -86,9 +87,12 @@ def green_run(run: Run, start: Start, table: str | None = None) -> Run:
 def clear(run: Run) -> None:
     """Remove a backfill: its tables, its checkpoints, and its state."""
     green = green_lake(run.lake, run.pipeline, "bronze")
-    if run.lake.catalog is not None:
-        for name in (*sorted(green.own), green.books().name, green.epochs().name):
-            run.spark.sql(f"DROP TABLE IF EXISTS {green.table(name).sql}")
+    if (catalog := run.lake.catalog) is not None:
+        for layer in LAYERS:
+            # As listed: gold tables among them may have left the pipeline file.
+            for name in catalog.tables_in(layer):
+                if name.endswith(green.suffix):
+                    run.spark.sql(f"DROP TABLE IF EXISTS {catalog.schema(layer)}.{quoted(name)}")
     remove_tree(green.root)
 
 
@@ -106,9 +110,17 @@ def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commi
 
 
 def recomputes_gold(lake: Lake, pipeline: Pipeline, state: State) -> bool:
-    """Return whether a rollback of all tables rebuilds gold: it had not consumed all of silver."""
-    reached = positions(next(iter(kept_gold(lake, pipeline, state).values()), None))
-    return state.start == "bronze" and not (reached and state.gold_followed)
+    """Return whether a rollback of all tables rebuilds gold.
+
+    It does if gold had not consumed all of silver, which the rollback replaces too, or if a run had
+    ended between two of its tables: these have no common position to continue from.
+    """
+    kept = kept_gold(lake, pipeline, state).values()
+    if len({(one.batch, str(positions(one))) for one in kept if one}) > 1:
+        return True
+    return state.start == "bronze" and not (
+        positions(next(iter(kept), None)) and state.gold_followed
+    )
 
 
 def plan_rollback(
@@ -284,10 +296,28 @@ def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool
 
 
 def _begin_silver(green: Run, live: Run, since: datetime | None) -> None:
-    if not _can_continue(green, "silver"):
-        what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
-        green.progress.say(f"computing silver from {what} bronze in one batch")
-        rebuild_silver(green, decided_before(live, since) if since else None)
+    if _can_continue(green, "silver"):
+        if since is not None:
+            # They may have been requeued after the green tables were filled.
+            _refuse_requeued(live, read_inputs(live), since)
+        return
+    what = "all of" if since is None else f"arrivals from {since:%F %T} (UTC) on in"
+    green.progress.say(f"computing silver from {what} bronze in one batch")
+    rebuild_silver(green, decided_before(live, since) if since else None)
+
+
+def _refuse_requeued(live: Run, inputs: SilverInputs, since: datetime) -> None:
+    """Raise a UsageError if rows that arrived before an instant (UTC) were requeued.
+
+    Duplicates that arrived later may have been accepted in their place, and what the live tables
+    made of them would be undone.
+    """
+    if not inputs.requeued.where(F.col("ingested_at") < F.lit(since)).isEmpty():
+        raise UsageError(
+            f"rows of {live.pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were "
+            "requeued since then, and their fates depend on all of bronze. Recompute all of it "
+            f"with: {backfill_again(live.pipeline)}"
+        )
 
 
 def decided_before(live: Run, since: datetime) -> Stored:
@@ -298,19 +328,13 @@ def decided_before(live: Run, since: datetime) -> Stored:
     are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
 
     Raises:
-        UsageError: Silver does not exist, or rows from before the instant were requeued: duplicates
-            that arrived later may have been accepted in their place.
+        UsageError: Silver does not exist, or rows from before the instant were requeued.
     """
     lake, pipeline = live.lake, live.pipeline
     require_table(lake.silver(pipeline.name), pipeline.name)
     inputs = read_inputs(live)
     before = F.col("ingested_at") < F.lit(since)
-    if not inputs.requeued.where(before).isEmpty():
-        raise UsageError(
-            f"rows of {pipeline.name} that arrived before {since:%Y-%m-%d %H:%M:%S}Z were requeued "
-            "since then, and their fates depend on all of bronze. Recompute all of it "
-            f"with: {backfill_again(pipeline)}"
-        )
+    _refuse_requeued(live, inputs, since)
     silver, quarantine, late = (
         rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
     )

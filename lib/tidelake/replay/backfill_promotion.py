@@ -6,7 +6,7 @@ interrupted between two tables must be finished or rolled back before anything e
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -38,6 +38,7 @@ from tidelake.replay.backfill_state import (
     Stage,
     State,
     backfill_again,
+    ended_swap,
     green_lake,
     hold_backfill,
     need_state,
@@ -45,6 +46,7 @@ from tidelake.replay.backfill_state import (
 )
 from tidelake.replay.generations import (
     FIRST,
+    NOTHING_READ,
     continue_gold,
     continue_silver,
     continued,
@@ -81,13 +83,15 @@ _GONE = (
 )
 
 
-def need_promotable(lake: Lake, pipeline: Pipeline) -> State:
-    """Return the state of a backfill that may be promoted; nothing is written.
+def need_promotable(
+    lake: Lake, pipeline: Pipeline, stages: Sequence[Stage] = ("built", "promoting")
+) -> State:
+    """Return the state of a backfill that may be promoted, and compared; nothing is written.
 
     Raises:
-        UsageError: No backfill is built, or the definition has changed since.
+        UsageError: The backfill is at none of the stages, or the definition has changed since.
     """
-    state = need_state(lake, pipeline, "built", "promoting")
+    state = need_state(lake, pipeline, *stages)
     if not is_of_pipeline(state.definition, pipeline):
         remedy = f"Fill it again with: {backfill_again(pipeline, state.table)}"
         if state.stage == "promoting":
@@ -121,46 +125,54 @@ def promote(run: Run) -> State:
         UnbalancedError: The tables were swapped, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    need_promotable(lake, pipeline)
+    if not ended_swap(lake, pipeline, "promoted"):
+        need_promotable(lake, pipeline)
     with _holding(run, "promote") as locks:
         run = replace(run, locks=locks)
-        state = need_promotable(lake, pipeline)
-        from_bronze = state.start == "bronze"
-        locks.step("fill the green tables")
-        # Green tables have locks of their own.
-        # Once the swap has begun, the live tables are no longer those to keep rows of.
-        whole = replace(state, span=None, since=None)
-        fill(replace(run, locks=HopLocks()), state if state.stage == "built" else whole)
-        green = green_run(run, state.start, state.table)
-        if state.stage == "built":
-            if state.table:
-                # Once the swap has begun, gold could not be repaired.
-                GoldHop(run, creates=False)
-            # A rollback brings back the commits that the swap hides from later copies.
-            locks.step("copy the ledger")
-            copy_books(run, ["silver", "gold"])
-            golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
-            state = _advance(
-                run,
-                "record the versions that a rollback restores",
-                state,
-                stage="promoting",
-                before=replaced_versions(lake, pipeline, state),
-                gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
-            )
-        with fitted_to_bronze(run):
-            if from_bronze:
-                _install_silver(run, green)
-                _requeue_quarantined(run, state)
-            if state.table:
-                install_table(run, state.table, green.lake.table(state.table))
-                apply_gold_settings(run)
-            else:
-                _install_gold(run, green, follows_new_silver=from_bronze)
+        state = ended_swap(lake, pipeline, "promoted") or _promote_tables(run)
         state = _advance(run, "record that all tables are swapped", state, stage="promoted")
-        if from_bronze:
+        if state.start == "bronze":
             remedy = f"Roll it back with: {runnable('tidelake backfill rollback', pipeline.name)}"
             _check_ledger(run, f"{pipeline.name} is promoted", remedy)
+    return state
+
+
+def _promote_tables(run: Run) -> State:
+    """Fill the green tables up and swap all tables; return the state before it is recorded."""
+    lake, pipeline, locks = run.lake, run.pipeline, run.locks
+    state = need_promotable(lake, pipeline)
+    from_bronze = state.start == "bronze"
+    locks.step("fill the green tables")
+    # Green tables have locks of their own.
+    # Once the swap has begun, the live tables are no longer those to keep rows of.
+    whole = replace(state, span=None, since=None)
+    fill(replace(run, locks=HopLocks()), state if state.stage == "built" else whole)
+    green = green_run(run, state.start, state.table)
+    if state.stage == "built":
+        if state.table:
+            # Once the swap has begun, gold could not be repaired.
+            GoldHop(run, creates=False)
+        # A rollback brings back the commits that the swap hides from later copies.
+        locks.step("copy the ledger")
+        copy_books(run, ["silver", "gold"])
+        golds = [one for one in lake.closing_tables(pipeline, "gold") if one.exists]
+        state = _advance(
+            run,
+            "record the versions that a rollback restores",
+            state,
+            stage="promoting",
+            before=replaced_versions(lake, pipeline, state),
+            gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
+        )
+    with fitted_to_bronze(run):
+        if from_bronze:
+            _install_silver(run, green)
+            _requeue_quarantined(run, state)
+        if state.table:
+            install_table(run, state.table, green.lake.table(state.table))
+            apply_gold_settings(run)
+        else:
+            _install_gold(run, green, follows_new_silver=from_bronze)
     return state
 
 
@@ -286,34 +298,39 @@ def rollback(run: Run) -> State:
         UnbalancedError: The tables were restored, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    name = pipeline.name
-    need_state(lake, pipeline, *CAN_ROLL_BACK)
+    if not ended_swap(lake, pipeline, "rolled back"):
+        need_state(lake, pipeline, *CAN_ROLL_BACK)
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
-        state = need_state(lake, pipeline, *CAN_ROLL_BACK)
-        from_bronze = state.start == "bronze"
-        requeue = lake.requeue(name)
-        if state.table and not can_restore(lake, pipeline, state.table, state.before[state.table]):
-            recompute_table(run, state.table)
-            apply_gold_settings(run)
-            return _advance(run, "record that the table is recomputed", state, stage="rolled back")
-        if state.stage != "rolling back":
-            state = replace(state, stage="rolling back", requeue=newest_version(requeue))
-        state = _advance(run, "record that the rollback has begun", state)
-        # Restore the requeue last: the promoted silver must not read the restored requeue.
-        with fitted_to_bronze(run):
-            for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
-                _restore(run, state, own)
-            if from_bronze:
-                _continue_restored_silver(run, state)
-            if state.table:
-                _continue_restored_table(run, state.table)
-            else:
-                _continue_restored_gold(run, state)
+        state = ended_swap(lake, pipeline, "rolled back") or _restore_tables(run)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
-        if from_bronze:
+        if state.start == "bronze":
             remedy = f"Recompute its tables with: {_recomputing(pipeline)}"
-            _check_ledger(run, f"{name} is rolled back", remedy)
+            _check_ledger(run, f"{pipeline.name} is rolled back", remedy)
+    return state
+
+
+def _restore_tables(run: Run) -> State:
+    """Restore or recompute all tables; return the state before it is recorded."""
+    lake, pipeline = run.lake, run.pipeline
+    state, requeue = need_state(lake, pipeline, *CAN_ROLL_BACK), lake.requeue(pipeline.name)
+    if state.table and not can_restore(lake, pipeline, state.table, state.before[state.table]):
+        recompute_table(run, state.table)
+        apply_gold_settings(run)
+        return state
+    if state.stage != "rolling back":
+        state = replace(state, stage="rolling back", requeue=newest_version(requeue))
+    state = _advance(run, "record that the rollback has begun", state)
+    # Restore the requeue last: the promoted silver must not read the restored requeue.
+    with fitted_to_bronze(run):
+        for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
+            _restore(run, state, own)
+        if state.start == "bronze":
+            _continue_restored_silver(run, state)
+        if state.table:
+            _continue_restored_table(run, state.table)
+        else:
+            _continue_restored_gold(run, state)
     return state
 
 
@@ -386,7 +403,7 @@ def _continue_restored_table(run: Run, name: str) -> None:
     table = run.lake.table(name)
     if (last := last_commit(table)) is not None:
         run.locks.step(f"record that {name} is restored")
-        note = {**continued(last), "rows": 0, "eligible": 0}
+        note = {**continued(last), **NOTHING_READ}
         # The table has a commit of this batch: without an id of its own this one is skipped.
         append_nothing(run.spark, table, note, may_repeat=True)
     # A restored version has the settings of its time.

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from tidelake.config import Pipeline
-from tidelake.delta.locks import hold
+from tidelake.delta.locks import hold, rolls_back
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.folders import Folder, write_whole
@@ -165,10 +165,25 @@ def table_option(table: str | None) -> str:
     return f"--table {table}" if table else ""
 
 
+def ended_swap(
+    lake: Lake, pipeline: Pipeline, end: Literal["promoted", "rolled back"]
+) -> State | None:
+    """Return the state of a swap that was interrupted at its end; None if there is none.
+
+    It has reached the stage ``end``, and only the swap file is left: :func:`write_state` removes
+    it. A rollback that was given up is ``promoted`` too, but is not the end of a promotion.
+    """
+    state = read_state(lake, pipeline)
+    if state is None or state.stage != end or not lake.swap(pipeline.name).exists():
+        return None
+    return state if end == "rolled back" or not rolls_back(lake, pipeline.name) else None
+
+
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:
     """Write the state atomically.
 
-    During a promotion or rollback the swap file blocks all other writers.
+    During a promotion or rollback the swap file blocks all other writers. If interrupted before the
+    file is removed, see :func:`ended_swap`.
     """
     swap = lake.swap(pipeline.name)
     if state.stage in SWAPS:

@@ -32,7 +32,7 @@ _ROW, _COUNT = "_row", "_count"
 # Never shown: a payload may hold sensitive data.
 _SECRET = frozenset({"payload"})
 # A column reference in the conditions of ``TableShape.near``.
-_COLUMN = re.compile(r"\{([es])\.(\w+)\}")
+COLUMN = re.compile(r"\{([es])\.(\w+)\}")
 _BUCKETS = 64
 _THIRD = 21
 
@@ -161,7 +161,7 @@ def _applied(
     near = {
         name: sql
         for name, sql in shape.near.items()
-        if name in stored and all(read in sides[side] for side, read in _COLUMN.findall(sql))
+        if name in stored and all(read in sides[side] for side, read in COLUMN.findall(sql))
     }
     follows = {}
     for name, sql in shape.derived.items():
@@ -268,7 +268,7 @@ def _rows_that_differ(
 
     sides = e.join(s, on=[same(name) for name in shape.key], how="full_outer")
     near = [
-        ~F.coalesce(F.expr(_COLUMN.sub(rf"\1.{_ROW}.\2", sql)), F.lit(False))
+        ~F.coalesce(F.expr(COLUMN.sub(rf"\1.{_ROW}.\2", sql)), F.lit(False))
         for sql in shape.near.values()
     ]
     differs = ~same(_COUNT) | ~same(_HASH)

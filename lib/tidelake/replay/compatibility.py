@@ -142,8 +142,10 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
         yield TableVerdict(table.name, standing, column_changes(run, target))
     for table in run.lake.existing():
         last = last_commit(table)
-        is_own = last is not None and last.note["pipeline"] == run.pipeline.name
-        if last is not None and is_own and last.note["hop"] == "gold" and table not in tables:
+        # `fast reconcile` writes tables without a pipeline.
+        note = last.note if last is not None else {}
+        is_own = note.get("pipeline") == run.pipeline.name
+        if is_own and note.get("hop") == "gold" and table not in tables:
             yield TableVerdict(table.name, "no longer filled")
 
 

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import Literal
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from pyspark.sql.types import DoubleType, FloatType, NumericType
 
+from tidelake.config.expressions import columns_in
 from tidelake.delta.access import load
+from tidelake.delta.append import schema_differences
 from tidelake.delta.commit_metadata import changed_definition
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.names import ID_HASH
+from tidelake.names import ID_HASH, quoted
 from tidelake.replay.backfill import green_run
 from tidelake.replay.backfill_state import State
-from tidelake.replay.compare import TableComparison, compare
+from tidelake.replay.compare import COLUMN, TableComparison, TableShape, compare
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.gold_tables import targets_of
@@ -90,7 +93,7 @@ def differences(run: Run, state: State) -> Differences:
             made = load(run.spark, target.table).drop(*BATCH_COLUMNS)
             stored = load(run.spark, live.table).drop(*BATCH_COLUMNS)
             both = [name for name in made.columns if name in stored.columns]
-            shape = shape_of(target.kind, stored)
+            stored, shape = _comparable(made, stored, shape_of(target.kind, stored))
             if set(shape.key) <= set(both):
                 found = compare(made.select(*both), stored, shape)
             else:
@@ -99,6 +102,55 @@ def differences(run: Run, state: State) -> Differences:
                 found = TableComparison(rows, tuple(both), {}, rows + made.count())
             gold[live.table.name] = found
     return Differences(silver, gold, frozenset(redefined))
+
+
+def _comparable(
+    made: DataFrame, stored: DataFrame, shape: TableShape
+) -> tuple[DataFrame, TableShape]:
+    """Return stored rows and a shape that rows of another definition can be compared with.
+
+    The comparison casts to the stored types, which may fail. So a column that the other definition
+    widens is cast to its wider type, and one whose type it changes is compared as text, exactly;
+    numbers are compared as DOUBLE if one of the types is a floating-point type.
+    """
+    narrows = schema_differences(made.schema, stored.schema, "types")
+    # A cast of these to the stored type is exact.
+    widened = {one.column for one in narrows if one.verdict == "widened"}
+    texts = set()
+    for one in schema_differences(stored.schema, made.schema, "types"):
+        if not (one.stored and one.defined) or one.column in widened:
+            continue
+        both = [rows.schema[one.column].dataType for rows in (stored, made)]
+        if one.verdict == "widened":
+            kind = one.defined
+        elif all(isinstance(side, NumericType) for side in both) and any(
+            isinstance(side, FloatType | DoubleType) for side in both
+        ):
+            kind = "double"
+        else:
+            kind = "string"
+            texts.add(one.column)
+        stored = stored.withColumn(one.column, F.col(quoted(one.column)).cast(kind))
+    if not texts:
+        return stored, shape
+    near = {
+        name: sql
+        for name, sql in shape.near.items()
+        if texts.isdisjoint({name, *(column for _, column in COLUMN.findall(sql))})
+    }
+    lowered = {name.lower() for name in texts}
+    derived = {
+        name: sql
+        for name, sql in shape.derived.items()
+        if lowered.isdisjoint({name.lower(), *columns_in(sql)})
+    }
+    return stored, replace(
+        shape,
+        near=near,
+        derived=derived,
+        unhashed=shape.unhashed - texts,
+        moment=None if shape.moment in texts else shape.moment,
+    )
 
 
 def _silver_changes(run: Run, green: Run) -> list[Change]:

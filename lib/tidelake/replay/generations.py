@@ -52,6 +52,8 @@ from tidelake.typed import runnable
 
 # The batch number of replaced tables. Not 0: a prepared checkpoint also needs the batch before it.
 FIRST = 1
+# Of a gold commit that keeps rows: its counts, which are summed over the commits.
+NOTHING_READ = {"rows": 0, "eligible": 0, "failed": 0}
 _GENERATION = re.compile(r"g([1-9][0-9]*)")
 
 
@@ -155,7 +157,10 @@ def continue_silver(
     metadata: dict[str, Any] = {}
     if has_read or last.batch > log.CREATION:
         before = SilverNote.of(last)
-        metadata |= replace(without_batch(before, until), watermark_in=before.watermark).to_json()
+        # Each batch's count of rows without a match is summed over the commits.
+        used = tuple(use._replace(unmatched=0) for use in before.dimensions)
+        carried = without_batch(before, until)
+        metadata |= replace(carried, watermark_in=before.watermark, dimensions=used).to_json()
     if erased is not None:
         metadata[log.ERASED] = dict(erased)
     # A checkpoint without a batch starts at the first commit of each input.
@@ -182,7 +187,7 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
     """
     if tables:
         reached = {"until": dict(until)} if until else {}
-        metadata = {"rows": 0, "eligible": 0, **tables_note(run.pipeline), **reached}
+        metadata = {**NOTHING_READ, **tables_note(run.pipeline), **reached}
         made = continue_hop(run, "gold", tables, until, metadata)
     else:
         made = next_generation(run, "gold")

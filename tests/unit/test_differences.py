@@ -1,0 +1,55 @@
+"""Tables of a backfill under another definition, compared with the live ones."""
+
+from __future__ import annotations
+
+from pyspark.sql import SparkSession
+
+from tidelake.delta.append import types_of
+from tidelake.replay.compare import TableComparison, TableShape, compare
+from tidelake.replay.differences import _comparable
+
+_AT = "TIMESTAMP '2026-01-05 10:00:00' AS at"
+_CLOSE = "abs({e.mean} - {s.mean}) <= 1e-9D"
+
+
+def _compared(spark: SparkSession, live: str, green: str, shape: TableShape) -> TableComparison:
+    stored, made = (spark.sql(f"SELECT {columns}, {_AT}") for columns in (live, green))
+    stored, shape = _comparable(made, stored, shape)
+    return compare(made, stored, shape)
+
+
+def test_a_column_that_got_another_type_is_compared_as_text(spark: SparkSession) -> None:
+    shape = TableShape(("k",), moment="at")
+    for live, green, differs in (
+        ("1 AS k, 1 AS status", "1 AS k, 'PAID' AS status", True),
+        ("1 AS k, 1 AS status", "1 AS k, '1' AS status", False),
+        ("1 AS k, 'PAID' AS status", "1 AS k, 1 AS status", True),
+        ("1 AS k, 1 AS n", "1 AS k, 5000000000 AS n", True),
+        ("1 AS k, 1 AS n", "1 AS k, 1L AS n", False),
+        ("1 AS k, 1L AS n", "1 AS k, 1 AS n", False),
+        ("1 AS k, DATE '2026-01-05' AS d", "1 AS k, 20458 AS d", True),
+        ("1 AS k, map('a', 1) AS m", "1 AS k, array(1) AS m", True),
+        # A key of another type finds the row of its text.
+        ("1L AS k, 2 AS n", "'1' AS k, 2 AS n", False),
+        ("1L AS k, 2 AS n", "'u1' AS k, 2 AS n", True),
+        # Numbers stay numbers.
+        ("1 AS k, 12.50BD AS n", "1 AS k, 12.5D AS n", False),
+        ("1 AS k, 12.5D AS n", "1 AS k, 12.50BD AS n", False),
+        ("1 AS k, 12.5BD AS n", "1 AS k, double('NaN') AS n", True),
+    ):
+        assert _compared(spark, live, green, shape).equal is not differs, (live, green)
+
+
+def test_what_reads_a_column_of_another_type_is_compared_exactly(spark: SparkSession) -> None:
+    """Its tolerance, and the expression that it is derived by, are of the other definition."""
+    shape = TableShape(
+        ("k",), near={"mean": _CLOSE}, derived={"twice": "mean * 2"}, unhashed=frozenset({"sketch"})
+    )
+    live = "1 AS k, 1.5D AS mean, 3D AS twice, 'x' AS sketch"
+    for mean, differs in (("'1.5'", False), ("'one'", True), ("1.5D + 1e-12D", False)):
+        green = f"1 AS k, {mean} AS mean, 3D AS twice, 'y' AS sketch"
+        assert _compared(spark, live, green, shape).equal is not differs, mean
+    stored = spark.sql(f"SELECT {live}, 'gone' AS at")
+    made = spark.sql(f"SELECT {live}, {_AT}")
+    found, without = _comparable(made, stored, TableShape(("k",), moment="at"))
+    assert (without.moment, types_of(found.schema)["at"]) == (None, "string")
