@@ -61,7 +61,7 @@ def written(reports: Path, docs: Path, folder: Path = HERE) -> Path:
     pictures.mkdir(parents=True, exist_ok=True)
     for old in pictures.glob("*.svg"):
         old.unlink()
-    summary = _note(folder / "notes", "summary")
+    summary = note_of(folder / "notes", "summary")
     parts = [_HEAD, *summary, _where(found.values()), *_overview(found, known, pictures)]
     for row, report in found.items():
         if reports.resolve() != pictures.resolve():
@@ -165,7 +165,7 @@ def _section(report: Json, script: Path, notes: Path, pictures: Path) -> list[st
         file = f"{row}-{number}.svg"
         (pictures / file).write_text(plots.drawn(plot), encoding="utf-8")
         parts += [f"![{plot['title']}](benchmarks/{file})", ""]
-    parts += _note(notes, row)
+    parts += note_of(notes, row)
     setting = ", ".join(
         f"{key.replace('_', ' ')} {_value(v)}" for key, v in _flat(report["setting"])
     )
@@ -178,7 +178,7 @@ def _section(report: Json, script: Path, notes: Path, pictures: Path) -> list[st
     return parts
 
 
-def _note(notes: Path, name: str) -> list[str]:
+def note_of(notes: Path, name: str) -> list[str]:
     """Read a hand-written note; an empty list if there is none."""
     file = notes / f"{name}.md"
     return [file.read_text(encoding="utf-8").strip(), ""] if file.is_file() else []

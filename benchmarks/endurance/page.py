@@ -17,6 +17,7 @@ from typing import Any
 
 from benchmarks import plots
 from benchmarks.measuring import lines, say
+from benchmarks.report_page import note_of
 from benchmarks.runner import HERE
 
 _REPORT = HERE.parent / "build" / "endurance" / "endurance.json"
@@ -50,7 +51,7 @@ def written(report: Path, docs: Path) -> Path:
     copy = pictures / "endurance.json"
     if report.resolve() != copy.resolve():
         shutil.copyfile(report, copy)
-    parts = [_HEAD, _story(found), *_table(found), ""]
+    parts = [_HEAD, _story(found), *note_of(HERE / "notes", "endurance"), *_table(found), ""]
     for name, plot, text in _plots(found):
         (pictures / f"{name}.svg").write_text(plots.drawn(plot), encoding="utf-8")
         parts += [f"![{plot['title']}](endurance/{name}.svg)", "", *([text, ""] if text else [])]
