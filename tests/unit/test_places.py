@@ -62,13 +62,20 @@ def test_a_line_has_its_place_in_the_file_whatever_a_task_reads(
     assert {name: sorted(lines) for name, lines in found.items()} == expected
 
 
+def _set_beforehand(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, key: str, value: str
+) -> None:
+    """Let the session that reads files begin with a setting, as an environment may have it."""
+    sibling = spark.newSession()
+    sibling.conf.set(key, value)
+    monkeypatch.setattr(session, "sibling_of", lambda _: sibling)
+
+
 def test_each_file_is_a_partition_whatever_the_session_s_limit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A row's position is its number in its partition."""
-    limited = spark.newSession()
-    limited.conf.set("spark.sql.files.maxPartitionNum", "1")
-    monkeypatch.setattr(session, "sibling_of", lambda _: limited)
+    _set_beforehand(spark, monkeypatch, "spark.sql.files.maxPartitionNum", "1")
     for name in "abc":
         (tmp_path / f"{name}.jsonl").write_text("1\n2\n")
     rows = session.whole_file_session(spark).read.text(str(tmp_path))
@@ -80,9 +87,7 @@ def test_a_damaged_file_is_an_error_whatever_the_session_s_settings(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark would keep the rows before the damage."""
-    lenient = spark.newSession()
-    lenient.conf.set("spark.sql.files.ignoreCorruptFiles", "true")
-    monkeypatch.setattr(session, "sibling_of", lambda _: lenient)
+    _set_beforehand(spark, monkeypatch, "spark.sql.files.ignoreCorruptFiles", "true")
     lines = "".join(f"{number}\n" for number in range(100_000))
     (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(lines.encode())[:-1000])
     rows = session.whole_file_session(spark).read.text(str(tmp_path))

@@ -26,7 +26,7 @@ from pyspark.sql.types import (
 from tidelake.config.descriptions import Meaning, standard_meaning
 from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import FOLLOWS, REBUILT, encode, last_commit
-from tidelake.delta.merge import CONFLICTS, TRIES
+from tidelake.delta.merge import retry_conflicts
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import Table
 from tidelake.errors import SchemaChangedError
@@ -95,20 +95,18 @@ def append(
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     begins = REBUILT in note or FOLLOWS in note
     before = last_commit(table) if begins else None
-    for left in reversed(range(TRIES)):
-        try:
-            table.save(rows, options, mode, replaces_where)
-        except CONFLICTS:
-            # `maintain` set a property beside a run, for example; nothing was committed. Not if the
-            # table was replaced: its new generation would not admit the batch. Nor if anything was
-            # committed where a generation begins: it was computed without that.
-            last = last_commit(table)
-            is_next = last is not None and last.note.get("generation") == note.get("generation")
-            is_same = last is not None and before is not None and last.version == before.version
-            if not left or not (is_same if begins else is_next):
-                raise
-        else:
-            return
+
+    def may_retry() -> bool:
+        """Not if the table was replaced: its new generation would not admit the batch.
+
+        Nor if anything was committed where a generation begins: it was computed without that.
+        """
+        last = last_commit(table)
+        if begins:
+            return last is not None and before is not None and last.version == before.version
+        return last is not None and bool(last.note.get("generation") == note.get("generation"))
+
+    retry_conflicts(lambda: table.save(rows, options, mode, replaces_where), may_retry)
 
 
 def append_nothing(

@@ -16,7 +16,7 @@ files.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -93,15 +93,25 @@ def delete_records(records: DataFrame, target: Table, *, within: str = "") -> No
     condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
     ids = records.select("record_id")
     with with_settings(spark, tuning.MERGE_SETTINGS):
-        for left in reversed(range(TRIES)):
-            try:
-                target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE")
-            except CONFLICTS:
-                # `maintain` compacted the table meanwhile, for example; nothing was deleted.
-                if not left:
-                    raise
-            else:
-                return
+        retry_conflicts(lambda: target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE"))
+
+
+def retry_conflicts(
+    commit: Callable[[], object], may_retry: Callable[[], bool] = lambda: True
+) -> None:
+    """Call ``commit``, again while it conflicts and ``may_retry``: nothing was committed then.
+
+    Raises:
+        One of CONFLICTS: There was no other try, or it was the last one.
+    """
+    for left in reversed(range(TRIES)):
+        try:
+            commit()
+        except CONFLICTS:
+            if not left or not may_retry():
+                raise
+        else:
+            return
 
 
 def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
