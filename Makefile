@@ -6,7 +6,7 @@ READY := .venv/.ready
 TOOLS := .venv/release
 TOOLS_READY := $(TOOLS)/.ready
 
-.PHONY: setup demo test check lint types imports mutations recovery endurance endurance-page peers bench bench-page bundle dist audit workflows docs lock clean
+.PHONY: setup demo test check lint types imports mutations recovery recovery-page endurance endurance-page peers bench bench-page bundle dist audit workflows docs lock clean
 
 setup: $(READY)
 
@@ -45,37 +45,33 @@ imports: setup
 mutations: setup
 	$(BIN)/python -m tests.mutate $(ARGS)
 
-# Long runs. KILLS is the number of times that the process group is killed, RACES of two runs at
-# once, CORRUPTIONS of damaged files of checkpoints, CHAINS of deaths in recoveries, LEVELS of
-# fullness of a disk, EXAMPLES of streams that are drawn for each property, OUTAGES of a broker,
-# LOST of topics that lost records, TRANSACTIONS in a topic, KAFKA_EVENTS of records that come
-# through the death of broker and driver. RESUME is a folder that keeps the kills, and goes on with
-# them.
+# Long runs: the tests of recovery and all long ones, a file at a time. What has passed is not run
+# again until build/recovery is deleted, so that it can be stopped and continued. KILLS is the number
+# of times that the process group is killed, RACES of two runs at once, CORRUPTIONS of damaged files
+# of checkpoints, CHAINS of deaths in recoveries, LEVELS of fullness of a disk, EXAMPLES of streams
+# that are drawn for each property, GOLD_EXAMPLES of batches and keys of gold, EDGES of streams of
+# values at the edges of their types, OUTAGES of a broker, LOST of topics that lost records,
+# TRANSACTIONS in a topic, KAFKA_EVENTS of records that come through the death of broker and driver.
 KILLS ?= 100
 RACES ?= 20
 CORRUPTIONS ?= 200
 CHAINS ?= 20
 LEVELS ?= 20
 EXAMPLES ?= 50
+GOLD_EXAMPLES ?= 1000
+EDGES ?= 5
 OUTAGES ?= 50
 LOST ?= 20
 TRANSACTIONS ?= 1000
 KAFKA_EVENTS ?= 1000000
-RESUME ?=
-REPORT := build/recovery.json
-recovery: export TIDELAKE_REPORT = $(REPORT)
+SIZES := KILLS RACES CORRUPTIONS CHAINS LEVELS EXAMPLES GOLD_EXAMPLES EDGES OUTAGES LOST \
+	TRANSACTIONS KAFKA_EVENTS
 recovery: setup
-	rm -f $(REPORT)
-	$(BIN)/python -m tests.recovery.break_tables
-	TIDELAKE_KILLS=$(KILLS) TIDELAKE_RESUME=$(RESUME) TIDELAKE_CORRUPTIONS=$(CORRUPTIONS) \
-		TIDELAKE_LOST=$(LOST) TIDELAKE_TRANSACTIONS=$(TRANSACTIONS) \
-		$(BIN)/python -m pytest -s tests/recovery
-	TIDELAKE_EXAMPLES=$(EXAMPLES) $(BIN)/python -m pytest -s tests/streaming/test_properties.py
-	TIDELAKE_GOLD_EXAMPLES=1000 $(BIN)/python -m pytest -s tests/streaming/test_gold_properties.py tests/streaming/test_dimensions.py
-	TIDELAKE_RACES=$(RACES) TIDELAKE_CHAINS=$(CHAINS) TIDELAKE_LEVELS=$(LEVELS) \
-		TIDELAKE_KAFKA_EVENTS=$(KAFKA_EVENTS) TIDELAKE_OUTAGES=$(OUTAGES) \
-		$(BIN)/python -m pytest -s -m long tests
-	$(BIN)/python -m tests.recovery.reporting $(REPORT)
+	$(foreach size,$(SIZES),TIDELAKE_$(size)=$($(size))) \
+		$(BIN)/python -m tests.recovery --workers $(WORKERS) $(ARGS)
+
+recovery-page: setup
+	$(BIN)/python -m tests.recovery.page
 
 # A continuous run from Kafka that is killed every EVERY seconds; at its end an oracle knows where
 # each record must be. About ten minutes longer than MINUTES. The page is made of its report.

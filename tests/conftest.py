@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import time
@@ -100,6 +101,22 @@ def lake(environment: Environment) -> Lake:
     """Give the tables of that root."""
     assert environment.root is not None
     return Lake(environment.root)
+
+
+def pytest_collection() -> None:
+    """Collect no garbage while tests are found: what is made then lives as long as the session."""
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    """Leave the tests out of the garbage collections that each batch ends with."""
+    gc.enable()
+    gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Let plugins that load at the end find what refers to what."""
+    gc.unfreeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ class Report:
         lost: Records that no table holds and no book counts.
         doubled: Records that are there twice.
         seed: What repeats the run; None where nothing is drawn.
+        full: How often it is to be tried at full size; None where that is every step or file.
     """
 
     what: str
@@ -36,6 +36,7 @@ class Report:
     lost: int = 0
     doubled: int = 0
     seed: int | None = None
+    full: int | None = None
 
 
 def reports_of(results: Iterable[Any]) -> list[Report]:
@@ -72,7 +73,3 @@ def add_to(file: Path, reports: Sequence[Report]) -> None:
 def read(file: Path) -> list[Report]:
     """Read a file of reports."""
     return [Report(**report) for report in json.loads(file.read_text())]
-
-
-if __name__ == "__main__":
-    print("\n".join(table(read(Path(sys.argv[1])))))

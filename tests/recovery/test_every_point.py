@@ -92,7 +92,12 @@ def test_a_death_at_any_point_in_any_batch_of_a_run_changes_nothing(
 def test_deaths_in_recoveries_of_recoveries_change_nothing(
     chain: Chain, report: Callable[..., Report]
 ) -> None:
-    told = report("4 five deaths deep, at random points", tried=_CHAINS * _DEPTH, seed=_SEED)
+    told = report(
+        "4 five deaths deep, at random points",
+        tried=_CHAINS * _DEPTH,
+        seed=_SEED,
+        full=100 * _DEPTH,
+    )
     chance = random.Random(_SEED)
     delivered = _Deliveries(chain.played)
     for number in range(1, _CHAINS + 1):

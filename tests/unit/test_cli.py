@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import gc
 import importlib
 import json
 import os
@@ -24,6 +25,9 @@ from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import message_of, run_command
+from tidelake.cli.flow import started
+from tidelake.cli.options import Place
+from tidelake.config import load_environment
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.examples import Generated
@@ -479,6 +483,21 @@ def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
     root = str(tmp_path)
     assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
     assert observed == [Typed(root, "local", called=str(shop.file))]
+
+
+def test_what_is_loaded_before_a_run_is_left_out_of_its_garbage_collections(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Otherwise each batch would end with a look at all of it."""
+    spark = SimpleNamespace(stop=lambda: None)
+    monkeypatch.setattr("tidelake.spark.session.build_session", lambda *_, **__: spark)
+    monkeypatch.setattr("tidelake.cli.flow.stop_on_signal", lambda _: None)
+    shop = Shop(tmp_path)
+    environment = load_environment("local", root=str(shop.root))
+    place = Place(environment, Typed(str(shop.root), "local", called=str(shop.file)))
+    gc.unfreeze()
+    with started(place):
+        assert gc.get_freeze_count() > 10_000
 
 
 def test_what_the_demo_made_is_told_to_machines(

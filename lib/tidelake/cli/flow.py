@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import logging
 import signal
 import threading
@@ -392,6 +393,8 @@ def started(
     spark = catalog.session() if catalog else build_session(place.environment, reads=reads, use=use)
     try:
         stop_on_signal(stop)
+        # A hop collects garbage after each batch, and would look at all that is loaded by now.
+        gc.freeze()
         yield Run(spark, pipelines[0], place.lake, place.environment, Progress(say), stop)
     except (BridgeError, OSError):
         if not stop.is_set():

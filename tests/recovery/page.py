@@ -1,0 +1,146 @@
+"""Generate docs/recovery.md from the results of ``make recovery``.
+
+Usage: python -m tests.recovery.page [--folder build/recovery] [--docs docs]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from tests.recovery.__main__ import RESULTS, Part, kept, parts
+from tests.recovery.reporting import Report
+
+_DOCS = RESULTS.parent.parent / "docs"
+_HEAD = """# Recovery
+
+Kills, damaged files, dead brokers and full disks, with every table compared afterwards with an \
+oracle that has none of the pipeline's code. `make recovery` runs all of it, and all other tests \
+that are too long for each change. It keeps the result of each file of tests, so that it can be \
+stopped and continued; `make recovery-page` generates this page from the results. The sizes are \
+variables, described in the repository's `CONTRIBUTING.md`.
+"""
+_FAULTS = """## Faults
+
+*tried* is how often the fault was to happen, *of* how often it is at full size, *reached* how \
+often it did happen (a run can end before its kill). *refused* counts runs that stopped with an \
+error that names the command to continue with. *lost* are records in no table and no count, \
+*doubled* those that are there twice. A seed repeats a run: `TIDELAKE_SEED=n make recovery`.
+"""
+_FILES = """## Files of tests
+
+Those of `tests/recovery` and the ones with a size run whole, of the others the long tests only: \
+`make test` runs the rest in each change.
+"""
+_REPORT_COLUMNS = ("tried", "of", "reached", "refused", "lost", "doubled", "seed")
+
+
+def written(found: Sequence[Part], missing: Sequence[Part], docs: Path) -> Path:
+    """Write the page and a copy of the results; return the page's path."""
+    pieces = [_HEAD, _summary(found, missing), "", _FAULTS, *_faults(found), "", _FILES]
+    pieces += [*_files(found), "", *_failures(found), *_left(missing)]
+    pieces += ["[All results](recovery.json)"]
+    content = json.dumps([asdict(part) for part in found], indent=1) + "\n"
+    (docs / "recovery.json").write_text(content, encoding="utf-8")
+    page = docs / "recovery.md"
+    page.write_text("\n".join(pieces) + "\n", encoding="utf-8")
+    return page
+
+
+def _summary(found: Sequence[Part], missing: Sequence[Part]) -> str:
+    """Sum up what ran."""
+    reports = [report for part in found for report in part.reports]
+    hours = sum(part.seconds for part in found) / 3600
+    commits = ", ".join(f"`{one}`" for one in dict.fromkeys(part.commit for part in found))
+    days = sorted({part.ended[:10] for part in found})
+    rows = [
+        ("files of tests", f"{len(found)} of {len(found) + len(missing)}"),
+        ("tests passed", f"{sum(part.passed for part in found):,}"),
+        ("tests failed", f"{sum(len(part.failed) for part in found):,}"),
+        ("hours, summed over the files", f"{hours:.1f}"),
+        ("faults that happened", f"{sum(report.reached for report in reports):,}"),
+        ("lost", f"**{sum(report.lost for report in reports):,}**"),
+        ("doubled", f"**{sum(report.doubled for report in reports):,}**"),
+        ("run", " to ".join(dict.fromkeys((days[0], days[-1]))) + f"; commits {commits}"),
+    ]
+    return "\n".join(_table(("", ""), rows))
+
+
+def _faults(found: Sequence[Part]) -> list[str]:
+    """Draw the reports of all parts."""
+    rows = [
+        (report.what, *(_cell(value) for value in _values(report)))
+        for part in found
+        for report in part.reports
+    ]
+    return _table(("fault", *_REPORT_COLUMNS), rows)
+
+
+def _values(report: Report) -> tuple[int | None, ...]:
+    return (
+        report.tried,
+        report.full,
+        report.reached,
+        report.refused,
+        report.lost,
+        report.doubled,
+        report.seed,
+    )
+
+
+def _files(found: Sequence[Part]) -> list[str]:
+    rows = [
+        (
+            f"`{part.file}`",
+            str(part.passed),
+            ", ".join(f"{_variable(name)}={size}" for name, size in part.sizes.items()),
+            f"{part.seconds / 60:.1f}",
+            f"`{part.commit}`",
+        )
+        for part in found
+    ]
+    return _table(("file", "passed", "size", "minutes", "commit"), rows)
+
+
+def _failures(found: Sequence[Part]) -> list[str]:
+    """List what did not pass or did not run; nothing where there is none."""
+    failed = [f"- `{part.file}`: {name}" for part in found for name in part.failed]
+    left_out = [f"- `{part.file}`: {name}" for part in found for name in part.left_out]
+    return [
+        *(["## Failed", "", *failed, ""] if failed else []),
+        *(["## Left out on this machine", "", *left_out, ""] if left_out else []),
+    ]
+
+
+def _left(missing: Sequence[Part]) -> list[str]:
+    if not missing:
+        return []
+    return ["## Not run yet", "", *(f"- `{part.file}`" for part in missing), ""]
+
+
+def _variable(name: str) -> str:
+    return name.removeprefix("TIDELAKE_")
+
+
+def _cell(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
+
+
+def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
+    """Draw a table in Markdown."""
+    lines = [head, ["---"] * len(head), *rows]
+    return [f"| {' | '.join(map(str, row))} |" for row in lines]
+
+
+if __name__ == "__main__":
+    asked = argparse.ArgumentParser(prog="python -m tests.recovery.page")
+    asked.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
+    asked.add_argument("--docs", type=Path, default=_DOCS, help="the folder of the site's pages")
+    given = asked.parse_args()
+    results = kept(given.folder)
+    ran = {part.file for part in results}
+    print(written(results, [one for one in parts() if one.file not in ran], given.docs))
