@@ -166,6 +166,7 @@ def test_a_deleted_checkpoint_is_refused_and_no_table_changes(broken: World) -> 
     assert versions(broken.lake) == before
 
 
+@pytest.mark.long
 def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
     broken.land("part 2.jsonl", _lines(2))
     with before_silver_closes():
@@ -178,6 +179,7 @@ def test_the_rows_of_a_batch_that_was_open_come_once(broken: World) -> None:
     assert broken.run() == []
 
 
+@pytest.mark.long
 def test_the_first_batch_after_a_repair_may_be_cut_off(broken: World) -> None:
     for hop in HOPS:
         repair(broken.context, hop)

@@ -142,6 +142,7 @@ def test_an_erasure_stops_between_two_tables_and_goes_on(played: World) -> None:
     assert ("u0",) not in read(played.lake, "silver.clickstream", "user_id")
 
 
+@pytest.mark.long
 def test_rows_in_the_requeue_are_taken_after_a_promotion_and_after_a_rollback(
     played: World,
 ) -> None:

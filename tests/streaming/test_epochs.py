@@ -226,6 +226,7 @@ class Reader:
             time.sleep(1.5)
 
 
+@pytest.mark.long
 def test_a_reader_of_a_run_that_goes_on_sees_boundaries_only(
     played: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -124,6 +124,7 @@ def test_records_that_are_compacted_away_during_a_batch_are_in_it(
     assert batch.note["records"] == batch.added_rows == 5
 
 
+@pytest.mark.long
 def test_an_idle_partition_holds_the_watermark_back_no_longer(
     spark: SparkSession, tmp_path: Path, kafka: Kafka
 ) -> None:
@@ -308,6 +309,7 @@ def test_a_checkpoint_that_is_gone_or_old_is_refused_and_repaired(
     assert read_ledger(clicks.lake, clicks.pipeline).balanced
 
 
+@pytest.mark.long
 def test_what_arrives_during_a_batch_waits_until_silver_has_decided_that_batch(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -127,6 +127,7 @@ def test_tables_that_nobody_touched_are_equal_also_after_a_compaction(played: Wo
     }
 
 
+@pytest.mark.long
 def test_a_row_that_is_off_shows_in_each_table_by_its_name(played: World) -> None:
     _rewrite(played, "silver.clickstream__quarantine", "double", "event_id = 'e800'")
     _rewrite(played, "gold.by_minutes", "delete", "user_id = 'u1' AND dearest = 10.25")

@@ -123,7 +123,15 @@ def test_tables_that_are_right_are_found_so(right: Path, sent: Path) -> None:
     assert sum(expected[name] for name in fates_of) == expected["bronze"] == _RECORDS
 
 
-@pytest.mark.parametrize("table", _TABLES)
+@pytest.mark.parametrize(
+    "table",
+    [
+        pytest.param(
+            name, marks=[] if name.startswith("silver/clickstream__q") else pytest.mark.long
+        )
+        for name in _TABLES
+    ],
+)
 def test_a_row_that_is_lost_or_doubled_is_found_in_each_table(
     right: Path, sent: Path, table: str
 ) -> None:
