@@ -52,6 +52,7 @@ mutations: setup
 # that are drawn for each property, GOLD_EXAMPLES of batches and keys of gold, EDGES of streams of
 # values at the edges of their types, OUTAGES of a broker, LOST of topics that lost records,
 # TRANSACTIONS in a topic, KAFKA_EVENTS of records that come through the death of broker and driver.
+# FULL=1 gives tests with few rows in each change the numbers of a full run.
 KILLS ?= 100
 RACES ?= 20
 CORRUPTIONS ?= 200
@@ -64,8 +65,9 @@ OUTAGES ?= 50
 LOST ?= 20
 TRANSACTIONS ?= 1000
 KAFKA_EVENTS ?= 1000000
+FULL ?= 1
 SIZES := KILLS RACES CORRUPTIONS CHAINS LEVELS EXAMPLES GOLD_EXAMPLES EDGES OUTAGES LOST \
-	TRANSACTIONS KAFKA_EVENTS
+	TRANSACTIONS KAFKA_EVENTS FULL
 recovery: setup
 	$(foreach size,$(SIZES),TIDELAKE_$(size)=$($(size))) \
 		$(BIN)/python -m tests.recovery --workers $(WORKERS) $(ARGS)

@@ -1,8 +1,9 @@
 """Run all tests of recovery and all long ones, a file at a time, and go on where a run stopped.
 
-Usage: python -m tests.recovery [--folder DIR] [--workers N] [--only WORDS] [--list]
+Usage: python -m tests.recovery [--folder DIR] [--workers N] [--only WORDS] [--published] [--list]
 
-A file whose tests passed at this size is not run again until its result in ``--folder`` is deleted.
+A file whose tests passed at this size is not run again until its result in ``--folder`` is deleted;
+with ``--published`` the results on the docs' page count too.
 Sizes are variables such as ``TIDELAKE_KILLS``; the Makefile has their defaults.
 """
 
@@ -30,17 +31,15 @@ from tests.recovery.reporting import Report, read, table
 _TESTS = Path(__file__).parent.parent
 _PROJECT = _TESTS.parent
 RESULTS = _PROJECT / "build" / "recovery"
-# Files whose cheap tests have a size too, so that all of their tests run.
-_SIZED = (
-    "tests/streaming/test_properties.py",
-    "tests/streaming/test_gold_properties.py",
-    "tests/streaming/test_dimensions.py",
-    "tests/streaming/test_edges.py",
-    "tests/streaming/test_payments.py",
-)
+PUBLISHED = _PROJECT / "docs" / "recovery.json"
 _BREAKS = "tests/recovery/break_tables.py"
-_SIZE = re.compile(r"\bTIDELAKE_(?!RESUME|REPORT|SEED|ENV|ROOT|FAIL|FAIL_TOLD)[A-Z_]+\b")
-# What a part may take until its processes end by themselves.
+# Variables that say how much is tried, as the Makefile sets them.
+_SIZES = (
+    *("KILLS", "RACES", "CORRUPTIONS", "CHAINS", "LEVELS", "EXAMPLES", "GOLD_EXAMPLES", "EDGES"),
+    *("OUTAGES", "LOST", "TRANSACTIONS", "KAFKA_EVENTS", "FULL"),
+)
+_SIZE = re.compile(rf"\bTIDELAKE_(?:{'|'.join(_SIZES)})\b")
+# What an interrupted part may take until its processes end by themselves.
 _GRACE_SECONDS = 60.0
 
 
@@ -51,6 +50,7 @@ class Part:
     Attributes:
         file: Its path from the project's root.
         sizes: The variables that it reads and that are set.
+        is_whole: Its cheap tests run too.
         commit: What was checked out; with ``+`` after it if files differed from it.
         ended: When, in UTC.
         seconds: How long it took.
@@ -62,6 +62,7 @@ class Part:
 
     file: str
     sizes: dict[str, str]
+    is_whole: bool = True
     commit: str = ""
     ended: str = ""
     seconds: float = 0.0
@@ -82,15 +83,21 @@ class Part:
 
 
 def parts() -> list[Part]:
-    """List the files to run: those of recovery first, then the ones with a long test."""
-    recovery = sorted(str(file.relative_to(_PROJECT)) for file in _TESTS.glob("recovery/test_*.py"))
-    others = sorted(
-        str(file.relative_to(_PROJECT))
-        for file in _TESTS.rglob("test_*.py")
-        if "pytest.mark.long" in file.read_text(encoding="utf-8")
-    )
-    files = dict.fromkeys([_BREAKS, *recovery, *_SIZED, *others])
-    return [Part(file, _sizes_of(file)) for file in files]
+    """List the files to run: those of recovery first, those with a size, the ones with long tests.
+
+    The first two run whole, of the others the long tests.
+    """
+    texts = {
+        str(file.relative_to(_PROJECT)): file.read_text(encoding="utf-8")
+        for file in sorted(_TESTS.rglob("test_*.py"))
+    }
+    recovery = [file for file in texts if file.startswith("tests/recovery/")]
+    sized = [file for file, text in texts.items() if _SIZE.search(text)]
+    others = [file for file, text in texts.items() if "pytest.mark.long" in text]
+    files = dict.fromkeys([_BREAKS, *recovery, *sized, *others])
+    return [
+        Part(file, _sizes_of(file), is_whole=file in recovery or file in sized) for file in files
+    ]
 
 
 def kept(folder: Path) -> list[Part]:
@@ -98,6 +105,12 @@ def kept(folder: Path) -> list[Part]:
     order = {part.file: number for number, part in enumerate(parts())}
     found = [Part.of(json.loads(file.read_text("utf-8"))) for file in folder.glob("*.json")]
     return sorted(found, key=lambda part: (order.get(part.file, len(order)), part.file))
+
+
+def keep(part: Part, folder: Path) -> None:
+    """Keep a part's result in a folder."""
+    content = json.dumps(asdict(part), indent=1) + "\n"
+    (folder / f"{part.stem}.json").write_text(content, encoding="utf-8")
 
 
 def _sizes_of(file: str) -> dict[str, str]:
@@ -151,8 +164,7 @@ class _Runs:
         part.ended = datetime.now(UTC).strftime("%Y-%m-%d %H:%M")
         part.reports = read(told) if told.exists() else []
         judge(part, result, code)
-        content = json.dumps(asdict(part), indent=1) + "\n"
-        (self.folder / f"{part.stem}.json").write_text(content, encoding="utf-8")
+        keep(part, self.folder)
         failed = f", {len(part.failed)} FAILED: {log.name}" if part.failed else ""
         said = f"{part.file}: {part.passed} passed{failed} in {part.seconds / 60:.1f} minutes"
         print(f"{part.ended}  {said}", flush=True)
@@ -161,8 +173,7 @@ class _Runs:
     def _command(part: Part, result: Path) -> list[str]:
         if part.file == _BREAKS:
             return [sys.executable, "-m", "tests.recovery.break_tables"]
-        is_whole = part.file.startswith("tests/recovery/") or part.file in _SIZED
-        which = "" if is_whole else "long"
+        which = "" if part.is_whole else "long"
         more = ["-p", "no:cacheprovider", f"--junitxml={result}", "-m", which, part.file]
         return [sys.executable, "-m", "pytest", "-s", *more]
 
@@ -206,10 +217,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
     asked.add_argument("--workers", type=int, default=1, help="files that run at the same time")
     asked.add_argument("--only", default="", help="only files with these words in their path")
+    asked.add_argument("--published", action="store_true", help="go on from the docs' results")
     asked.add_argument("--list", action="store_true", help="list the files that would run")
     given = asked.parse_args(arguments)
     folder = given.folder.absolute()
     folder.mkdir(parents=True, exist_ok=True)
+    if given.published:
+        files = {part.file for part in kept(folder)}
+        for part in map(Part.of, json.loads(PUBLISHED.read_text(encoding="utf-8"))):
+            if part.file not in files:
+                keep(part, folder)
     passed = {one.file: one for one in kept(folder) if not one.failed}
     wanted = [
         part

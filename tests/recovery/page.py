@@ -12,10 +12,9 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from tests.recovery.__main__ import RESULTS, Part, kept, parts
+from tests.recovery.__main__ import PUBLISHED, RESULTS, Part, kept, parts
 from tests.recovery.reporting import Report
 
-_DOCS = RESULTS.parent.parent / "docs"
 _HEAD = """# Recovery
 
 Kills, damaged files, dead brokers and full disks, with every table compared afterwards with an \
@@ -33,7 +32,7 @@ error that names the command to continue with. *lost* are records in no table an
 """
 _FILES = """## Files of tests
 
-Those of `tests/recovery` and the ones with a size run whole, of the others the long tests only: \
+Those of `tests/recovery` and the ones with a size run whole, of the others the long tests: \
 `make test` runs the rest in each change.
 """
 _REPORT_COLUMNS = ("tried", "of", "reached", "refused", "lost", "doubled", "seed")
@@ -45,7 +44,7 @@ def written(found: Sequence[Part], missing: Sequence[Part], docs: Path) -> Path:
     pieces += [*_files(found), "", *_failures(found), *_left(missing)]
     pieces += ["[All results](recovery.json)"]
     content = json.dumps([asdict(part) for part in found], indent=1) + "\n"
-    (docs / "recovery.json").write_text(content, encoding="utf-8")
+    (docs / PUBLISHED.name).write_text(content, encoding="utf-8")
     page = docs / "recovery.md"
     page.write_text("\n".join(pieces) + "\n", encoding="utf-8")
     return page
@@ -139,7 +138,9 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:
 if __name__ == "__main__":
     asked = argparse.ArgumentParser(prog="python -m tests.recovery.page")
     asked.add_argument("--folder", type=Path, default=RESULTS, help="where results are kept")
-    asked.add_argument("--docs", type=Path, default=_DOCS, help="the folder of the site's pages")
+    asked.add_argument(
+        "--docs", type=Path, default=PUBLISHED.parent, help="the folder of the site's pages"
+    )
     given = asked.parse_args()
     results = kept(given.folder)
     ran = {part.file for part in results}

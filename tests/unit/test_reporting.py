@@ -80,6 +80,21 @@ def test_what_passed_at_this_size_is_not_run_again(
     assert listed(tmp_path, capsys, "--only", "test_kill") == [KILLS]
 
 
+def test_a_run_can_go_on_from_the_page_of_the_docs(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIDELAKE_KILLS", "3")
+    monkeypatch.delenv("TIDELAKE_RACES", raising=False)
+    monkeypatch.setattr(runner, "PUBLISHED", tmp_path / "docs" / "recovery.json")
+    (tmp_path / "docs").mkdir()
+    part = a_result(tmp_path / "docs")
+    written([part], [], tmp_path / "docs")
+    fresh = tmp_path / "fresh"
+    assert KILLS in listed(fresh, capsys)
+    assert KILLS not in listed(fresh, capsys, "--published")
+    assert runner.kept(fresh) == [part]
+
+
 def test_a_part_is_judged_by_its_tests(tmp_path: Path) -> None:
     result = tmp_path / "result.xml"
     result.write_text(RESULT)
