@@ -18,6 +18,8 @@ from tests.stores import Store, a_free_port, a_store, variables
 from tests.unit.judged import without_codegen
 from tidelake.config import Environment, load_environment
 from tidelake.delta.tables import Lake
+from tidelake.runtime import runner
+from tidelake.runtime.hop import Run
 from tidelake.spark.session import build_session
 
 # No test asks a store that is not its own. The JVM takes this over when it starts, so the port is
@@ -54,6 +56,22 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         yield session
     finally:
         session.stop()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _definitions_are_checked_once() -> Iterator[None]:
+    """Let Spark analyse each definition once: a run would spend a tenth of its time on it again."""
+    real, checked = runner.check_definition, set()
+
+    def check(run: Run) -> None:
+        definition = run.pipeline.file, run.pipeline.model_dump_json()
+        if definition not in checked:
+            real(run)
+            checked.add(definition)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(runner, "check_definition", check)
+        yield
 
 
 @pytest.fixture(scope="module")
