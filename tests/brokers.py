@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import threading
 import time
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +31,7 @@ from tidelake.config import Environment, Pipeline, load_environment, load_pipeli
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.kafka.broker import Broker, kill, up
+from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
@@ -195,6 +198,50 @@ def a_broker(folder: Path) -> Iterator[Kafka]:
     folder.mkdir(parents=True)
     with clearing_up(folder):
         yield Kafka(folder, up(folder, 0))
+
+
+# The version of the record that a consumer applied last, by topic key, with the row.
+Applied = dict[str, tuple[int, dict[str, Any] | None]]
+
+
+def changes_on(kafka: Kafka, topic: str) -> list[tuple[str, dict[str, Any], bytes]]:
+    """Read a topic of changes: key, value and the value's bytes, in order within a partition."""
+    found = kafka.records(topic)
+    found.sort(key=lambda one: tuple(map(int, one[0].split(":")[1:])))
+    for _, _, value, headers in found:
+        assert dict(headers)["version"] == str(json.loads(value)["version"]).encode()
+    return [(key.decode(), json.loads(value), value) for _, key, value, _ in found]
+
+
+def assert_applied(kafka: Kafka, topic: str, lake: Lake, table: str) -> None:
+    """Apply a topic as a consumer does that knows the version of each key; it has the table."""
+    state: Applied = {}
+    for key, value, _ in changes_on(kafka, topic):
+        known = state.get(key, (-1, None))
+        if value["version"] > known[0]:
+            # Once a topic has begun, each change says what it found.
+            assert key not in state or value["before"] == known[1]
+            state[key] = value["version"], value["after"]
+    rows = [row for _, row in state.values() if row is not None]
+    assert sorted(rows, key=_sorted_text) == written_rows(lake, table) != []
+
+
+def written_rows(lake: Lake, table: str) -> list[dict[str, Any]]:
+    """Read a table's visible columns as a record of a change has them."""
+
+    def written(value: Any) -> Any:
+        if isinstance(value, datetime):
+            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
+        return value if value is None or isinstance(value, int | str) else str(value)
+
+    found = ask(lake, f"SELECT * FROM {table}")
+    rows = [dict(zip(found.columns, map(written, row), strict=True)) for row in found.rows]
+    visible = [{name: row[name] for name in row if not name.startswith("_")} for row in rows]
+    return sorted(visible, key=_sorted_text)
+
+
+def _sorted_text(row: dict[str, Any]) -> str:
+    return json.dumps(row, sort_keys=True)
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def _run(words: Sequence[str], say: list[str]) -> dict[str, Any]:
             file, _, landing = pair.partition("=")
             pipeline = load_pipeline(file, environment, source=landing)
             run = Run(spark, pipeline, Lake(told.lake), environment, Progress(say.append))
-            runner.run_hops(run, HOPS, parse_trigger(told.trigger))
+            runner.run_hops(run, HOPS, parse_trigger(told.trigger), publishes=True)
             found = last_commit(run.lake.bronze(pipeline.name))
             answer[pipeline.name] = {
                 "balanced": read_ledger(run.lake, pipeline).balanced,

@@ -24,6 +24,14 @@ from tidelake.ledger.query import ask
 _OF_A_RUN = frozenset({"ingested_at", "ingest_date", "requeued_at", "_batch", "_generation"})
 _REPO = Path(__file__).parents[2]
 TABLES = [GOLD[0], GOLD[2]]
+BY_HOUR = {
+    "name": "by_hour",
+    "sql": """
+        SELECT date_trunc('hour', window_start) AS hour, user_id, sum(events) AS events,
+               max(dearest) AS dearest, count(*) AS windows
+        FROM gold.by_minutes GROUP BY ALL HAVING count(*) > 1
+    """,
+}
 _BROKEN = [b"garbage", b"", b"\xff\xfe\x00 no text", b'{"event_id": "x", "event_time": "10:15"}']
 
 
@@ -104,7 +112,8 @@ def a_shop(spark: SparkSession, folder: Path, *, whole: bool) -> Shop:
     Args:
         spark: The session of the worlds.
         folder: An empty one.
-        whole: Whether events are joined, and look up a dimension that another pipeline keeps.
+        whole: Whether events are joined and queried, and look up a dimension that another pipeline
+            keeps.
     """
     worlds: tuple[World, ...] = ()
     more: dict[str, Any] = {}
@@ -118,7 +127,7 @@ def a_shop(spark: SparkSession, folder: Path, *, whole: bool) -> Shop:
             "columns": ["category"],
             "as_of": "event_time",
         }
-        more = {"joins": JOINS[:1], "enrich": [lookup]}
+        more = {"joins": JOINS[:1], "enrich": [lookup], "queries": [BY_HOUR]}
     found = world(
         spark,
         folder / "events",
@@ -129,7 +138,7 @@ def a_shop(spark: SparkSession, folder: Path, *, whole: bool) -> Shop:
         **more,
     )
     for part in range(2):
-        found.land(f"{part}.jsonl", _lines(part))
+        found.land(f"{part}.jsonl", lines_of_shop(part))
     return Shop((*worlds, found))
 
 
@@ -159,7 +168,7 @@ def _plain(value: Any) -> Any:
     return sorted(value) if isinstance(value, list) else value
 
 
-def _lines(part: int) -> list[bytes]:
+def lines_of_shop(part: int) -> list[bytes]:
     own = [
         click(n, minute=n * 1.5 - (60 if n % 3 == 0 else 0), action=("click", "purchase")[n % 2])
         for n in range(part * 40, part * 40 + 40)

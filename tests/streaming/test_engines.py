@@ -11,12 +11,23 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.engines.plays import Played, Shop, a_shop, contents, played_by_one_process
+from tests.brokers import Kafka, assert_applied
+from tests.engines.plays import (
+    BY_HOUR,
+    TABLES,
+    Played,
+    Shop,
+    a_shop,
+    contents,
+    lines_of_shop,
+    played_by_one_process,
+)
 from tests.engines.servers import a_server
 from tests.running import run
 from tests.worlds import world
 from tests.written_files import to_parquet, typed_events
 from tidelake.delta.tables import Lake
+from tidelake.ledger.query import ask
 
 Contents = dict[str, list[tuple[Any, ...]]]
 
@@ -25,7 +36,7 @@ Contents = dict[str, list[tuple[Any, ...]]]
 def shop(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Shop:
-    """Give the pipeline, and what it reads; in a long run with a join and a dimension."""
+    """Give the pipeline, and what it reads; in a long run with more kinds of gold."""
     return a_shop(spark, tmp_path_factory.mktemp("shop"), whole=request.param)
 
 
@@ -137,6 +148,35 @@ def test_spark_connect_reads_whole_files(spark: SparkSession, server: str, tmp_p
     assert refused.code == 2, refused.words
     assert "SourceError: files of the source are broken" in refused.words
     assert "broken.parquet: it is not a Parquet file, or is truncated" in refused.words
+
+
+@pytest.mark.long
+def test_spark_connect_publishes_tables_and_queries(
+    spark: SparkSession, server: str, tmp_path: Path, kafka: Kafka
+) -> None:
+    def to_topic(table: dict[str, Any]) -> dict[str, Any]:
+        topic = f"{tmp_path.name}-{table['name']}"
+        return table | {"publish": {"topic": topic, "bootstrap": kafka.bootstrap}}
+
+    made = world(
+        spark,
+        tmp_path / "events",
+        gold=[to_topic(table) for table in TABLES],
+        queries=[to_topic(BY_HOUR)],
+        quality=None,
+    )
+    lake = Lake(tmp_path / "lake")
+    for part in range(2):
+        made.land(f"{part}.jsonl", lines_of_shop(part))
+        made.run()
+        played = Shop((made,)).play(tmp_path / "lake", remote=server)
+        assert played.code == 0, played.words
+        found = contents(lake)
+        _assert_same(found, contents(made.lake))
+        # DuckDB runs the query over the table that it reads.
+        assert set(found["gold.by_hour"]) == set(ask(lake, BY_HOUR["sql"]).rows) != set()
+        for name, to in made.pipeline.published.items():
+            assert_applied(kafka, to.topic, lake, name)
 
 
 @pytest.mark.long

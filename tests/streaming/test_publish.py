@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
@@ -19,7 +18,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.brokers import Kafka
+from tests.brokers import Kafka, assert_applied, changes_on, written_rows
 from tests.running import click, read
 from tests.stores import a_free_port
 from tests.worlds import TO_SILVER, World, world
@@ -39,9 +38,6 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _VISITS = "gold.visits"
-_COLUMNS = "session_id, user_id, session_start, session_end, events, total"
-# The version of the record that a consumer applied last, by topic key, with the row.
-Applied = dict[str, tuple[int, dict[str, Any] | None]]
 
 
 def gold(topic: str, bootstrap: str) -> list[dict[str, Any]]:
@@ -96,46 +92,8 @@ def go(played: World, *, hops: Sequence[Hop] = HOPS) -> list[str]:
     return said
 
 
-def records(kafka: Kafka, topic: str) -> list[tuple[str, dict[str, Any], bytes]]:
-    """Read a topic: key, value and the bytes of the value, in order within a partition."""
-    found = kafka.records(topic)
-    found.sort(key=lambda one: tuple(map(int, one[0].split(":")[1:])))
-    for _, _, value, headers in found:
-        assert dict(headers)["version"] == str(json.loads(value)["version"]).encode()
-    return [(key.decode(), json.loads(value), value) for _, key, value, _ in found]
-
-
-def applied(kafka: Kafka, topic: str) -> Applied:
-    """Apply a topic as a consumer does that knows the version of each key."""
-    state: Applied = {}
-    for key, value, _ in records(kafka, topic):
-        known = state.get(key, (-1, None))
-        if value["version"] > known[0]:
-            # Once a topic has begun, each change says what it found.
-            assert key not in state or value["before"] == known[1]
-            state[key] = value["version"], value["after"]
-    return state
-
-
-def rows_in(state: Applied) -> list[tuple[Any, ...]]:
-    rows = [row for _, row in state.values() if row is not None]
-    return sorted((tuple(row[name] for name in _COLUMNS.split(", ")) for row in rows), key=repr)
-
-
-def rows_of(played: World) -> list[tuple[Any, ...]]:
-    """Read gold as a consumer writes it."""
-
-    def written(value: Any) -> Any:
-        if isinstance(value, datetime):
-            return f"{value.astimezone(UTC):%Y-%m-%dT%H:%M:%S.%fZ}"
-        return value if value is None or isinstance(value, int | str) else str(value)
-
-    found = read(played.lake, _VISITS, _COLUMNS)
-    return sorted((tuple(map(written, row)) for row in found), key=repr)
-
-
 def assert_same(played: World, kafka: Kafka) -> None:
-    assert rows_in(applied(kafka, topic_of(played))) == rows_of(played) != []
+    assert_applied(kafka, topic_of(played), played.lake, _VISITS)
 
 
 def values_by_key(found: Iterable[tuple[str, dict[str, Any], bytes]]) -> dict[str, list[bytes]]:
@@ -154,7 +112,7 @@ def test_a_consumer_that_applies_the_records_has_the_table(played: World, kafka:
     # Sessions of user 0 are bridged: rows are deleted; of another a value changes.
     played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5, value=0.01)])
     go(played)
-    values = [value for _, value, _ in records(kafka, topic)]
+    values = [value for _, value, _ in changes_on(kafka, topic)]
     assert {value["op"] for value in values} == {"upsert", "delete"}
     assert {value["table"] for value in values} == {_VISITS}
     assert_same(played, kafka)
@@ -171,9 +129,9 @@ def test_a_consumer_that_applies_the_records_has_the_table(played: World, kafka:
     rebuild_gold(played.context)
     played.land("2.jsonl", [click(103, minute=301)])
     go(played)
-    last, found = last_commit(table), [value for _, value, _ in records(kafka, topic)]
+    last, found = last_commit(table), [value for _, value, _ in changes_on(kafka, topic)]
     deleted = [one for one in found if (one["generation"], one["op"]) == ("g3", "delete")]
-    assert len(deleted) == len(rows_of(played)) - 1
+    assert len(deleted) == len(written_rows(played.lake, _VISITS)) - 1
     newest = max(found, key=lambda value: int(value["version"]))
     assert last is not None
     assert (newest["generation"], newest["batch"]) == ("g3", last.batch)
@@ -205,7 +163,7 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
     played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     go(played, hops=["gold"])
-    table, first = played.lake.table(_VISITS), records(kafka, topic_of(played))
+    table, first = played.lake.table(_VISITS), changes_on(kafka, topic_of(played))
     played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5)])
     places = ["--root", str(played.environment.root), "--source", str(played.landing)]
     done = subprocess.run(
@@ -220,17 +178,17 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
     assert reached is not None
     assert last is not None
     assert last.version > reached.version
-    assert records(kafka, topic_of(played)) == first
+    assert changes_on(kafka, topic_of(played)) == first
 
     # Another version; then the run dies with all records sent, before it knows.
     played.land("2.jsonl", [click(105, minute=26)])
     with monkeypatch.context() as patch, pytest.raises(CutOffError):
         patch.setattr(publish._Publication, "_save", die)
         go(played)
-    sent = values_by_key(one for one in records(kafka, topic_of(played)) if one not in first)
+    sent = values_by_key(one for one in changes_on(kafka, topic_of(played)) if one not in first)
     assert max(len(values) for values in sent.values()) == 2
     go(played, hops=["gold"])
-    found = values_by_key(one for one in records(kafka, topic_of(played)) if one not in first)
+    found = values_by_key(one for one in changes_on(kafka, topic_of(played)) if one not in first)
     assert found == {key: [*values, *values] for key, values in sent.items()}
     assert_same(played, kafka)
 
@@ -255,9 +213,9 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     with monkeypatch.context() as patch, pytest.raises(CutOffError):
         patch.setattr(publish._Publication, "_record", die)
         go(played, hops=["gold"])
-    sent = values_by_key(records(kafka, topic))
+    sent = values_by_key(changes_on(kafka, topic))
     go(played, hops=["gold"])
-    again = values_by_key(records(kafka, topic))
+    again = values_by_key(changes_on(kafka, topic))
     assert again == {key: [*values, *values] for key, values in sent.items()}
     assert_same(played, kafka)
     # An environment that publishes nothing.
@@ -282,7 +240,7 @@ def test_what_cannot_be_published_is_told_and_the_tables_are_committed(
     # An empty topic begins with all rows; one with records of another origin gets none.
     kafka.drop(topic)
     assert f"publish topic {topic} was recreated" in go(played, hops=["gold"])
-    assert {value["before"] is None for _, value, _ in records(kafka, topic)} == {True}
+    assert {value["before"] is None for _, value, _ in changes_on(kafka, topic)} == {True}
     assert_same(played, kafka)
     foreign = kafka.topic()
     kafka.send(foreign, [b"of another"])

@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 
 from tests.running import land
@@ -28,6 +29,7 @@ from tidelake.cli.exits import message_of, run_command
 from tidelake.cli.flow import started
 from tidelake.cli.options import Place
 from tidelake.config import load_environment
+from tidelake.config.locations import find_file
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.examples import Generated
@@ -294,6 +296,25 @@ def test_a_source_that_a_catalog_has_is_not_read_without_one(
 
     assert f"{file}: source.table is main.raw.shop, a name in a catalog" in told
     assert "--env, or a folder with --source" in told
+
+
+@pytest.mark.parametrize("command", [["run"], ["run", "--dry-run"], ["fast", "run"]])
+def test_a_credential_of_a_catalog_is_not_used_without_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]
+) -> None:
+    content = yaml.safe_load(find_file("payments", "pipeline").read_text())
+    del content["quality"]
+    options = {"databricks.serviceCredential": "msk"}
+    content["source"] = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
+    file = tmp_path / "payments.yml"
+    file.write_text(yaml.safe_dump(content))
+    assert run_command(app, ["validate", str(file)]) == 0
+    capsys.readouterr()
+
+    told = mistake(capsys, tmp_path, *command, str(file), "--root", str(tmp_path / "lake"))
+
+    assert "source.options has databricks.serviceCredential" in told
+    assert "environment local has no catalog. Name one that has with --env" in told
 
 
 def test_a_missing_source_folder_is_named(

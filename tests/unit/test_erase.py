@@ -16,7 +16,7 @@ from tests.pipelines import bronze, shop
 from tests.shops import Shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
-from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
+from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION, Publish
 from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import Lake
@@ -172,10 +172,10 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     (tmp_path / "backfill" / "shop").mkdir(parents=True)
     mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", gold_names=("dim.users",)))
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
-    mine.pipeline.published = {"gold.mine": SimpleNamespace(topic="mine")}
+    mine.pipeline.published = {"gold.mine": Publish(topic="mine", bootstrap="h:1")}
 
     mine.spark = None
-    monkeypatch.setattr(erase, "asks_brokers", lambda _: True)
+    monkeypatch.setattr(erase, "asks_brokers", lambda *_: True)
     told = {one.where: one.remedy for one in _others(lake, mine)}
 
     assert told == {
@@ -186,7 +186,7 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
         "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }
     # A topic of the same name would be taken for the old one there.
-    monkeypatch.setattr(erase, "asks_brokers", lambda _: False)
+    monkeypatch.setattr(erase, "asks_brokers", lambda *_: False)
     told = {one.where: one.remedy for one in _others(lake, mine)}
     assert told["topic mine"].startswith("write another topic in the pipeline file, then delete")
 

@@ -69,6 +69,21 @@ def test_the_brokers_may_be_a_reference_whose_value_is_not_told(
         options_of(source)
 
 
+def test_a_credential_of_databricks_is_used_by_spark_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where Kafka's own clients are there: they would connect without it."""
+    source = _source(options={"databricks.serviceCredential": "msk"})
+    monkeypatch.setattr(topic_source, "jvm_with", lambda *_: Mock())
+    spark = Mock()
+    assert topic_source.asks_brokers(spark, _source())
+    assert not topic_source.asks_brokers(spark, source)
+    assert topic_source.describe_topics(spark, source, ["clicks"]) is None
+    assert topic_source.ensure_topic(spark, source, "clicks") is None
+    with pytest.raises(
+        SourceError, match=r"only Spark .*: option databricks\.serviceCredential is"
+    ):
+        client.ends_of(source, {"clicks": {"0": 1}})
+
+
 def test_a_topic_whose_policy_may_not_be_asked_for_counts_as_compacted() -> None:
     admin = Mock()
     admin.describeConfigs.side_effect = JavaError("", SimpleNamespace(_target_id="o1"))

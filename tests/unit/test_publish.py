@@ -142,11 +142,11 @@ def test_rows_are_sent_while_decimals_are_plain(
 def test_a_client_under_another_name_is_not_taken_for_kafka(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert topic_source.asks_brokers(spark)
     source = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="t")
+    assert topic_source.asks_brokers(spark, source)
     # As on a managed runtime.
     monkeypatch.setattr(topic_source, "_ADMIN", "kafkashaded.org.apache.kafka.clients.admin.Admin")
-    assert not topic_source.asks_brokers(spark)
+    assert not topic_source.asks_brokers(spark, source)
     assert topic_source.describe_topics(spark, source, ["t"]) is None
     assert topic_source.ensure_topic(spark, source, "t") is None
     monkeypatch.setattr(internals, "is_remote", lambda: True)
@@ -201,7 +201,7 @@ def test_where_the_broker_is_not_asked_the_topic_is_read_before_it_begins(
     monkeypatch.setattr(publish, "refuse_unreachable", lambda *_, **__: None)
     monkeypatch.setattr(publish, "ensure_topic", lambda *_: None)
     monkeypatch.setattr(publish, "has_records", lambda *_: is_taken)
-    monkeypatch.setattr(publish, "asks_brokers", lambda _: False)
+    monkeypatch.setattr(publish, "asks_brokers", lambda *_: False)
     monkeypatch.setattr(publish._Publication, "_save", lambda _, to: steps.append(to.begun))
     monkeypatch.setattr(publish._Publication, "_send_all", lambda *_: steps.append("sent"))
     publication = publication_of(lake)

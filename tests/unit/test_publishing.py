@@ -15,7 +15,7 @@ from tests.unit.test_config_loading import CLOUD, GOOD, JOIN, LAPTOP, changed, v
 from tests.unit.test_json_schema import problems
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.config import load_pipeline
+from tidelake.config import KafkaSource, load_pipeline
 from tidelake.config.pipeline import written_out
 from tidelake.config.table_settings import Publish, refuse_unset
 from tidelake.delta.commit_metadata import hash_of
@@ -23,7 +23,7 @@ from tidelake.delta.positions import TopicPosition
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, SourceError, UsageError
 from tidelake.kafka.client import refuse_unreachable
-from tidelake.kafka.topic_source import java_client_options
+from tidelake.kafka.topic_source import java_client_options, options_of
 
 _TO = {"topic": "clicks.per_minute", "bootstrap": "h:1"}
 _JAAS = "kafka.sasl.jaas.config"
@@ -135,15 +135,37 @@ def test_in_prod_the_connection_is_encrypted(tmp_path: Path) -> None:
     assert load_pipeline(write(tmp_path, raw), CLOUD).published
 
 
+def test_a_service_credential_is_a_name_and_encrypts_the_connection(tmp_path: Path) -> None:
+    named = {"databricks.serviceCredential": "msk", "databricks.serviceCredential.scope": "https:"}
+    raw = published(options=named) | {"source": _TOPICS | {"options": named}}
+    pipeline = load_pipeline(write(tmp_path, raw), CLOUD)
+    clients = [pipeline.source, *(to.client for to in pipeline.published.values())]
+    for client in clients:
+        assert isinstance(client, KafkaSource)
+        assert options_of(client).items() >= named.items()
+        assert java_client_options(client) == {"kafka.bootstrap.servers": "h:1", **named}
+    refuse_unset(pipeline.published, CLOUD)
+    with pytest.raises(
+        UsageError, match=r"publish\.options has .*environment local has no catalog"
+    ):
+        refuse_unset(pipeline.published, LAPTOP)
+    # What is written counts.
+    raw = published(options=named | {"kafka.security.protocol": "SASL_PLAINTEXT"})
+    with pytest.raises(ConfigError, match=r"must be SSL or SASL_SSL in prod"):
+        load_pipeline(write(tmp_path, raw), CLOUD)
+    [found] = violations(tmp_path, published(options={"databricks.serviceCredentials": "msk"}))
+    assert "option databricks.serviceCredentials contains a secret" in found.message
+
+
 def test_references_are_resolved_before_spark_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     to = Publish(topic="t", bootstrap="env:BROKERS", options={_JAAS: "env:LOGIN"})
     with pytest.raises(UsageError, match=r"publish\.bootstrap refers to the variable BROKERS"):
-        refuse_unset({"gold.t": to})
+        refuse_unset({"gold.t": to}, LAPTOP)
     monkeypatch.setenv("BROKERS", "a:1,b:2")
     with pytest.raises(UsageError, match="variable LOGIN, which is not set"):
-        refuse_unset({"gold.t": to})
+        refuse_unset({"gold.t": to}, LAPTOP)
     monkeypatch.setenv("LOGIN", "secret")
-    refuse_unset({"gold.t": to})
+    refuse_unset({"gold.t": to}, LAPTOP)
     # The values themselves are read when they are used, and told by no message.
     assert (to.client.bootstrap, to.client.options) == ("env:BROKERS", {_JAAS: "env:LOGIN"})
     assert java_client_options(to.client) == {"kafka.bootstrap.servers": "a:1,b:2", _JAAS: "secret"}

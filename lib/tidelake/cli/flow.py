@@ -20,7 +20,8 @@ import click
 from tidelake.cli.exits import message_of, say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
-from tidelake.config import DeltaSource, Detection, FilesSource, Pipeline
+from tidelake.config import DeltaSource, Detection, FilesSource, KafkaSource, Pipeline
+from tidelake.config.environment import refuse_service_credential
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
@@ -275,7 +276,7 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
 
     refuse_unready(place.environment)
     for pipeline in pipelines if "gold" in hops_of(hop) and place.environment.publish else ():
-        refuse_unset(pipeline.published)
+        refuse_unset(pipeline.published, place.environment)
     brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
     with started(place, "brief" if brief else "bulk", pipelines) as run:
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
@@ -308,7 +309,7 @@ def run_pipeline(
         _check_source(place, definition)
     refuse_unready(place.environment)
     if "gold" in hops and place.environment.publish:
-        refuse_unset(pipeline.published)
+        refuse_unset(pipeline.published, place.environment)
     # Lock before Spark starts, so that a concurrent run is refused at once.
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
@@ -357,6 +358,8 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
             f"{place.environment.name} has none. Name one that has with --env, or a folder with "
             "--source"
         )
+    if isinstance(pipeline.source, KafkaSource):
+        refuse_service_credential("source.options", pipeline.source.options, place.environment)
     if isinstance(pipeline.source, FilesSource):
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
@@ -442,6 +445,7 @@ def fast() -> None:
 def fast_run(where: Place) -> None:
     """Send alerts on the newest records until stopped."""
     detection, lane = _lane_of(where)
+    _check_source(where, where.pipeline)
     environment = where.environment
     if environment.master == "local[*]":
         environment = environment.model_copy(update={"master": f"local[{_SLOTS}]"})

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.locations import find_file, own_conf
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
-from tidelake.config.source import REFERENCE, SecretReference, Setting
+from tidelake.config.source import REFERENCE, SERVICE_CREDENTIAL, SecretReference, Setting
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, counted_from, expanded, folder, is_stored, problem_of
 
@@ -377,6 +377,21 @@ def resolved(options: Mapping[str, str]) -> dict[str, str]:
         name: _value(name, text) if REFERENCE.fullmatch(text) else text
         for name, text in options.items()
     }
+
+
+def refuse_service_credential(
+    key: str, options: Mapping[str, str], environment: Environment
+) -> None:
+    """Raise a UsageError if Kafka options name a service credential and there is no catalog.
+
+    Spark would ignore the option elsewhere, and connect without a credential.
+    """
+    if SERVICE_CREDENTIAL in options and environment.catalog is None:
+        raise UsageError(
+            f"{key} has {SERVICE_CREDENTIAL}, a credential of Unity Catalog, and environment "
+            f"{environment.name} has no catalog. Name one that has with --env, or write the "
+            "settings of Kafka's client, with secrets such as env:NAME."
+        )
 
 
 def _value(option: str, reference: str) -> str:

@@ -34,6 +34,10 @@ TopicName = Annotated[
         "'{0}' is not a valid topic name: use letters, digits, dots, dashes and underscores",
     ),
 ]
+# A credential of Unity Catalog by its name, which is no secret: Databricks' Kafka source and sink
+# authenticate with it, over an encrypted connection. Kafka's own clients do not know it.
+SERVICE_CREDENTIAL = "databricks.serviceCredential"
+_OF_DATABRICKS = (SERVICE_CREDENTIAL, f"{SERVICE_CREDENTIAL}.scope")
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
@@ -223,20 +227,23 @@ class FilesSource(Model):
         return self.clean_source is not None
 
 
+def _is_sensitive(name: str) -> bool:
+    return name not in _OF_DATABRICKS and _SENSITIVE.search(name) is not None
+
+
 def _client_options(options: dict[str, str]) -> dict[str, str]:
     # The message omits the value, which may be the secret.
     problems = [
         f"option {name} contains a secret: write a reference such as env:NAME or "
         "secret:SCOPE/KEY, never the value"
         for name, value in options.items()
-        if (_SENSITIVE.search(name) or value.startswith("secret:"))
-        and not REFERENCE.fullmatch(value)
+        if (_is_sensitive(name) or value.startswith("secret:")) and not REFERENCE.fullmatch(value)
     ] or [
         f"option {name} is set by Tidelake{_SET_BY_TIDELAKE[name]}"
         if name in _SET_BY_TIDELAKE
         else f"option {name} is not a setting of a Kafka client: those begin with kafka."
         for name in options
-        if name in _SET_BY_TIDELAKE or not name.startswith("kafka.")
+        if name in _SET_BY_TIDELAKE or not (name.startswith("kafka.") or name in _OF_DATABRICKS)
     ]
     if problems:
         raise Problems(problems)
@@ -278,7 +285,8 @@ class KafkaSource(Model):
         topic: The name of a topic, or a list of names; alternative to ``pattern``.
         pattern: A regular expression for the names of topics.
         starting: Where the first run begins: ``earliest``, ``latest`` or an instant.
-        options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
+        options: Settings of the client, prefixed with ``kafka.``; secrets by reference. On
+            Databricks also ``databricks.serviceCredential``, the name of a credential.
         format: ``json`` or ``avro``.
         envelope: ``debezium``: each record is a change event of a database.
         registry: The registry with the writers' Avro schemas.
@@ -299,6 +307,11 @@ class KafkaSource(Model):
     schema_file: Text | None = Field(default=None, alias="schema")
     max_offsets_per_trigger: PositiveInt | None = None
     min_partitions: PositiveInt | None = None
+
+    @property
+    def only_spark_connects(self) -> bool:
+        """Whether other clients than Databricks' Spark lack the credential."""
+        return SERVICE_CREDENTIAL in self.options
 
 
 class DeltaSource(Model):
@@ -400,7 +413,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
 def encryption_finding(path: KeyPath, options: object) -> Iterator[Finding]:
     """Find client options that do not encrypt the connection."""
     options = options if isinstance(options, dict) else {}
-    protocol = str(options.get(_PROTOCOL, "PLAINTEXT")).upper()
+    default = "SASL_SSL" if SERVICE_CREDENTIAL in options else "PLAINTEXT"
+    protocol = str(options.get(_PROTOCOL, default)).upper()
     if protocol not in _ENCRYPTED:
         yield Finding(
             path, f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}"

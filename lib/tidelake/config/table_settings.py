@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field
 
 from tidelake.config.document import Finding, KeyPath, dotted
-from tidelake.config.environment import resolved
+from tidelake.config.environment import Environment, refuse_service_credential, resolved
 from tidelake.config.model import Documented, Model, Problems, Text, match_whole, matching
 from tidelake.config.source import (
     ClientOptions,
@@ -207,7 +207,7 @@ class Publish(Model):
         topic: The topic, which no other table is published to.
         bootstrap: ``host:port``, several separated by commas, or a reference such as ``env:NAME``,
             whose value is in no message.
-        options: Settings of the client, prefixed with ``kafka.``; secrets by reference.
+        options: Settings of the client, as those of a Kafka source.
     """
 
     topic: TopicName
@@ -234,13 +234,14 @@ class Publishable(Documented):
     publish: Publish | None = Field(default=None, exclude=True)
 
 
-def refuse_unset(published: Mapping[str, Publish]) -> None:
+def refuse_unset(published: Mapping[str, Publish], environment: Environment) -> None:
     """Resolve the references of tables' topics, before Spark starts.
 
     Raises:
-        UsageError: A reference has no value; the message names it.
+        UsageError: A reference has no value, or the environment no service credentials.
     """
     for to in published.values():
+        refuse_service_credential("publish.options", to.options, environment)
         resolved({"publish.bootstrap": to.bootstrap, **to.options})
 
 

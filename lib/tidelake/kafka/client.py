@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tidelake.config import KafkaSource, Registry
 from tidelake.config.environment import resolved
 from tidelake.config.loading import Address
-from tidelake.config.source import Compatibility
+from tidelake.config.source import SERVICE_CREDENTIAL, Compatibility
 from tidelake.errors import SourceError, TidelakeError, imported
 from tidelake.folders import Folder
 from tidelake.typed import runnable
@@ -165,6 +165,8 @@ def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
         SourceError: No broker answers, or the client does not accept the source's options.
         UsageError: An option refers to a variable that is not set.
     """
+    if source.only_spark_connects:
+        raise SourceError(f"only Spark can ask the brokers: option {SERVICE_CREDENTIAL} is set")
     refuse_unreachable(source.bootstrap)
     kafka, administration = _library()
     latest = administration.OffsetSpec.latest()

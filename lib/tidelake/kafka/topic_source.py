@@ -99,12 +99,17 @@ class Topic:
         return {partition: end for partition, (_, end) in self.held.items()}
 
 
-def asks_brokers(spark: SparkSession) -> bool:
+def asks_brokers(spark: SparkSession, source: KafkaSource) -> bool:
     """Return whether topics can be described: Spark's JVM, and Kafka's client in it, are reached.
 
     They are not through Spark Connect, and where a managed runtime renames the client's packages.
+    The client has no credential that only Databricks' Spark knows.
     """
-    return jvm_with(spark, _ADMIN) is not None
+    return _admin_jvm(spark, source) is not None
+
+
+def _admin_jvm(spark: SparkSession, source: KafkaSource) -> Any:
+    return None if source.only_spark_connects else jvm_with(spark, _ADMIN)
 
 
 def describe_topics(
@@ -119,7 +124,7 @@ def describe_topics(
     ``with_selected``: also those that the source selects now, by name or pattern. None where topics
     cannot be described, see :func:`asks_brokers`.
     """
-    jvm = jvm_with(spark, _ADMIN)
+    jvm = _admin_jvm(spark, source)
     if jvm is None:
         return None
     if not names:
@@ -148,7 +153,7 @@ def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic |
         SourceError: The broker does not answer, or does not create the topic.
     """
     found = describe_topics(spark, source, [name])
-    jvm = jvm_with(spark, _ADMIN)
+    jvm = _admin_jvm(spark, source)
     if found is None or jvm is None:
         return None
     if name not in found:

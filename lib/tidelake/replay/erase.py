@@ -421,13 +421,14 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
-    remedy = "delete the topic: the next run publishes all rows of the table to a new one"
-    if run.pipeline.published and not asks_brokers(run.spark):
-        remedy = (
-            "write another topic in the pipeline file, then delete this one: the next run sends "
-            "all rows of the table to the other; a new topic of this name is not noticed here"
-        )
     for table_name, to in run.pipeline.published.items():
+        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+        if not asks_brokers(run.spark, to.client):
+            remedy = (
+                "write another topic in the pipeline file, then delete this one: the next run "
+                "sends all rows of the table to the other; a new topic of this name is not "
+                "noticed here"
+            )
         what = f"rows of {table_name} that were published, before and after the erasure"
         yield Remains(what, f"topic {to.topic}", None, remedy)
     what = f"rows computed from {silver}"

@@ -163,13 +163,15 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
     try:
         _Publication(run, table, tuple(key), to.client).go()
     except RefusedError as error:
-        raise RefusedError(f"{place} is refused: {error}. {_remedy(run)}") from error
+        raise RefusedError(f"{place} is refused: {error}. {_remedy(run, to)}") from error
     except SourceError as error:
         raise UnpublishedError(f"{place} stopped: {error}\n{_NEXT_RUN}") from error
     except FOREIGN as error:
         if run.stop.is_set():
             raise
-        gone = f"the files or changes of a version that was not published are gone. {_remedy(run)}"
+        gone = (
+            f"the files or changes of a version that was not published are gone. {_remedy(run, to)}"
+        )
         if any(words in error_text(error) for words in _GONE):
             raise RefusedError(f"{place}: {gone}") from error
         found = named(error, place, gone=gone, retry=_NEXT_RUN)
@@ -178,9 +180,10 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
         raise UnpublishedError(str(found)) from error
 
 
-def _remedy(run: Run) -> str:
-    # It is not noticed there that a topic of the same name is another one.
-    ways = "another name, or delete the topic" if asks_brokers(run.spark) else "another name"
+def _remedy(run: Run, to: Publish) -> str:
+    # Where brokers are not asked, a topic of the same name is not known to be another one.
+    asks = asks_brokers(run.spark, to.client)
+    ways = "another name, or delete the topic" if asks else "another name"
     return (
         f"Give the table an empty topic: {ways}. It gets all rows of the table, then each change."
     )
