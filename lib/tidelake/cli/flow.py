@@ -472,16 +472,14 @@ def reconcile(where: Place) -> None:
         from tidelake.runtime.fast_lane import reconcile as judge  # noqa: PLC0415
 
         found = judge(context, detection, lane)
-    document = {"detection": detection.name, "table": found.table, "rules": found.counts}
-    if where.printed(document):
+    if where.printed({"detection": detection.name, "table": found.table, "rules": found.counts}):
         return
     rows = [
         [rule, *(counts[verdict] for verdict in VERDICTS)] for rule, counts in found.counts.items()
     ]
     print_table(["rule", *VERDICTS], rows, title=f"Fast alerts of {detection.name}")
     query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
-    command = where.typed(f'tidelake sql "{query}"')
-    say(f"See missed alerts with: {command}")
+    say("See missed alerts with: " + where.typed(f'tidelake sql "{query}"'))
 
 
 def _lane_of(where: Place) -> tuple[Detection, FastLane]:
