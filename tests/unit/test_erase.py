@@ -47,6 +47,13 @@ from tidelake.runtime.progress import Progress
         ("(x", '"(x"', True),
         ("Zoë", '{"name": "Zoë"', True),
         ("Zoë", '{"name": "Zo\\u00eb"', True),
+        ("Zoë", '{"name": "Zo\\u00EB"', True),
+        ("Zoë", '{"name": "\\u005ao\\u00EB"', True),
+        ("\U0001f30a", '{"name": "\\uD83C\\uDF0A"', True),
+        ("a/b", '{"name": "a\\/b"', True),
+        ("O'Neil", '{"name": "O\\u0027Neil"', True),
+        ('a"b', 'e1,"a""b"', True),
+        ('a"b', '{"name": "ab"', False),
         ('a"b', '{"name": "a\\"b"', True),
         ("-5", '{"n": -5}', True),
         ("-5", '{"n": 3-5}', False),
@@ -131,6 +138,18 @@ def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
         frame = bronze(spark, [{"record_id": "r", "payload": payload}])
         told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
         assert told.collect()[0]["found"] is found, value
+
+
+def test_a_value_is_found_in_a_broken_record_of_csv_in_the_encoding_of_its_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = {"kind": "files", "path": "in", "format": "csv", "csv": {"encoding": "cp1252"}}
+    pipeline = shop(tmp_path, source=source)
+    cases = [("Zoë", b"e1,Zo\xeb", True), ("Zoë", b"e1,Zo\xebl", False), ("Zoę", b"e1,Zo", False)]
+    for value, payload, found in cases:
+        frame = bronze(spark, [{"record_id": "r", "payload": payload}])
+        told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
+        assert told.collect()[0]["found"] is found, payload
 
 
 def test_a_subject_is_a_column_of_silver_and_a_value(tmp_path: Path) -> None:
