@@ -145,7 +145,14 @@ def test_a_value_is_found_in_a_broken_record_of_csv_in_the_encoding_of_its_file(
 ) -> None:
     source = {"kind": "files", "path": "in", "format": "csv", "csv": {"encoding": "cp1252"}}
     pipeline = shop(tmp_path, source=source)
-    cases = [("Zoë", b"e1,Zo\xeb", True), ("Zoë", b"e1,Zo\xebl", False), ("Zoę", b"e1,Zo", False)]
+    cases = [
+        ("Zoë", b"e1,Zo\xeb", True),
+        ("Zoë", b"e1,Zo\xebl", False),
+        ("Zoę", b"e1,Zo", False),
+        # Java's regular expressions, not Python's.
+        ("Zoë/\U0001f30a", rb'"{""name"": ""Zo\u00EB\/\ud83C\uDF0a""', True),
+        ('a"b', b'e1,"a""b"', True),
+    ]
     for value, payload, found in cases:
         frame = bronze(spark, [{"record_id": "r", "payload": payload}])
         told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
