@@ -24,7 +24,7 @@ from tidelake.errors import UsageError
 from tidelake.replay import erase
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase import _others
-from tidelake.replay.erase_records import Erasure, mentions
+from tidelake.replay.erase_records import Erasure, mentions, stored_ids
 from tidelake.replay.subject import Subject, parse_subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -116,6 +116,19 @@ def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
     newest = next(commits(table))
     assert newest.note.items() >= {**note, "records": 0}.items()
     assert (erasure_of(newest), arrivals_in([newest])) == ("2026-01-06", [gone])
+
+
+def test_records_to_erase_are_read_under_a_root_that_looks_like_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, record in (("lake1", "other"), ("lake[12]", "own")):
+        lake = Lake(tmp_path / name)
+        found = bronze(spark, [{"record_id": record, "payload": b"{}"}])
+        folder = lake.erasure("shop").parent / "records"
+        found.select("record_id", "ingested_at").coalesce(1).write.parquet(str(folder))
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
+    assert [row["record_id"] for row in stored_ids(run, "records").collect()] == ["own"]
 
 
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(

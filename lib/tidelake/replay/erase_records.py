@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.csv_records import keeps_bytes
-from tidelake.delta.access import load
+from tidelake.delta.access import load, read_parquet
 from tidelake.delta.commit_metadata import (
     RECORDS,
     Arrival,
@@ -69,7 +69,8 @@ class Erasure:
 
 def stored_ids(run: Run, of: Literal["records", "neighbours"]) -> DataFrame:
     """Read ``record_id`` and ``ingested_at``: records to erase, or neighbours to requeue."""
-    return run.spark.read.parquet(str(run.lake.erasure(run.pipeline.name).parent / of))
+    folder = run.lake.erasure(run.pipeline.name).parent / of
+    return read_parquet(run.spark, [folder], "record_id string, ingested_at timestamp")
 
 
 def begin(run: Run, subject: Subject) -> Erasure | None:
