@@ -141,16 +141,25 @@ def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) 
     Nor does a text without a date equal a timestamp. Spark's implicit cast would raise on the first
     text of another kind, and make a timestamp of today of a text without a date.
     """
-    texts = isinstance(its_type, StringType), isinstance(other_type, StringType)
-    if texts == (True, False):
-        return _cast(one, other_type) == other
-    return one == (_cast(other, its_type) if texts == (False, True) else other)
+    return in_type_of(one, its_type, other_type) == in_type_of(other, other_type, its_type)
+
+
+def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Column:
+    """Return a value in the type in which :func:`equal` compares it with another one.
+
+    A text takes the other type; any other value takes the type that is common to both.
+    """
+    if isinstance(other_type, StringType) or its_type == other_type:
+        return value
+    if isinstance(its_type, StringType):
+        return (
+            as_timestamp(value)
+            if isinstance(other_type, TimestampType)
+            else value.try_cast(other_type)
+        )
+    return F.coalesce(value, F.lit(None).cast(other_type))
 
 
 def as_timestamp(value: Column) -> Column:
     """Cast a value to a timestamp; null where it cannot be cast, and for a text without a date."""
     return F.when(~_is_dateless(value), value.try_cast("timestamp"))
-
-
-def _cast(text: Column, kind: DataType) -> Column:
-    return as_timestamp(text) if isinstance(kind, TimestampType) else text.try_cast(kind)

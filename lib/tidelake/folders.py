@@ -50,6 +50,8 @@ _REMEDIES = {
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Characters with a meaning in URLs or in Spark's path patterns.
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
+# Characters with a meaning in Hadoop's patterns.
+_WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
 _CACHE_BYTES = 64 << 20
 _COMPARED_BYTES = 1 << 20
 _CONCURRENT_REQUESTS = 16
@@ -75,6 +77,11 @@ def folder(text: str) -> Folder:
     if problem := problem_of(text):
         raise UsageError(f"{text} {problem}")
     return stored(text.rstrip("/"))
+
+
+def as_pattern(path: Folder | str) -> str:
+    """Return the pattern that matches only this path, for readers of Spark that take a pattern."""
+    return _WITH_A_MEANING.sub(r"\\\g<0>", str(path))
 
 
 def expanded(text: str) -> Path:

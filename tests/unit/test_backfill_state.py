@@ -80,6 +80,7 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backfill, "fill", lambda *_: None)
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
     build(_run(shop), "bronze")
     green = folder_of(shop.lake, shop.pipeline) / "silver" / "shop"
     green.mkdir(parents=True)
@@ -96,6 +97,22 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
     _expect(shop, most=64)
     with pytest.raises(UsageError, match=r"Restore the definition, then promote; or .* rollback"):
         need_promotable(shop.lake, shop.pipeline)
+
+
+@pytest.mark.parametrize("table", [None, "gold.none"])
+def test_a_backfill_that_is_refused_does_not_give_up_a_rollback(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, table: str | None
+) -> None:
+    def check_definition(_: Run) -> None:
+        if table is None:
+            raise UsageError("no such function")
+
+    monkeypatch.setattr(backfill, "check_definition", check_definition)
+    state = State("bronze", "of another definition", "promoted", before={"silver.shop": 1})
+    write_state(shop.lake, shop.pipeline, state)
+    with pytest.raises(UsageError):
+        build(_run(shop), "silver", table=table)
+    assert read_state(shop.lake, shop.pipeline) == state
 
 
 def test_beside_a_command_of_a_backfill_every_other_one_is_refused(shop: Shop) -> None:

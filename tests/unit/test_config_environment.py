@@ -9,6 +9,7 @@ import pytest
 
 from tidelake.config import Limits, conf_file, load_environment
 from tidelake.config.locations import conf_dir, find_file, pipeline_names
+from tidelake.delta.tables import lake_of
 from tidelake.errors import ConfigError, NotBuiltError, UsageError
 from tidelake.spark.java import read_lock
 
@@ -252,3 +253,9 @@ def test_a_pipeline_of_tidelakes_own_is_none_of_an_own_conf_folder(own_conf: Pat
 def test_limits_of_a_file_with_a_catalog_hold_under_a_root_that_is_given(tmp_path: Path) -> None:
     write("prod", "catalog: a\nlimits: {silver_bytes: 1g}\n")
     assert load_environment("prod", root=str(tmp_path)).limits.silver_bytes == "1g"
+
+
+def test_a_root_that_duckdb_would_misread_is_refused_where_tables_are_used(tmp_path: Path) -> None:
+    environment = load_environment("local", root=str(tmp_path / "feature%2Fx"))
+    with pytest.raises(UsageError, match=r"/feature%2Fx has a % in its path"):
+        lake_of(environment)

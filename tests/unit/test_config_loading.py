@@ -491,6 +491,12 @@ def test_a_derived_column_redefines_its_table_and_no_other_does(tmp_path: Path) 
             "longer",
         ),
         ({"kind": "hopping", "size": "1 minute"}, ["n"], "window.slide", "required"),
+        (
+            {"kind": "hopping", "size": "36525 days", "slide": "1 millisecond"},
+            ["n"],
+            "window.slide",
+            "more than 10,000 windows",
+        ),
         ({"kind": "session", "gap": "1 minute"}, [], "keys", "at least one key"),
         ({"kind": "session", "gap": "0 minutes"}, ["n"], "window.gap", "longer than 0"),
         ({"kind": "global"}, [], "keys", "at least one key"),

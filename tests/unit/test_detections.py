@@ -12,9 +12,17 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import Detection
-from tidelake.gold.detections import history_by_hour, judged, keyed, rule_inputs, to_alerts
+from tidelake.gold.detections import (
+    Detected,
+    history_by_hour,
+    judged,
+    keyed,
+    rule_inputs,
+    to_alerts,
+)
 from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
+from tidelake.replay.compare import COLUMN
 
 _DDL = (
     "record_id string, event_id string, event_time timestamp, card string, "
@@ -68,6 +76,29 @@ def test_an_amount_is_unusual_above_so_many_means_and_not_at_them(spark: SparkSe
     assert found(spark, {"unusual_amount": _AMOUNT}, *rows) == [
         (3, {"value": 5.03, "mean": 1.01, "values": 2})
     ]
+
+
+def test_evidence_is_the_same_after_the_type_of_its_value_was_widened(
+    spark: SparkSession,
+) -> None:
+    detection = Detection.model_validate(
+        {"name": "alerts", "features": "hours", "keys": ["card"], "unusual_amount": _AMOUNT}
+    )
+    kind = Detected("gold.alerts", "detections[0]", detection, "gold.hours")
+    (sql,) = kind.tolerances({}).values()
+    cases = [
+        ("100", "100.00", True),
+        ("34.60", "34.6000", True),
+        ("-0.01", "-0.010", True),
+        ("100", "10", False),
+        ("34.60", "34.06", False),
+        ("34.60", "34", False),
+    ]
+    evidence = """named_struct('evidence', '{{"value":{},"mean":1.50,"values":7}}')""".format
+    rows = [f"({n}, {evidence(one)}, {evidence(two)})" for n, (one, two, _) in enumerate(cases)]
+    sides = spark.sql(f"SELECT * FROM VALUES {', '.join(rows)} AS t(n, e, s)")
+    same = sides.select("n", F.expr(COLUMN.sub(r"\1.\2", sql))).collect()
+    assert sorted(map(tuple, same)) == [(n, is_same) for n, (*_, is_same) in enumerate(cases)]
 
 
 def test_an_amount_is_held_against_whole_hours_of_its_own_key(spark: SparkSession) -> None:

@@ -24,7 +24,7 @@ from tidelake.errors import UsageError
 from tidelake.replay import erase
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase import _others
-from tidelake.replay.erase_records import Erasure, mentions
+from tidelake.replay.erase_records import Erasure, mentions, stored_ids
 from tidelake.replay.subject import Subject, parse_subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -47,6 +47,13 @@ from tidelake.runtime.progress import Progress
         ("(x", '"(x"', True),
         ("Zoë", '{"name": "Zoë"', True),
         ("Zoë", '{"name": "Zo\\u00eb"', True),
+        ("Zoë", '{"name": "Zo\\u00EB"', True),
+        ("Zoë", '{"name": "\\u005ao\\u00EB"', True),
+        ("\U0001f30a", '{"name": "\\uD83C\\uDF0A"', True),
+        ("a/b", '{"name": "a\\/b"', True),
+        ("O'Neil", '{"name": "O\\u0027Neil"', True),
+        ('a"b', 'e1,"a""b"', True),
+        ('a"b', '{"name": "ab"', False),
         ('a"b', '{"name": "a\\"b"', True),
         ("-5", '{"n": -5}', True),
         ("-5", '{"n": 3-5}', False),
@@ -111,6 +118,19 @@ def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
     assert (erasure_of(newest), arrivals_in([newest])) == ("2026-01-06", [gone])
 
 
+def test_records_to_erase_are_read_under_a_root_that_looks_like_a_pattern(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name, record in (("lake1", "other"), ("lake[12]", "own")):
+        lake = Lake(tmp_path / name)
+        found = bronze(spark, [{"record_id": record, "payload": b"{}"}])
+        folder = lake.erasure("shop").parent / "records"
+        found.select("record_id", "ingested_at").coalesce(1).write.parquet(str(folder))
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
+    assert [row["record_id"] for row in stored_ids(run, "records").collect()] == ["own"]
+
+
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -131,6 +151,25 @@ def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
         frame = bronze(spark, [{"record_id": "r", "payload": payload}])
         told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
         assert told.collect()[0]["found"] is found, value
+
+
+def test_a_value_is_found_in_a_broken_record_of_csv_in_the_encoding_of_its_file(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = {"kind": "files", "path": "in", "format": "csv", "csv": {"encoding": "cp1252"}}
+    pipeline = shop(tmp_path, source=source)
+    cases = [
+        ("Zoë", b"e1,Zo\xeb", True),
+        ("Zoë", b"e1,Zo\xebl", False),
+        ("Zoę", b"e1,Zo", False),
+        # Java's regular expressions, not Python's.
+        ("Zoë/\U0001f30a", rb'"{""name"": ""Zo\u00EB\/\ud83C\uDF0a""', True),
+        ('a"b', b'e1,"a""b"', True),
+    ]
+    for value, payload, found in cases:
+        frame = bronze(spark, [{"record_id": "r", "payload": payload}])
+        told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
+        assert told.collect()[0]["found"] is found, payload
 
 
 def test_a_subject_is_a_column_of_silver_and_a_value(tmp_path: Path) -> None:

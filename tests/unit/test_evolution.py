@@ -73,6 +73,17 @@ def test_a_type_may_grow_where_no_value_changes(spark: SparkSession, old: str, n
     assert compared(f"a {old}", f"a {new}", "none") == [Difference("a", old, new, "refused")]
 
 
+def test_a_column_that_another_one_holds_as_text_grows_only_to_the_same_text(
+    spark: SparkSession,
+) -> None:
+    old = "d decimal(5,2), e decimal(5,2), f float, i int, n bigint, x float"
+    new = "d decimal(8,4), e decimal(9,2), f double, i bigint, n decimal(38,0), x double"
+    stored, wanted = StructType.fromDDL(old), StructType.fromDDL(new)
+    found = schema_differences(stored, wanted, "types", ("d", "e", "f", "i", "n"))
+    assert [one.column for one in found if one.verdict == "refused"] == ["d", "f"]
+    assert [one.column for one in found if one.verdict == "widened"] == ["e", "i", "n", "x"]
+
+
 @pytest.mark.parametrize(("old", "new"), REFUSED)
 def test_any_other_change_of_a_type_is_refused(spark: SparkSession, old: str, new: str) -> None:
     for freedom in ("none", "types", "columns"):

@@ -190,6 +190,11 @@ def test_ids_tell_keys_and_starts_apart_to_the_microsecond(
     assert len(set(ids)) == len(events)
 
 
+def test_the_keys_are_written_into_the_ids(tmp_path: Path) -> None:
+    table = sessions_table(tmp_path)
+    assert Sessions("gold.visits", "gold[0]", table).written == table.keys == ("user_id",)
+
+
 def test_sessions_whose_keys_differ_by_a_microsecond_share_an_id_and_are_kept_apart(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -54,3 +54,29 @@ def test_a_lookup_passes_over_texts_that_are_no_key_and_no_instant(spark: SparkS
     )
     found = look_up(rows, shops, enrich, 0).select("id", F.col(looked_up(0)).getField("city"))
     assert sorted(map(tuple, found.collect())) == [(1, "Oslo"), (2, None), (3, None), (4, None)]
+
+
+def test_a_lookup_takes_one_of_several_keys_that_equal_a_value(spark: SparkSession) -> None:
+    latest = Enrich.model_validate(
+        {"dimension": "shops", "on": {"shop": "code", "x": "number"}, "columns": ["city"]}
+    )
+    then = latest.model_copy(update={"as_of": "event_time"})
+    rows = spark.sql(
+        "SELECT id, at AS event_time, named_struct('shop', shop, 'x', x) AS _selected FROM VALUES "
+        f"(1, 7, 9007199254740992D, {_AT}), (2, 8, 1D, {_AT}), (3, 7, 5D, {_AT}), "
+        f"(4, 7, 5D, {_AT} + INTERVAL 1 HOUR), (5, NULL, 5D, {_AT}) AS t(id, shop, x, at)"
+    )
+    shops = spark.sql(
+        "SELECT code, number, city, valid_from, valid_to FROM VALUES "
+        f"('7', 9007199254740993, 'Oslo', {_AT}, NULL), "
+        f"('7', 9007199254740992, 'Rome', {_AT}, NULL), "
+        f"('07', 5, 'Bonn', {_AT} + INTERVAL 1 HOUR, NULL), "
+        f"('7', 5, 'Lima', {_AT}, NULL), ('x', 1, 'none', {_AT}, NULL) "
+        "AS t(code, number, city, valid_from, valid_to)"
+    )
+    for enrich, third in ((latest, "Bonn"), (then, "Lima")):
+        found = look_up(rows, shops, enrich, 0)
+        assert found.columns == [*rows.columns, looked_up(0)]
+        cities = found.select("id", F.col(looked_up(0)).getField("city"))
+        wanted = [(1, "Rome"), (2, None), (3, third), (4, "Bonn"), (5, None)]
+        assert sorted(map(tuple, cities.collect())) == wanted

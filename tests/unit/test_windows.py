@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from chispa import assert_df_equality
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.gold.measures import GoldPlan
@@ -87,6 +88,17 @@ def test_events_are_counted_once_in_each_window_that_holds_them(
     assert_df_equality(
         found, timed(spark, expected, WINDOWED_DDL), ignore_row_order=True, ignore_nullable=True
     )
+
+
+def test_an_event_may_be_in_a_thousand_windows(spark: SparkSession, tmp_path: Path) -> None:
+    window = {"kind": "hopping", "size": "1001 minutes", "slide": "2 minutes", "offset": "1 minute"}
+    found = partials(spark, tmp_path, window).where("window_end <= '1970-01-02'")
+    bounds = found.groupBy().agg(
+        *[F.expr(f"CAST({sql} AS STRING)") for sql in ("min(window_start)", "max(window_start)")],
+        F.sum("events"),
+    )
+    # Of the event of 23:59:59 on the last day of 1969: size is no multiple of slide.
+    assert tuple(bounds.first() or ()) == ("1969-12-31 07:19:00", "1969-12-31 23:59:00", 501)
 
 
 def test_a_global_table_has_a_row_for_each_key_the_null_one_too(

@@ -7,7 +7,6 @@ the stream has a *file row* per file, without position and payload, and then the
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
@@ -23,7 +22,7 @@ from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
 from tidelake.config.source import described
 from tidelake.errors import TidelakeError
-from tidelake.folders import absolute
+from tidelake.folders import absolute, as_pattern
 from tidelake.kafka.topic_source import read_topics
 from tidelake.names import quoted
 from tidelake.spark.tuning import FILES_A_BATCH, WHOLE_FILE_BYTES
@@ -56,8 +55,6 @@ _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 # In a file row: the bytes that were read of the file, and why they cannot be read.
 BYTES, ERROR = "_bytes", "_error"
-# Characters with a meaning in Hadoop's patterns.
-_WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
 # A file's name that begins with _ needs a =, as a folder's does. Spark would plan Parquet's files
 # _metadata and _common_metadata too, of which its readers then read nothing.
 _FILE_NAMES = "{[^_]*,*=*}"
@@ -259,7 +256,7 @@ def pattern_of(paths: Sequence[str]) -> str:
     """
     places = [absolute(path).split("/") for path in paths]
     if len(places) == 1:
-        return _WITH_A_MEANING.sub(r"\\\g<0>", "/".join(places[0]))
+        return as_pattern("/".join(places[0]))
     above = [
         same[0] for same in takewhile(lambda one: len(set(one)) == 1, zip(*places, strict=False))
     ]

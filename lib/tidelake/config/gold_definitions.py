@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from decimal import Decimal
 from math import ceil
@@ -32,6 +32,8 @@ from tidelake.names import ColumnName, TableName
 _Exact = Literal["count", "count_if", "sum", "min", "max", "avg", "first", "last"]
 Aggregate = Literal[_Exact, "approx_count_distinct", "approx_percentile"]
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
+# Hopping windows of one event: each is a row of a batch before it is aggregated.
+MOST_WINDOWS = 10_000
 
 
 class FinalAfter(NamedTuple):
@@ -74,6 +76,17 @@ class HoppingWindow(Model):
     size: PositiveDuration
     slide: PositiveDuration
     offset: Duration = timedelta(0)
+
+
+def window_problems(window: TumblingWindow | HoppingWindow) -> Iterator[tuple[str, str]]:
+    """Yield what is wrong with a window, each as the key and a message."""
+    step = window.slide if isinstance(window, HoppingWindow) else window.size
+    if step > window.size:
+        yield "slide", "is longer than size; events between two windows would be in no window"
+    if window.size > step * MOST_WINDOWS:
+        yield "slide", f"puts an event into more than {MOST_WINDOWS:,} windows; write a longer one"
+    if window.offset >= step:
+        yield "offset", "must be shorter than the time between the starts of two windows"
 
 
 class SessionWindow(Model):

@@ -21,6 +21,7 @@ from tidelake.config.gold_definitions import (
     HoppingWindow,
     Join,
     TumblingWindow,
+    window_problems,
 )
 from tidelake.config.model import Documented, unknown
 from tidelake.config.pipeline import (
@@ -295,13 +296,8 @@ def lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator
 def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     window = table.window
     if isinstance(window, TumblingWindow | HoppingWindow):
-        step = window.slide if isinstance(window, HoppingWindow) else window.size
-        if step > window.size:
-            message = "is longer than size; events between two windows would be in no window"
-            yield Finding((*path, "window", "slide"), message)
-        if window.offset >= step:
-            message = "must be shorter than the time between the starts of two windows"
-            yield Finding((*path, "window", "offset"), message)
+        for key, message in window_problems(window):
+            yield Finding((*path, "window", key), message)
     elif not table.keys:
         yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
     yield from _sql_findings((*path, "where"), table.where, columns)

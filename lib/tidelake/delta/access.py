@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.types import StructType
 
 from tidelake.delta.positions import Position, TableChange, files_between, rows_between
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
+from tidelake.folders import Folder, as_pattern
 
 # The columns that the change feed adds.
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -68,10 +72,17 @@ def read_between(
             return None
         reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", after[0])
         return _inserted(table.open(reader.option("endingVersion", until[0] - 1)))
-    files = [str(file) for file in files_between(table, after, until)]
+    files = files_between(table, after, until)
     if not files:
         return None
-    return spark.read.schema(load(spark, table).schema).parquet(*files)
+    return read_parquet(spark, files, load(spark, table).schema)
+
+
+def read_parquet(
+    spark: SparkSession, paths: Iterable[Folder | str], schema: StructType | str
+) -> DataFrame:
+    """Read Parquet files or folders; Spark would read their paths as patterns."""
+    return spark.read.schema(schema).parquet(*map(as_pattern, paths))
 
 
 def changed_rows(

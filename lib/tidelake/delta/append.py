@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -125,6 +125,7 @@ def ensure_table(
     *,
     meaning: Meaning | None = None,
     freedom: Freedom = "none",
+    written: Collection[str] = (),
     searched_by: Sequence[str] = (),
     has_change_feed: bool = False,
     settings: Mapping[str, str] | None = None,
@@ -132,7 +133,8 @@ def ensure_table(
     """Create a table with this commit metadata, or evolve the stored one to the definition.
 
     ``meaning`` has the table and column comments; None for a table that is the same for every
-    pipeline. ``freedom`` limits the schema changes; others raise a SchemaChangedError. A table that
+    pipeline. ``freedom`` and ``written`` limit the schema changes, see
+    :func:`schema_differences`; others raise a SchemaChangedError. A table that
     is created has file statistics of ``searched_by`` alone; if empty, of its layer's columns. It
     gets the properties ``settings`` with the commit that creates it. With ``has_change_feed`` each
     later MERGE records the rows that it changes.
@@ -143,7 +145,7 @@ def ensure_table(
     """
     comments = meaning or standard_meaning(table.name)
     pipeline = str(note.get("pipeline", "PIPELINE"))
-    stored = evolve(spark, table, schema, freedom, pipeline) if table.exists else None
+    stored = evolve(spark, table, schema, freedom, pipeline, written) if table.exists else None
     if stored is None:
         created = commented(schema, comments)
         first = {**_properties(table, schema, searched_by), **(settings or {})}
@@ -215,9 +217,12 @@ class Difference:
 
 
 def schema_differences(
-    stored: StructType, wanted: StructType, freedom: Freedom
+    stored: StructType, wanted: StructType, freedom: Freedom, written: Collection[str] = ()
 ) -> list[Difference]:
-    """Compare a stored schema with the defined one, ignoring column order."""
+    """Compare a stored schema with the defined one, ignoring column order.
+
+    Columns that are ``written`` into others widen only to types that have the same text.
+    """
     before, after = types_of(stored), types_of(wanted)
     result = []
     for name in sorted({*before, *after}):
@@ -229,7 +234,8 @@ def schema_differences(
         allowed = "columns" if name == ID_HASH else freedom
         verdict: Verdict = "refused"
         if old and new and allowed != "none" and _is_wider(old, new):
-            verdict = "widened"
+            is_same = name not in written or _is_written_alike(old, new)
+            verdict = "widened" if is_same else "refused"
         elif allowed == "columns" and not (old and new):
             verdict = "kept" if old else "added"
         result.append(Difference(name, old, new, verdict))
@@ -237,7 +243,12 @@ def schema_differences(
 
 
 def evolve(
-    spark: SparkSession, table: Table, wanted: StructType, freedom: Freedom, pipeline: str
+    spark: SparkSession,
+    table: Table,
+    wanted: StructType,
+    freedom: Freedom,
+    pipeline: str,
+    written: Collection[str] = (),
 ) -> StructType:
     """Evolve a stored table to the definition, or raise a SchemaChangedError and change nothing.
 
@@ -245,7 +256,7 @@ def evolve(
     ``pipeline``.
     """
     stored = load(spark, table).schema
-    changes = schema_differences(stored, wanted, freedom)
+    changes = schema_differences(stored, wanted, freedom, written)
     refused = [f"  - {change}" for change in changes if change.verdict == "refused"]
     if refused:
         raise SchemaChangedError(
@@ -273,6 +284,12 @@ def _is_wider(old: str, new: str) -> bool:
         wider, finer = int(after[1]), int(after[2])
         return finer >= scale and wider - finer >= precision - scale
     return new in _WIDER.get(old, ())
+
+
+def _is_written_alike(old: str, new: str) -> bool:
+    """Return whether the text of a value is the same in a wider type."""
+    before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    return before[2] == after[2] if before and after else new != "double"
 
 
 def types_of(schema: StructType) -> dict[str, str]:

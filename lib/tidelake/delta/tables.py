@@ -194,6 +194,12 @@ def lake_of(environment: Environment) -> Lake:
             f"environment {environment.name}: set root, or catalog and volume, or give --root DIR"
         )
     if environment.catalog is None:
+        if "%" in str(environment.files):
+            # Its reader decodes a path twice, also that of a URI.
+            raise UsageError(
+                f"{environment.files} has a % in its path, which DuckDB would misread: "
+                "give another --root"
+            )
         return Lake(environment.files, needs_locks=environment.locks == "required")
     session = functools.cache(lambda: build_session(environment))
     catalog = Catalog(environment.catalog, session)

@@ -43,6 +43,10 @@ _COUNT_NOW, _SUM_NOW, _NOW = "_count_now", "_sum_now", "_now"
 _LAST, _RECENT = "_last", "_recent"
 _EARTH_KM = 6371.0088
 _SECONDS_AN_HOUR = 3600
+_WITHOUT_ZEROS = (
+    "regexp_replace({{{}.evidence}}, "
+    """'^(."value":-?[0-9]+)(?:[.]0*|([.][0-9]*[1-9])0*)(?=,)', '$1$2')"""
+)
 # Per key: the time from which a batch may change alerts, and the time from which events are read.
 _FROM, _SINCE = "_from", "_since"
 
@@ -109,6 +113,13 @@ class Detected(GoldKind):
         if kinds.get(TOTAL) in INEXACT_TYPES:
             problem = f"is {kinds[TOTAL]}; {CAST_TO_DECIMAL}"
         return {"unusual_amount.value": problem} if problem else {}
+
+    def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
+        """Return that evidence is the same whatever zeros end the value.
+
+        It was written in the type of its time, which may have been widened since.
+        """
+        return {EVIDENCE: " <=> ".join(_WITHOUT_ZEROS.format(side) for side in "es")}
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the alerts of all of silver."""

@@ -194,6 +194,11 @@ class GoldKind(ABC):
         return {}
 
     @property
+    def written(self) -> tuple[str, ...]:
+        """The columns whose values, as text, are part of another column."""
+        return ()
+
+    @property
     def unhashed(self) -> frozenset[str]:
         """The columns that only tolerances read, excluded from row hashes."""
         return frozenset()

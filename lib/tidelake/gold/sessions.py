@@ -36,6 +36,11 @@ class Sessions(Aggregated):
         self._leading = (*gold.keys, "session_id", *_BOUNDS)
         self.moment, self.ends = "session_start", FinalAfter.after_last("session_end", gap_of(gold))
 
+    @property
+    def written(self) -> tuple[str, ...]:
+        """The keys: see :func:`session_id`."""
+        return self.gold.keys
+
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the sessions of all of silver."""
         sessions = to_sessions(inputs.whole(OWN), self.columns)

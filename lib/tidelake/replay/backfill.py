@@ -40,7 +40,7 @@ from tidelake.replay.backfill_state import (
     write_state,
 )
 from tidelake.replay.generations import rebuild_gold, rebuild_silver
-from tidelake.replay.repairing import can_restore, fill_table, need_gold
+from tidelake.replay.repairing import can_restore, fill_table, gold_table, need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
@@ -230,13 +230,26 @@ def build(
         if state is not None and state.stage in SWAPS:
             raise UsageError(what_next(pipeline, state))
         if state not in (wanted, built):
-            # It has another definition or range, or was swapped already.
+            # It has another definition or range, or was swapped already. Until then it can be
+            # rolled back, so what cannot be filled is refused first.
+            _refuse_unfillable(run, wanted)
             clear(run)
         write_state(lake, pipeline, wanted)
         fill(run, wanted)
         check()
         write_state(lake, pipeline, built)
     return built
+
+
+def _refuse_unfillable(run: Run, wanted: State) -> None:
+    """Raise the errors with which :func:`fill` would refuse the definition or the live tables."""
+    check_definition(green_run(run, wanted.start, wanted.table))
+    if wanted.table is not None:
+        gold_table(run.lake, run.pipeline, wanted.table)
+    if wanted.span is not None:
+        _pinned_gold(run)
+    if (since := from_json(wanted.since)) is not None:
+        decided_before(run, since)
 
 
 def fill(run: Run, state: State) -> None:

@@ -7,7 +7,8 @@ since one file would exceed 500 lines.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from typing import Literal
@@ -18,7 +19,8 @@ from pyspark.sql import functions as F
 
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
-from tidelake.delta.access import load
+from tidelake.csv_records import keeps_bytes
+from tidelake.delta.access import load, read_parquet
 from tidelake.delta.commit_metadata import (
     RECORDS,
     Arrival,
@@ -67,7 +69,8 @@ class Erasure:
 
 def stored_ids(run: Run, of: Literal["records", "neighbours"]) -> DataFrame:
     """Read ``record_id`` and ``ingested_at``: records to erase, or neighbours to requeue."""
-    return run.spark.read.parquet(str(run.lake.erasure(run.pipeline.name).parent / of))
+    folder = run.lake.erasure(run.pipeline.name).parent / of
+    return read_parquet(run.spark, [folder], "record_id string, ingested_at timestamp")
 
 
 def begin(run: Run, subject: Subject) -> Erasure | None:
@@ -165,6 +168,12 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
 def mentions(subject: Subject, pipeline: Pipeline) -> Column:
     """Return the condition that a raw payload contains a subject's value as a whole word."""
     as_word = F.col("payload").cast("string").rlike(subject.pattern)
+    if pipeline.csv and keeps_bytes(pipeline.csv.encoding):
+        # The payload has the bytes of its file. One that the encoding lacks is in no such file.
+        with suppress(UnicodeEncodeError):
+            written = subject.value.encode(pipeline.csv.encoding).decode("latin-1")
+            pattern = replace(subject, value=written).pattern
+            as_word |= F.decode("payload", "ISO-8859-1").rlike(pattern)
     if not pipeline.reads_avro:
         return as_word
     # In Avro, the bytes around a string may look like letters, so match its encoding too.

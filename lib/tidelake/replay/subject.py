@@ -33,11 +33,11 @@ class Subject:
     def pattern(self) -> str:
         """The regular expression, for Java and Python, that finds the value in a text.
 
-        It also matches the value with non-ASCII characters escaped as in JSON.
+        It also matches the value with any of its letters escaped as in JSON, and with quotes
+        doubled as in CSV.
         """
-        spelled = [json.dumps(self.value, ensure_ascii=ascii)[1:-1] for ascii in (True, False)]
-        ways = "|".join(re.escape(one) for one in dict.fromkeys([self.value, *spelled]))
-        return f"(?<!{_WORD})(?:{ways})(?!{_WORD})"
+        ways = "".join(map(_spellings, self.value))
+        return f"(?<!{_WORD}){ways}(?!{_WORD})"
 
     @property
     def avro(self) -> bytes:
@@ -49,6 +49,18 @@ class Subject:
             length.append(left & 0x7F | 0x80)
             left >>= 7
         return bytes([*length, left]) + written
+
+
+def _spellings(letter: str) -> str:
+    """Return the pattern of the ways in which JSON and CSV may write a letter inside quotes."""
+    units = letter.encode("utf-16-be", "surrogatepass").hex()
+    escaped = "".join(rf"\\u(?i:{units[at : at + 4]})" for at in range(0, len(units), 4))
+    ways = [re.escape(letter), re.escape(json.dumps(letter)[1:-1]), escaped]
+    if letter == "/":
+        ways.append(re.escape(r"\/"))
+    if letter in "\"'":
+        ways.append(2 * letter)
+    return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
 
 def parse_subject(text: str, pipeline: Pipeline) -> Subject:

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import load, properties
+from tidelake.delta.access import load, properties, read_parquet
 from tidelake.delta.log import commits_after, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
@@ -226,7 +226,7 @@ class FilesInScope:
             return load(spark, self.table)
         if not found.files:
             return load(spark, self.table).limit(0)
-        return spark.read.schema(found.schema).parquet(*found.files)
+        return read_parquet(spark, found.files, found.schema)
 
     def with_hashes(
         self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema

@@ -125,6 +125,7 @@ class GoldHop(HopQuery):
                     {**self.creation_note(), **definition_note(target.kind.definition)},
                     meaning=meaning_of(self.run.pipeline, target.table.name),
                     freedom=GOLD_FREEDOM,
+                    written=target.kind.written,
                     searched_by=target.kind.searched_by,
                     has_change_feed=target.table.name in self.run.published,
                     settings=recorded_properties(settings),

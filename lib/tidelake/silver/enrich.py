@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import DataType, IntegralType, StringType, StructType
 
-from tidelake.columns import as_timestamp, equal
+from tidelake.columns import as_timestamp, equal, in_type_of
 from tidelake.config import Enrich
 from tidelake.names import SILVER_RESERVED
 from tidelake.silver.stages import SELECTED
@@ -23,28 +23,54 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
     """Left-join a dimension; add each row's entry as the struct ``_dimension_<number>``.
 
     ``dimension`` holds the latest state or, with ``as_of``, the versions, of which at most one per
-    key is valid at an instant.
+    key is valid at an instant. Of several keys that equal a row's value in its type, the least
+    counts.
     """
-    keys = list(enrich.on.values())
-    bounds = ["valid_from", "valid_to"] if enrich.as_of else []
+    sides = [(*_of_row(rows, column), key) for column, key in enrich.on.items()]
+    bounds = ("valid_from", "valid_to") if enrich.as_of else ()
     entries = dimension.select(
-        *[F.col(name).alias(f"_key_{name}") for name in keys],
+        *[F.col(key).alias(f"_key_{key}") for *_, key in sides],
         *[F.col(name).alias(f"_{name}") for name in bounds],
         F.struct(*enrich.columns).alias(looked_up(number)),
     )
-    kinds = entries.schema
-    same = []
-    for column, key_name in enrich.on.items():
-        key = f"_key_{key_name}"
-        same.append(equal(*_of_row(rows, column), F.col(key), kinds[key].dataType))
-    if enrich.as_of:
-        at = as_timestamp(_of_row(rows, enrich.as_of)[0])
-        same += [
-            F.col("_valid_from") <= at,
-            F.col("_valid_to").isNull() | (at < F.col("_valid_to")),
-        ]
-    found = rows.join(entries, on=same, how="left")
-    return found.drop(*[f"_key_{name}" for name in keys], *[f"_{name}" for name in bounds])
+    kinds = {key: entries.schema[f"_key_{key}"].dataType for *_, key in sides}
+
+    def is_valid(valid_from: Column, valid_to: Column) -> Column:
+        at = as_timestamp(_of_row(rows, enrich.as_of or "")[0])
+        return (valid_from <= at) & (valid_to.isNull() | (at < valid_to))
+
+    if all(_is_one_to_one(kind, kinds[key]) for _, kind, key in sides):
+        same = [equal(one, kind, F.col(f"_key_{key}"), kinds[key]) for one, kind, key in sides]
+        if bounds:
+            same.append(is_valid(*[F.col(f"_{name}") for name in bounds]))
+        found = rows.join(entries, on=same, how="left")
+        return found.drop(*[f"_key_{key}" for *_, key in sides], *[f"_{name}" for name in bounds])
+    # Spark would join a row once for each key that is the same in the row's type.
+    names = [f"_same_{key}" for *_, key in sides]
+    casts = [
+        in_type_of(F.col(f"_key_{key}"), kinds[key], kind).alias(name)
+        for name, (_, kind, key) in zip(names, sides, strict=True)
+    ]
+    key = F.struct(*[f"_key_{key}" for *_, key in sides]).alias("key")
+    entry = F.struct(key, *[f"_{name}" for name in bounds], looked_up(number))
+    groups = entries.groupBy(*casts).agg(F.collect_list(entry).alias("_entries"))
+    same = [
+        in_type_of(one, kind, kinds[key]) == F.col(name)
+        for name, (one, kind, key) in zip(names, sides, strict=True)
+    ]
+    known = F.col("_entries")
+    if bounds:
+        known = F.filter(known, lambda one: is_valid(*[one[f"_{name}"] for name in bounds]))
+    least = F.array_min(F.transform(known, lambda one: one["key"]))
+    chosen = F.get(F.filter(known, lambda one: one["key"] == least), F.lit(0))
+    found = rows.join(groups, on=same, how="left")
+    return found.withColumn(looked_up(number), chosen[looked_up(number)]).drop(*names, "_entries")
+
+
+def _is_one_to_one(kind: DataType, of_key: DataType) -> bool:
+    """Return whether a value of a row equals at most one key."""
+    integers = isinstance(kind, IntegralType) and isinstance(of_key, IntegralType)
+    return kind == of_key or isinstance(kind, StringType) or integers
 
 
 def without_entry(rows: DataFrame, kind: StructType, number: int) -> DataFrame:
