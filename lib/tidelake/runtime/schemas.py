@@ -148,9 +148,8 @@ def target_schema(run: Run, target: Target) -> StructType:
 
 def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
     """Compare the columns of a stored gold table with the definition's."""
-    stored = load(run.spark, target.table).schema
-    wanted, written = target_schema(run, target), target.kind.written
-    return tuple(schema_differences(stored, wanted, GOLD_FREEDOM, written))
+    stored, wanted = load(run.spark, target.table).schema, target_schema(run, target)
+    return tuple(schema_differences(stored, wanted, GOLD_FREEDOM, target.kind.written))
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
