@@ -98,10 +98,10 @@ def _arrival() -> list[Column]:
 
     As texts, offset 9 would follow offset 10.
     """
-    numbers = F.split(F.regexp_extract("record_id", "((?::[0-9]+)*)$", 1), ":")
+    numbers = F.split(F.regexp_extract("record_id", "((?::[0-9]+)*+)$", 1), ":")
     return [
         F.when(F.col("event_id") != F.col("record_id"), F.col("event_id")),
-        F.regexp_replace("record_id", "(?::[0-9]+)+$", ""),
+        F.regexp_replace("record_id", "(?::[0-9]+)++$", ""),
         F.transform(numbers, lambda number: number.try_cast("bigint")),
         F.col("record_id"),
     ]
