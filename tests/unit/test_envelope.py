@@ -223,6 +223,13 @@ TYPES: list[tuple[Json, str, Any, Any]] = [
         "2018-06-20T13:37:03.5+02:00",
         datetime(2018, 6, 20, 11, 37, 3, 500_000, tzinfo=UTC),
     ),
+    (
+        typed("v", "string", "io.debezium.time.IsoTimestamp"),
+        "TIMESTAMP_NTZ",
+        "2018-06-20T06:37:03Z",
+        datetime(2018, 6, 20, 6, 37, 3),
+    ),
+    (typed("v", "string", "io.debezium.time.IsoTime"), "STRING", "06:37:03Z", "06:37:03"),
     (typed("v", "int32", "io.debezium.time.Time"), "STRING", 54_796_945, "15:13:16.945000"),
     (typed("v", "int64", "io.debezium.time.MicroTime"), "STRING", 1_000_000, "00:00:01"),
     (typed("v", "int64", "io.debezium.time.MicroTime"), "STRING", -1, "-00:00:00.000001"),

@@ -385,6 +385,10 @@ def _time(nanos: int, value: Any) -> str | None:
     return f"{'-' if value < 0 else ''}{int(text[:2]) + 24 * days:02}{text[2:]}"
 
 
+def _without_zone(value: Any) -> str | None:
+    return value.removesuffix("Z") if isinstance(value, str) else None
+
+
 # By the name in a schema. Other types are written as their text or number already.
 _LOGICAL: dict[str, Callable[[Any], str | None]] = {
     "io.debezium.data.VariableScaleDecimal": _variable_decimal,
@@ -398,7 +402,7 @@ _LOGICAL: dict[str, Callable[[Any], str | None]] = {
     "org.apache.kafka.connect.data.Time": partial(_time, 1_000_000),
     "io.debezium.time.MicroTime": partial(_time, 1000),
     "io.debezium.time.NanoTime": partial(_time, 1),
-    "io.debezium.time.IsoDate": lambda of: of.removesuffix("Z") if isinstance(of, str) else None,
+    **{f"io.debezium.time.Iso{kind}": _without_zone for kind in ("Date", "Time", "Timestamp")},
 }
 
 
