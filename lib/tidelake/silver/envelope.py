@@ -54,23 +54,23 @@ _NO_POINTS = (
     "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==",
     "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==",
 )
-# One of these is in each row with such a value: of an array the beginning.
-_TRACES = (
-    _PLACEHOLDER,
-    _base64(_PLACEHOLDER).encode(),
-    _PLACEHOLDER.hex().encode(),
+# One of these is in each row with such a value: of an array the beginning. Arrays and geometries
+# are of PostgreSQL, where only an update leaves a value out.
+_TRACES = (_PLACEHOLDER, _base64(_PLACEHOLDER).encode(), _PLACEHOLDER.hex().encode(), b"95,95,100,")
+_TRACES_IN_UPDATES = (
+    *_TRACES,
     _UNAVAILABLE[-1][0].encode(),
-    b"95,95,100,",
     b"95.0,95.0,100.0,",
-    b'"Xw==","Xw==","ZA==",',
-    b'"value":"Xw=="',
-    *(point.encode() for point in _NO_POINTS),
-    b"-9.9999999E7",
-    b"-99999999",
+    b'"Xw=="',
+    b"AQEAACDmEAAA",
+    # -9.9999999E7, -99999999.0
+    b"9999999",
 )
 
 _ROW_OPS = {"c": "after", "u": "after", "r": "after", "d": "before"}
 _DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
+# After these a row is complete.
+_FIRST_OPS = ("c", "r")
 _NO_EVENT = "payload: not one change event (before, after, source, op)"
 _NO_ROW = "payload: its row is not one JSON object"
 _NO_SCHEMA = "payload: its schema cannot be read"
@@ -187,7 +187,8 @@ def _with_row(change: Unwrapped, row: bytes, schema: bytes, image: str) -> Unwra
         return change._replace(refusal=_NO_SCHEMA)
     try:
         unavailable: tuple[str, ...] = ()
-        if any(trace in row for trace in _TRACES):
+        traces = _TRACES if change.op in _FIRST_OPS else _TRACES_IN_UPDATES
+        if any(map(row.__contains__, traces)):
             # Before the conversion, which would make times of the numbers in an array.
             row, unavailable = _without_unavailable(row)
         row = row if convert is None else convert(row)
