@@ -19,11 +19,14 @@ from pyspark.sql import SparkSession
 
 from tests.running import START, click, read
 from tests.worlds import World, world
-from tidelake.config import load_pipeline
+from tidelake.config import DimensionSpec, load_pipeline
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import last_commit
 from tidelake.errors import UsageError
+from tidelake.gold.dimensions import Dimension
+from tidelake.gold.kinds import Inputs
 from tidelake.ledger.terms import read_ledger
+from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
 
@@ -134,6 +137,30 @@ def test_changes_in_any_order_give_the_latest_state_and_a_history_without_holes(
         ("y", ["sequence: missing"], "contract"),
     ]
     assert read_ledger(dimension.lake, dimension.pipeline).balanced
+
+
+def test_of_changes_at_one_place_the_one_furthest_on_is_the_last(spark: SparkSession) -> None:
+    """One transaction of a database without positions gives its changes one time."""
+    told = [
+        ("k", "update", "shop:0:9"),
+        ("k", "delete", "shop:0:10"),
+        ("f", "first", "/landing/a.jsonl:99"),
+        ("f", "last", "/landing/a.jsonl:100"),
+        ("two files", "last", "/landing/b.jsonl:2"),
+        ("two files", "first", "/landing/a.jsonl:10"),
+    ]
+    rows = [(*one, START, 1, one[1] == "delete", one[2]) for one in told]
+    # Ids that are none of records order them first, as before.
+    rows += [("ids", "last", "shop:0:3", START, 1, False, "id 2")]
+    rows += [("ids", "first", "shop:0:4", START, 1, False, "id 1")]
+    names = "key STRING, v STRING, record_id STRING, event_time TIMESTAMP"
+    names += f", {SEQUENCE} INT, {IS_DELETE} BOOLEAN, event_id STRING"
+    spec = DimensionSpec.model_validate({"key": ["key"]})
+    for history in (False, True):
+        kind = Dimension("dim.told", spec, ("v",), history=history)
+        inputs = Inputs({}, lambda _: spark.createDataFrame(rows, names))
+        found = {(row["key"], row["v"]) for row in kind.of_all(inputs).collect()}
+        assert found == {("f", "last"), ("two files", "last"), ("ids", "last")}
 
 
 @pytest.mark.long

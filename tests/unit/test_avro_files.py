@@ -143,6 +143,11 @@ def test_every_value_is_the_one_that_was_written(data: st.DataObject) -> None:
         (_logical("long", "timestamp-micros"), 2**62, "4611686018427387904 microseconds"),
         (_logical("int", "time-millis"), time(23, 59, 59, 1000), "23:59:59.001000"),
         (_logical("string", "uuid"), UUID(int=5), "00000000-0000-0000-0000-000000000005"),
+        (
+            {"type": "fixed", "name": "Id", "size": 16, "logicalType": "uuid"},
+            UUID(int=5).bytes,
+            "00000000-0000-0000-0000-000000000005",
+        ),
         # A branch decides, not the Python type.
         (["null", _logical("long", "timestamp-micros"), "string"], "2024", "2024"),
         (["int", _logical("int", "date")], date(1970, 1, 2), "1970-01-02"),

@@ -223,9 +223,18 @@ TYPES: list[tuple[Json, str, Any, Any]] = [
         "2018-06-20T13:37:03.5+02:00",
         datetime(2018, 6, 20, 11, 37, 3, 500_000, tzinfo=UTC),
     ),
+    (
+        typed("v", "string", "io.debezium.time.IsoTimestamp"),
+        "TIMESTAMP_NTZ",
+        "2018-06-20T06:37:03Z",
+        datetime(2018, 6, 20, 6, 37, 3),
+    ),
+    (typed("v", "string", "io.debezium.time.IsoTime"), "STRING", "06:37:03Z", "06:37:03"),
     (typed("v", "int32", "io.debezium.time.Time"), "STRING", 54_796_945, "15:13:16.945000"),
     (typed("v", "int64", "io.debezium.time.MicroTime"), "STRING", 1_000_000, "00:00:01"),
-    (typed("v", "int64", "io.debezium.time.MicroTime"), "BIGINT", -1, -1),
+    (typed("v", "int64", "io.debezium.time.MicroTime"), "STRING", -1, "-00:00:00.000001"),
+    (typed("v", "int64", "io.debezium.time.MicroTime"), "STRING", 3_020_399_000_000, "838:59:59"),
+    (typed("v", "int32", "io.debezium.time.Time"), "STRING", 86_400_000, "24:00:00"),
     (typed("v", "string", "io.debezium.data.Json"), "STRUCT<a: INT>", '{"a":1}', {"a": 1}),
     (typed("v", "string", "io.debezium.data.Uuid"), "STRING", "09e1b0c4", "09e1b0c4"),
     (typed("v", "string", "io.debezium.data.Enum", allowed="a,b"), "STRING", "a", "a"),
@@ -299,6 +308,21 @@ def test_without_a_schema_values_are_taken_as_they_are() -> None:
         [TOASTED],
         list(TOASTED.encode()),
         {TOASTED: TOASTED},
+        # Of an hstore as JSON, of bytea[] and of uuid[].
+        f'{{"{TOASTED}":"{TOASTED}"}}',
+        [base64.b64encode(TOASTED.encode()).decode()],
+        ["b68a35a7-17ad-35b3-af2a-ae46edb4545a"],
+        # Of arrays of double precision and numeric.
+        list(map(float, TOASTED.encode())),
+        [base64.b64encode(bytes([code])).decode() for code in TOASTED.encode()],
+        [
+            {"scale": 0, "value": base64.b64encode(bytes([code])).decode()}
+            for code in TOASTED.encode()
+        ],
+        # Of a point, a geometry and a geography.
+        {"x": -99999999.0, "y": -99999999.0, "wkb": "AQEAAAAAAAD8g9eXwQAAAPyD15fB", "srid": None},
+        {"wkb": "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==", "srid": 4326},
+        {"wkb": "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==", "srid": 4326},
     ],
 )
 def test_a_value_that_was_not_sent_is_never_taken_for_one(placeholder: Any) -> None:
@@ -313,6 +337,21 @@ def test_a_value_that_was_not_sent_is_never_taken_for_one(placeholder: Any) -> N
     assert (gone["broken"], gone["values"]["id"]) == ([], 1)
     assert [one["values"]["email"] for one in (found, gone)] == [None, None]
     assert [one["unknown"] for one in (found, gone)] == [None, None]
+
+
+def test_what_was_not_sent_is_known_before_its_conversion_and_what_is_like_it_is_kept() -> None:
+    days = typed("v", "array") | {"items": typed("", "int32", "io.debezium.time.Date")}
+    codes = list(TOASTED.encode())
+    likes = [
+        [*codes, 1],
+        codes[:-1],
+        [0, *codes[1:]],
+    ]
+    events = [postgres("u", at=AT, lsn=1, after={"v": value}) for value in (codes, *likes)]
+    missing, *found = decoded([line(with_schema(one, [days])) for one in events], "v ARRAY<DATE>")
+    assert missing["broken"] == ["v: not sent by the connector (a large value that did not change)"]
+    assert [len(one["values"]["v"]) for one in found] == [29, 27, 28]
+    assert [one["broken"] for one in found] == [[], [], []]
 
 
 @pytest.mark.parametrize(

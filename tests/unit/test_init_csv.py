@@ -146,6 +146,24 @@ def test_what_is_not_csv_of_one_kind_is_refused_by_name(
     assert words in _refused(capsys)
 
 
+def test_the_files_are_in_the_form_that_fmt_gives_them() -> None:
+    """Also where a text needs quotes."""
+    Path("landing/a.csv").write_text("id,the kind,select\na,x,1\nb,y,2\n")
+    assert (_init().event.select or {})["the_kind"] == "`the kind`"
+    assert run_command(app, ["fmt", "--check"]) == 0
+
+
+@pytest.mark.parametrize("header", ["id,n,", "id,n,n"])
+def test_a_header_that_is_none_is_told(capsys: pytest.CaptureFixture[str], header: str) -> None:
+    Path("landing/a.csv").write_text(f"{header}\na,1,2\nb,2,3\n")
+    pipeline = _init()
+    assert "first record is read as data" in " ".join(capsys.readouterr().err.split())
+    assert [field.name for field in pipeline.event.fields][-1] == "column_3"
+    Path("landing/a.csv").write_text("a,1,2\nb,2,3\n")
+    assert run_command(app, ["init", "other", "--source", "landing", "--yes"]) == 0
+    assert "first record" not in capsys.readouterr().err
+
+
 def _spreadsheet(number: int, total: str, note: str = "é") -> str:
     day = _START + timedelta(minutes=number * 400)
     return f"R{number};{day:%d.%m.%Y %H:%M};{day:%d.%m.%Y};{total};1,234;{note}"

@@ -17,6 +17,7 @@ import pytest
 
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.cli.init.file_schema import of_avro, of_connect
 from tidelake.config import FilesSource, Pipeline, load_environment, load_pipeline
 
 _START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -147,6 +148,19 @@ def test_files_whose_schemas_differ_keep_the_types_they_agree_on() -> None:
     assert (types["extra"], types["seen"]) == ("DOUBLE", "TIMESTAMP")
     agreed = _TYPES.keys() - {"items", "day"}
     assert {name: types[name] for name in agreed} == {name: _TYPES[name] for name in agreed}
+
+
+def test_fields_of_a_struct_that_differ_in_case_are_read_as_a_map() -> None:
+    """No table has columns that differ only in case."""
+    struct = pa.array([{"size": 1, "Size": 2}] * 2)
+    pq.write_table(pa.table({"order_id": ["a", "b"], "of": struct}), "orders/a.parquet")
+    types = {field.name: field.type.sql for field in _init().event.fields}
+    assert types == {"order_id": "STRING", "of": "MAP<STRING, BIGINT>"}
+    image = {"type": "struct", "fields": [{"field": name, "type": "int32"} for name in ("a", "A")]}
+    assert of_connect(image).sql == "STRING"
+    record = {"type": "record", "name": "R"}
+    record["fields"] = [{"name": name, "type": "int"} for name in ("a", "A")]
+    assert of_avro(record, {}).sql == "STRING"
 
 
 def test_a_folder_of_several_formats_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -245,6 +245,12 @@ def test_problems_of_the_table_that_is_read_make_none_in_the_query(tmp_path: Pat
     raw = _shop(_HOURS)
     raw["gold"][0]["measures"] = {"total": {"summ": "n"}}
     assert {one.path for one in violations(tmp_path, raw)} == {"gold[0].measures.total"}
+    for broken, message in {"'": "a quote", f"{'(' * 3000}1{')' * 3000}": "too deeply"}.items():
+        raw = _shop(_HOURS)
+        raw["gold"][0]["derive"] = {"warm": broken}
+        (violation,) = violations(tmp_path, raw)
+        assert violation.path == "gold[0].derive.warm"
+        assert message in violation.message
 
 
 def test_a_name_that_group_by_could_mean_twice_is_refused(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from datetime import date, datetime, timedelta
 from functools import lru_cache
 from io import BytesIO
 from typing import Any
+from uuid import UUID
 
 import fastavro
 import fastavro.read
@@ -338,14 +339,20 @@ def _duration(data: bytes, *_: Any) -> dict[str, int]:
     return dict(zip(("months", "days", "milliseconds"), parts, strict=True))
 
 
+def _uuid(data: bytes, *_: Any) -> str | bytes:
+    # Of another size, it is no uuid.
+    return str(UUID(bytes=data)) if len(data) == 16 else data
+
+
 _UNITS = {"millis": 1000, "micros": 1_000_000, "nanos": 1_000_000_000}
 _FLOATS = ("float", "double")
-# By Avro type and logical type. A uuid is text already.
+# By Avro type and logical type. A uuid is text already, or a fixed type.
 _LOGICAL: dict[str, Callable[..., Any]] = {
     **{f"{kind}-{_OWN}{kind}": _finite for kind in _FLOATS},
     f"bytes-{_OWN}decimal": _decimal,
     f"fixed-{_OWN}decimal": _decimal,
     f"fixed-{_OWN}duration": _duration,
+    f"fixed-{_OWN}uuid": _uuid,
     f"int-{_OWN}date": _day,
     f"int-{_OWN}time-millis": _clock(1000),
     f"long-{_OWN}time-micros": _clock(1_000_000),

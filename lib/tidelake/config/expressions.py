@@ -44,8 +44,9 @@ _UNSUPPORTED: tuple[tuple[type[exp.Expr] | tuple[type[exp.Expr], ...], str], ...
     ((exp.Placeholder, exp.Parameter), "contains a parameter marker; parameters are not supported"),
 )
 DIALECT = "databricks"
-# What the parser raises; the last two on some calls without arguments, such as `date_trunc()`.
-UNREADABLE = (SqlglotError, ValueError, LookupError)
+# What the parser raises; a ValueError or a LookupError on some calls without arguments, such as
+# `date_trunc()`.
+UNREADABLE = (SqlglotError, ValueError, LookupError, RecursionError)
 # A repeated group, for which Java's matcher takes several stack frames per character.
 _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
@@ -62,8 +63,6 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
         return ["is empty; write one SQL expression"]
     try:
         statements = sqlglot.parse(f"SELECT ({as_operand(sql)})", dialect="spark")
-    except RecursionError:
-        return ["is nested too deeply"]
     except UNREADABLE as error:
         return [syntax_problem(sql, error, "SQL expression")]
     root = _only_expression(statements)
@@ -86,6 +85,8 @@ def syntax_problem(sql: str, error: Exception, what: str) -> str:
         # sqlglot's message on a missing operand names its internal classes.
         description = re.sub("Required keyword.*", "something is missing", first["description"])
         return f"is not valid SQL: {description} near '{first['highlight']}'"
+    if isinstance(error, RecursionError):
+        return "is nested too deeply"
     if not isinstance(error, SqlglotError):
         return "is not valid SQL: an argument of a function is missing"
     return "is not valid SQL: a quote or a comment is left open"
@@ -286,8 +287,12 @@ def as_operand(sql: str) -> str:
 
 
 def columns_in(sql: str) -> set[str]:
-    """Return the columns that a valid expression uses, in lower case."""
-    root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect="spark")
+    """Return the columns that an expression uses, in lower case; none of one that is no SQL."""
+    try:
+        root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect="spark")
+    except UNREADABLE:
+        # Spark reports it, or expression_problems does.
+        return set()
     return {column.parts[0].name.lower() for column in root.find_all(exp.Column)}
 
 

@@ -183,8 +183,6 @@ def parse_query(sql: str) -> QueryParts:
 def _select(sql: str) -> exp.Select:
     try:
         statements = sqlglot.parse(sql, dialect="spark")
-    except RecursionError:
-        raise Problems(["is nested too deeply"]) from None
     except UNREADABLE as error:
         raise Problems([syntax_problem(sql, error, "SELECT")]) from None
     tree = statements[0] if statements else None
@@ -394,7 +392,7 @@ class _StatementReader:
         computed = pieces + self._sql[kept : tokens[-1].end + 1]
         known = {key.internal for key in self._keys.values()}
         known |= {call.internal for call in self._calls.values()}
-        for used in sorted(_columns_of(computed) - known - NO_PARENTHESES):
+        for used in sorted(columns_in(computed) - known - NO_PARENTHESES):
             self.problems.append(
                 f"{name} uses {used} outside of an aggregate, and GROUP BY does not name it"
             )
@@ -490,11 +488,3 @@ def _bare(node: exp.Expr) -> exp.Expr:
         name.set("this", name.name.lower())
         name.set("quoted", False)
     return copy
-
-
-def _columns_of(sql: str) -> set[str]:
-    try:
-        return columns_in(sql)
-    except UNREADABLE:
-        # Spark reports it, or expression_problems does.
-        return set()

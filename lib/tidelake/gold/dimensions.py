@@ -2,12 +2,14 @@
 
 The version valid at an instant is the change with the highest sequence among the changes up to that
 instant. Changes that arrive out of order are therefore inserted at their place, and a change that
-was superseded before its event time is never valid.
+was superseded before its event time is never valid. Of changes with one sequence and one time the
+last is the one with the largest event id, or, where the ids are record ids, the one furthest on in
+its partition or file.
 """
 
 from __future__ import annotations
 
-from pyspark.sql import DataFrame, Window
+from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
@@ -69,7 +71,7 @@ class Dimension(GoldKind):
             ``valid_to`` (exclusive; null if current) and ``is_current``; ``_gone`` is also true for
             changes that were never valid.
         """
-        order = (SEQUENCE, "event_time", "event_id", "record_id")
+        order = [F.col(SEQUENCE), F.col("event_time"), *_arrival()]
         by_sequence = Window.partitionBy(*self.spec.key).orderBy(*order)
         after = by_sequence.rowsBetween(1, Window.unboundedFollowing)
         # When a change is superseded by one later in sequence, or null.
@@ -89,3 +91,17 @@ class Dimension(GoldKind):
             change,
             (deletes | F.coalesce(ended <= began, F.lit(False))).alias(GONE),
         )
+
+
+def _arrival() -> list[Column]:
+    """Return what orders changes of one sequence and time: their ids, or their positions.
+
+    As texts, offset 9 would follow offset 10.
+    """
+    numbers = F.split(F.regexp_extract("record_id", "((?::[0-9]+)*+)$", 1), ":")
+    return [
+        F.when(F.col("event_id") != F.col("record_id"), F.col("event_id")),
+        F.regexp_replace("record_id", "(?::[0-9]+)++$", ""),
+        F.transform(numbers, lambda number: number.try_cast("bigint")),
+        F.col("record_id"),
+    ]

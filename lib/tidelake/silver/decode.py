@@ -9,10 +9,10 @@ refused rather than rounded or guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -32,6 +32,8 @@ MOST_NAME_LETTERS = 50_000
 # Limits on the unknown fields shown in reasons: their number, and the length of a name.
 _SHOWN_FIELDS, _SHOWN_LETTERS = 20, 100
 
+# Names with one of these cannot be members of msgspec's structs.
+_ODD_NAME = re.compile(r'["\\\x00-\x1f]')
 _NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
 _REASONS = pa.list_(pa.field("element", pa.string()))
@@ -106,13 +108,14 @@ class Decoder:
         self.evolution = evolution
         self._names = [field.name for field in self.fields]
         self._attributes = [f"f{number}" for number in range(len(self.fields))]
+        self._is_odd = any(map(_ODD_NAME.search, self._names))
         self._record: Any = msgspec.defstruct(
             "Record",
             [
                 (attribute, _plain_type(field.type), None)
                 for attribute, field in zip(self._attributes, self.fields, strict=True)
             ],
-            rename=dict(zip(self._attributes, self._names, strict=True)),
+            rename=None if self._is_odd else dict(zip(self._attributes, self._names, strict=True)),
             forbid_unknown_fields=True,
             gc=False,
         )
@@ -137,7 +140,8 @@ class Decoder:
         refused: list[int] = []
         strict: dict[int, list[str]] = {}
         unknown: dict[int, Any] = {}
-        plain, keep, known = self._plain.decode, records.append, frozenset(self._names)
+        plain: Callable[[bytes], Any] = _not_plain if self._is_odd else self._plain.decode
+        keep, known = records.append, frozenset(self._names)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
                 if len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload):
@@ -181,6 +185,10 @@ class Decoder:
         ):
             return None
         return fields
+
+
+def _not_plain(_: bytes) -> NoReturn:
+    raise TypeError
 
 
 def _plain_type(kind: pa.DataType) -> Any:

@@ -15,7 +15,9 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from decimal import Decimal
 from functools import lru_cache, partial
+from hashlib import md5
 from typing import Any, NamedTuple
+from uuid import UUID
 
 import msgspec
 import pyarrow as pa
@@ -25,19 +27,50 @@ from tidelake.silver.values import MOST_DEPTH, Number, is_too_deep
 
 # Written for a large value that an update did not change and the database did not log.
 _PLACEHOLDER = b"__debezium_unavailable_value"
-# How the placeholder is written in columns of text, of bytes (base64, hexadecimal) and of arrays.
+_TEXT = _PLACEHOLDER.decode()
+
+
+def _base64(data: bytes) -> str:
+    return binascii.b2a_base64(data, newline=False).decode()
+
+
+# How it is written in columns of text, of bytes (base64, hexadecimal), of a map (also as JSON text)
+# and of arrays of texts, bytes and UUIDs.
 _UNAVAILABLE: tuple[Any, ...] = (
-    _PLACEHOLDER.decode(),
-    binascii.b2a_base64(_PLACEHOLDER, newline=False).decode(),
+    _TEXT,
+    _base64(_PLACEHOLDER),
     _PLACEHOLDER.hex(),
-    [_PLACEHOLDER.decode()],
-    list(_PLACEHOLDER),
-    {_PLACEHOLDER.decode(): _PLACEHOLDER.decode()},
+    {_TEXT: _TEXT},
+    f'{{"{_TEXT}":"{_TEXT}"}}',
+    [_TEXT],
+    [_base64(_PLACEHOLDER)],
+    [str(UUID(bytes=md5(_PLACEHOLDER, usedforsecurity=False).digest(), version=3))],
 )
-_TRACES = frozenset(msgspec.json.encode(value).strip(b'"[]') for value in _UNAVAILABLE[:5])
+# Arrays of numbers have a number for each of its bytes. Decimals are base64.
+_BYTES = {_base64(bytes([code])): code for code in _PLACEHOLDER}
+# Geometries have a point that is none, by its bytes or by its coordinates.
+_NOWHERE = -99_999_999
+_NO_POINTS = (
+    "AQEAACDmEAAAAAAA/IPXl8EAAAD8g9eXwQ==",
+    "AQEAACDmEAAADCHn/f9/ZkAYQs77/39WQA==",
+)
+# One of these is in each row with such a value: of an array the beginning. Arrays and geometries
+# are of PostgreSQL, where only an update leaves a value out.
+_TRACES = (_PLACEHOLDER, _base64(_PLACEHOLDER).encode(), _PLACEHOLDER.hex().encode(), b"95,95,100,")
+_TRACES_IN_UPDATES = (
+    *_TRACES,
+    _UNAVAILABLE[-1][0].encode(),
+    b"95.0,95.0,100.0,",
+    b'"Xw=="',
+    b"AQEAACDmEAAA",
+    # -9.9999999E7, -99999999.0
+    b"9999999",
+)
 
 _ROW_OPS = {"c": "after", "u": "after", "r": "after", "d": "before"}
 _DELETE, _TRUNCATE, _MESSAGE = "d", "t", "m"
+# After these a row is complete.
+_FIRST_OPS = ("c", "r")
 _NO_EVENT = "payload: not one change event (before, after, source, op)"
 _NO_ROW = "payload: its row is not one JSON object"
 _NO_SCHEMA = "payload: its schema cannot be read"
@@ -153,10 +186,12 @@ def _with_row(change: Unwrapped, row: bytes, schema: bytes, image: str) -> Unwra
     except (*_BROKEN, KeyError, AttributeError):
         return change._replace(refusal=_NO_SCHEMA)
     try:
-        row = row if convert is None else convert(row)
         unavailable: tuple[str, ...] = ()
-        if any(trace in row for trace in _TRACES):
+        traces = _TRACES if change.op in _FIRST_OPS else _TRACES_IN_UPDATES
+        if any(map(row.__contains__, traces)):
+            # Before the conversion, which would make times of the numbers in an array.
             row, unavailable = _without_unavailable(row)
+        row = row if convert is None else convert(row)
     except _BROKEN:
         return change._replace(refusal=_NO_ROW)
     # A delete needs no other value than the key's.
@@ -165,9 +200,28 @@ def _with_row(change: Unwrapped, row: bytes, schema: bytes, image: str) -> Unwra
 
 def _without_unavailable(row: bytes) -> tuple[bytes, tuple[str, ...]]:
     fields = _fields.decode(row)
-    found = tuple(name for name, raw in fields.items() if _value.decode(raw) in _UNAVAILABLE)
+    found = tuple(name for name, raw in fields.items() if _is_unavailable(_value.decode(raw)))
     kept = {name: raw for name, raw in fields.items() if name not in found}
     return msgspec.json.encode(kept), found
+
+
+def _is_unavailable(value: Any) -> bool:
+    """Return whether a value of a row, as JSON, is one that the connector did not send."""
+    if isinstance(value, list) and len(value) == len(_PLACEHOLDER):
+        return [*map(_code, value)] == [*_PLACEHOLDER]
+    if isinstance(value, dict) and "wkb" in value:
+        coordinates = [_code(value.get(axis)) for axis in "xy"]
+        return coordinates == [_NOWHERE, _NOWHERE] or value["wkb"] in _NO_POINTS
+    return value in _UNAVAILABLE
+
+
+def _code(item: Any) -> Any:
+    """Return a number, also of a decimal of one byte; anything else as it is."""
+    if isinstance(item, dict):
+        item = item.get("value")
+    if type(item) is Number:
+        return float(item)
+    return _BYTES.get(item, item) if isinstance(item, str) else item
 
 
 def _row_of_key(key: bytes | None) -> bytes | None:
@@ -324,11 +378,16 @@ def _timestamp(nanos: int, value: Any) -> str | None:
 
 
 def _time(nanos: int, value: Any) -> str | None:
-    """Return a time of day; beyond a day, as MySQL's TIME may be, None."""
-    if type(value) is not int or not 0 <= value * nanos < _DAY_NANOS:
+    """Return a time of day; MySQL's may also be ``-01:30:00`` or ``25:00:00``."""
+    if type(value) is not int or abs(value) > _MOST_MICROS:
         return None
-    text = _timestamp(nanos, value)
-    return None if text is None else text.partition("T")[2]
+    days, rest = divmod(abs(value) * nanos, _DAY_NANOS)
+    text = (_timestamp(1, rest) or "").partition("T")[2]
+    return f"{'-' if value < 0 else ''}{int(text[:2]) + 24 * days:02}{text[2:]}"
+
+
+def _without_zone(value: Any) -> str | None:
+    return value.removesuffix("Z") if isinstance(value, str) else None
 
 
 # By the name in a schema. Other types are written as their text or number already.
@@ -344,7 +403,7 @@ _LOGICAL: dict[str, Callable[[Any], str | None]] = {
     "org.apache.kafka.connect.data.Time": partial(_time, 1_000_000),
     "io.debezium.time.MicroTime": partial(_time, 1000),
     "io.debezium.time.NanoTime": partial(_time, 1),
-    "io.debezium.time.IsoDate": lambda of: of.removesuffix("Z") if isinstance(of, str) else None,
+    **{f"io.debezium.time.Iso{kind}": _without_zone for kind in ("Date", "Time", "Timestamp")},
 }
 
 

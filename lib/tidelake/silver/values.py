@@ -37,7 +37,7 @@ _NOT_ZERO = re.compile(r"-?[0.]*[1-9]")
 _LONG = re.compile(
     r"-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
-# Numbers that do not fit 38 digits either.
+# Numbers that may not fit 38 digits either.
 _LOSSY = re.compile(
     r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
     r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
@@ -337,7 +337,7 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
         text = str(value)
         if _is_extreme(text):
             return _READERS[kind.id](text, kind)
-        if _LOSSY.match(text) and _exact(text) is None:
+        if _is_lossy(text):
             raise Refused
         written = _variant_text(text)
         exact = _exact(written)
@@ -409,12 +409,18 @@ def _exact(text: str) -> str | None:
     return f"-{plain}" if text[0] == "-" and plain.strip("0.") else plain
 
 
+def _is_lossy(text: str) -> bool:
+    """Return whether neither 38 digits nor a double's shortest text are equal to a number."""
+    is_long = _LOSSY.match(text) is not None and _exact(text) is None
+    return is_long and Decimal(text) != Decimal(repr(float(text)))
+
+
 def _number_text(text: str) -> str:
     """Return a number as the text for a string field."""
     if not _is_extreme(text):
         if not _LONG.match(text):
             return _as_java(float(text))
-        if _LOSSY.match(text) and _exact(text) is None:
+        if _is_lossy(text):
             raise Refused
     return _variant_text(text)
 

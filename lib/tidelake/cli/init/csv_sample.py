@@ -54,12 +54,12 @@ def looks_like_csv(head: bytes, *, is_cut: bool) -> bool:
 
 def sample_csv(
     files: Sequence[CsvFile], *, each: int
-) -> tuple[CsvFormat, bytes | None, Iterable[tuple[Record, dict[str, Any] | str]]]:
+) -> tuple[CsvFormat, bytes | None, Iterable[tuple[Record, dict[str, Any] | str]], tuple[str, ...]]:
     """Read the first records of each file, all in the layout of the first.
 
     Returns:
         The layout; the header record of the first file; the records, each with its values by
-        column, or why it has none.
+        column, or why it has none; notes for the user.
 
     Raises:
         SourceError: The files differ in their encoding, their delimiter or in having a header.
@@ -97,7 +97,9 @@ def sample_csv(
         encoding=encoding,
         nulls=nulls,
     )
-    return layout, headers[0] if headers else None, _valued(records, dialect, nulls)
+    first = next((one[0] for one in split if one), b"")
+    notes = () if has_header else tuple(_unusual_header(first, dialect))
+    return layout, headers[0] if headers else None, _valued(records, dialect, nulls), notes
 
 
 def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:
@@ -164,8 +166,21 @@ def _delimiter_of(content: bytes, *, is_cut: bool) -> str | None:
 def _is_header(record: bytes, dialect: Dialect) -> bool:
     """Return whether all fields are different names."""
     names = _fields(record, dialect) or [None]
-    shape = [value_shape("", [_value(name)]).type for name in names if name]
-    return all(names) and len(set(names)) == len(names) and set(shape) <= {STRING}
+    return _are_texts(names) and all(names) and len(set(names)) == len(names)
+
+
+def _unusual_header(record: bytes, dialect: Dialect) -> Iterator[str]:
+    """Yield a note if a record that is no header may have been meant as one."""
+    names = _fields(record, dialect) or []
+    if any(names) and _are_texts(names):
+        yield (
+            "the first record is read as data, because a header names each column, and none like "
+            "another; if it is one, correct the files"
+        )
+
+
+def _are_texts(names: Iterable[str | None]) -> bool:
+    return {value_shape("", [_value(name)]).type for name in names if name} <= {STRING}
 
 
 def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:

@@ -26,7 +26,9 @@ from tidelake.cli.init.guesses import DraftChoice
 from tidelake.cli.init.payload import Column, Payload, column_named
 from tidelake.cli.init.sample import Sample
 from tidelake.config import CsvFormat, Environment, load_pipeline
+from tidelake.config.canonical import canonical
 from tidelake.config.expressions import expression_problems
+from tidelake.config.json_schema import FileKind, schema_of
 from tidelake.config.loading import Address
 from tidelake.config.model import suggestion, written
 from tidelake.config.source import CHANGE_COLUMNS
@@ -36,6 +38,7 @@ from tidelake.folders import absolute
 from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
 
 NO_KEY = "none"
+_KINDS: tuple[FileKind, ...] = ("pipeline", "suite")
 _SAMPLE_LINES = 20
 _WIDTH = 96
 # What is in the folder, and not the folder: a project keeps its example's input.
@@ -438,9 +441,9 @@ def _content(draft: Draft, pipeline: str) -> dict[str, bytes]:
     }
     names = {"pipeline": "pipeline.yml.j2", "suite": "suite.yml.j2"}
     names |= {"test": "test.py.j2"} if draft.examples else {}
-    content = {
-        what: templates.get_template(name).render(facts).encode() for what, name in names.items()
-    }
+    texts = {what: templates.get_template(name).render(facts) for what, name in names.items()}
+    texts |= {kind: canonical(texts[kind], schema_of(kind)) for kind in _KINDS}
+    content = {what: text.encode() for what, text in texts.items()}
     if draft.examples:
         header = [draft.sample.header] if draft.sample.header is not None else []
         lines = b"".join(payload + b"\n" for payload in (*header, *draft.examples))

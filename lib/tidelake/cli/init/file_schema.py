@@ -6,7 +6,7 @@ fits too. Text is left to :mod:`tidelake.cli.init.payload`, which finds times in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tidelake.config.types import Field, FieldType, Kind
@@ -102,9 +102,8 @@ def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
         found = _decimal(kind.precision, kind.scale)
     elif types.is_uint64(kind):
         found = _decimal(20, 0)
-    elif types.is_struct(kind) and kind.num_fields:
-        fields = tuple(Field(field.name, inner(field.type)) for field in kind)
-        found = FieldType("struct", fields=fields)
+    elif types.is_struct(kind):
+        found = _struct([Field(field.name, inner(field.type)) for field in kind])
     elif types.is_map(kind):
         found = FieldType("map", key=_STRING, value=inner(kind.item_type))
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
@@ -134,8 +133,7 @@ def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:
     if schema.get("logicalType") == "decimal":
         found = _decimal(schema.get("precision", 0), schema.get("scale", 0))
     elif kind == "record":
-        fields = tuple(Field(f["name"], of_avro(f["type"], named)) for f in schema["fields"])
-        found = FieldType("struct", fields=fields) if fields else _STRING
+        found = _struct([Field(f["name"], of_avro(f["type"], named)) for f in schema["fields"]])
     if "name" in schema:
         named[schema["name"]] = found
         named[f"{schema.get('namespace', '')}.{schema['name']}"] = found
@@ -151,14 +149,22 @@ def of_connect(schema: Mapping[str, Any]) -> FieldType:
         return _decimal(int(digits), int(given["scale"]))
     if name.startswith(_CONVERTED):
         return _STRING
-    if kind == "struct" and schema["fields"]:
-        fields = (Field(field["field"], of_connect(field)) for field in schema["fields"])
-        return FieldType("struct", fields=tuple(fields))
+    if kind == "struct":
+        return _struct([Field(field["field"], of_connect(field)) for field in schema["fields"]])
     if kind == "array":
         return FieldType("array", element=of_connect(schema["items"]))
     if kind == "map":
         return FieldType("map", key=_STRING, value=of_connect(schema["values"]))
     return _OF_CONNECT.get(str(kind), _STRING)
+
+
+def _struct(fields: Sequence[Field]) -> FieldType:
+    """Return text, which is JSON, for fields that no table has: none, or two of one name."""
+    names = {field.name.lower() for field in fields}
+    is_storable = 0 < len(fields) == len(names) and all(
+        name.strip() and name.isprintable() for name in names
+    )
+    return FieldType("struct", fields=tuple(fields)) if is_storable else _STRING
 
 
 def _decimal(precision: int, scale: int) -> FieldType:

@@ -230,7 +230,7 @@ def _read_files(place: str, *, lines: int) -> Sample:
     else:
         found = (record for file in files for record in islice(_lines(file.path), each))
         sample = sample_of(islice(found, lines))
-    return replace(sample, notes=_notes_on(files[0].path.removeprefix(place)))
+    return replace(sample, notes=sample.notes + _notes_on(files[0].path.removeprefix(place)))
 
 
 def _notes_on(path: str) -> tuple[str, ...]:
@@ -260,8 +260,8 @@ def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
     for file in files:
         head = _head(file.path, size)
         heads.append(CsvFile(file.path, head, is_cut=len(head) == size))
-    layout, header, parsed = sample_csv(heads, each=each)
-    return _sorted_out(parsed, Sample((), (), (), "csv", csv=layout, header=header))
+    layout, header, parsed, notes = sample_csv(heads, each=each)
+    return _sorted_out(parsed, Sample((), (), (), "csv", csv=layout, header=header, notes=notes))
 
 
 def _head(path: str, size: int) -> bytes:
