@@ -71,24 +71,15 @@ def _summary(found: Sequence[Part], missing: Sequence[Part]) -> str:
 
 def _faults(found: Sequence[Part]) -> list[str]:
     """Draw the reports of all parts."""
-    rows = [
-        (report.what, *(_cell(value) for value in _values(report)))
-        for part in found
-        for report in part.reports
-    ]
-    return _table(("fault", *_REPORT_COLUMNS), rows)
+    reports = [report for part in found for report in part.reports]
+    return _table(("fault", *_REPORT_COLUMNS), map(_row, reports))
 
 
-def _values(report: Report) -> tuple[int | None, ...]:
-    return (
-        report.tried,
-        report.full,
-        report.reached,
-        report.refused,
-        report.lost,
-        report.doubled,
-        report.seed,
-    )
+def _row(report: Report) -> tuple[str, ...]:
+    """Give a report's cells; the number before its name is of a list that this page is not."""
+    counts = (report.tried, report.full, report.reached, report.refused, report.lost)
+    cells = ["" if value is None else f"{value:,}" for value in (*counts, report.doubled)]
+    return report.what.lstrip("0123456789,- "), *cells, str(report.seed or "")
 
 
 def _files(found: Sequence[Part]) -> list[str]:
@@ -123,10 +114,6 @@ def _left(missing: Sequence[Part]) -> list[str]:
 
 def _variable(name: str) -> str:
     return name.removeprefix("TIDELAKE_")
-
-
-def _cell(value: int | None) -> str:
-    return "" if value is None else f"{value:,}"
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

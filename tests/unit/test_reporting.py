@@ -108,11 +108,11 @@ def test_a_part_is_judged_by_its_tests(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_was_tried_and_what_did_not_run(tmp_path: Path) -> None:
-    told = Report("1 SIGKILL", tried=3, reached=2, seed=7, full=1000)
+    told = Report("1 SIGKILL", tried=3, reached=2, seed=70_707, full=1000)
     part = a_result(tmp_path, reports=[told], commit="0a1b2c3d", ended="2026-01-02 03:04")
     missing = runner.Part("tests/recovery/test_erase.py", {})
     page = written([part], [missing], tmp_path).read_text()
-    assert "| 1 SIGKILL | 3 | 1,000 | 2 | 0 | 0 | 0 | 7 |" in page
+    assert "| SIGKILL | 3 | 1,000 | 2 | 0 | 0 | 0 | 70707 |" in page
     assert "| `tests/recovery/test_kill.py` | 2 | KILLS=3 | 0.0 | `0a1b2c3d` |" in page
     assert "## Not run yet\n\n- `tests/recovery/test_erase.py`" in page
     assert "## Failed" not in page
