@@ -34,11 +34,11 @@ RESULTS = _PROJECT / "build" / "recovery"
 PUBLISHED = _PROJECT / "docs" / "recovery.json"
 _BREAKS = "tests/recovery/break_tables.py"
 # Variables that say how much is tried, as the Makefile sets them.
-_SIZES = (
+SIZES = (
     *("KILLS", "RACES", "CORRUPTIONS", "CHAINS", "LEVELS", "EXAMPLES", "GOLD_EXAMPLES", "EDGES"),
     *("OUTAGES", "LOST", "TRANSACTIONS", "KAFKA_EVENTS", "FULL"),
 )
-_SIZE = re.compile(rf"\bTIDELAKE_(?:{'|'.join(_SIZES)})\b")
+_SIZE = re.compile(rf"\bTIDELAKE_(?:{'|'.join(SIZES)})\b")
 # What an interrupted part may take until its processes end by themselves.
 _GRACE_SECONDS = 60.0
 

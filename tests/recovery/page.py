@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -41,7 +41,7 @@ _REPORT_COLUMNS = ("tried", "of", "reached", "refused", "lost", "doubled", "seed
 def written(found: Sequence[Part], missing: Sequence[Part], docs: Path) -> Path:
     """Write the page and a copy of the results; return the page's path."""
     pieces = [_HEAD, _summary(found, missing), "", _FAULTS, *_faults(found), "", _FILES]
-    pieces += [*_files(found), "", *_failures(found), *_left(missing)]
+    pieces += [*_files(found), "", *_lists(found, missing)]
     pieces += ["[All results](recovery.json)"]
     content = json.dumps([asdict(part) for part in found], indent=1) + "\n"
     (docs / PUBLISHED.name).write_text(content, encoding="utf-8")
@@ -76,10 +76,10 @@ def _faults(found: Sequence[Part]) -> list[str]:
 
 
 def _row(report: Report) -> tuple[str, ...]:
-    """Give a report's cells; the number before its name is of a list that this page is not."""
+    """Give a report's cells."""
     counts = (report.tried, report.full, report.reached, report.refused, report.lost)
     cells = ["" if value is None else f"{value:,}" for value in (*counts, report.doubled)]
-    return report.what.lstrip("0123456789,- "), *cells, str(report.seed or "")
+    return report.what, *cells, str(report.seed or "")
 
 
 def _files(found: Sequence[Part]) -> list[str]:
@@ -87,7 +87,9 @@ def _files(found: Sequence[Part]) -> list[str]:
         (
             f"`{part.file}`",
             str(part.passed),
-            ", ".join(f"{_variable(name)}={size}" for name, size in part.sizes.items()),
+            ", ".join(
+                f"{name.removeprefix('TIDELAKE_')}={size}" for name, size in part.sizes.items()
+            ),
             f"{part.seconds / 60:.1f}",
             f"`{part.commit}`",
         )
@@ -96,24 +98,18 @@ def _files(found: Sequence[Part]) -> list[str]:
     return _table(("file", "passed", "size", "minutes", "commit"), rows)
 
 
-def _failures(found: Sequence[Part]) -> list[str]:
+def _lists(found: Sequence[Part], missing: Sequence[Part]) -> Iterator[str]:
     """List what did not pass or did not run; nothing where there is none."""
-    failed = [f"- `{part.file}`: {name}" for part in found for name in part.failed]
-    left_out = [f"- `{part.file}`: {name}" for part in found for name in part.left_out]
-    return [
-        *(["## Failed", "", *failed, ""] if failed else []),
-        *(["## Left out on this machine", "", *left_out, ""] if left_out else []),
-    ]
-
-
-def _left(missing: Sequence[Part]) -> list[str]:
-    if not missing:
-        return []
-    return ["## Not run yet", "", *(f"- `{part.file}`" for part in missing), ""]
-
-
-def _variable(name: str) -> str:
-    return name.removeprefix("TIDELAKE_")
+    lists = {
+        "Failed": [f"`{part.file}`: {name}" for part in found for name in part.failed],
+        "Left out on this machine": [
+            f"`{part.file}`: {name}" for part in found for name in part.left_out
+        ],
+        "Not run yet": [f"`{part.file}`" for part in missing],
+    }
+    for title, items in lists.items():
+        if items:
+            yield from [f"## {title}", "", *[f"- {item}" for item in items], ""]
 
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[Any]]) -> list[str]:

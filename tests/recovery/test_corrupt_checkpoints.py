@@ -133,7 +133,7 @@ def test_a_damaged_file_is_refused_by_name_or_harms_nobody(
     filled: World, tmp_path: Path, report: Callable[..., Report]
 ) -> None:
     cases = cases_of(filled)
-    told = report("9 a damaged file of a checkpoint", seed=_SEED)
+    told = report("a damaged file of a checkpoint", seed=_SEED)
     print(f"{len(cases)} cases, seed {_SEED}; repeat with TIDELAKE_SEED={_SEED}")
     drawn = random.Random(_SEED).sample(cases, min(_CASES, len(cases)))
     for number, case in enumerate(drawn):

@@ -27,7 +27,7 @@ _SIZES = {"lake": (4, 800), "spill": (8_000, 20_000)}
 def test_a_run_on_a_full_disk_ends_by_name_and_goes_on_when_there_is_room(
     tmp_path: Path, report: Callable[..., Report]
 ) -> None:
-    told = report("10 full disk: tables, checkpoints, spills", tried=_LEVELS, seed=_SEED, full=50)
+    told = report("full disk: tables, checkpoints, spills", tried=_LEVELS, seed=_SEED, full=50)
     chance = random.Random(_SEED)
     for level in range(_LEVELS):
         folder = tmp_path / str(level)

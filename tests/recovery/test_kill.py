@@ -76,7 +76,7 @@ def test_a_kill_at_any_moment_changes_nothing(
         # A run of few gold tables takes half the time.
         write_clickstream(folder, kind="files", path=str(folder / "landing"), format="json")
     state = _State.of(folder)
-    told = report("1 SIGKILL of the process group", tried=_KILLS, seed=state.seed, full=1000)
+    told = report("SIGKILL of the process group", tried=_KILLS, seed=state.seed, full=1000)
     print(f"seed {state.seed}, {len(state.moments)} of {_KILLS} kills under {folder}")
     print(f"repeat with TIDELAKE_SEED={state.seed}, go on with TIDELAKE_RESUME={folder}")
     while len(state.moments) < _KILLS:
@@ -116,7 +116,7 @@ def _assert_one_worked(one: Started, other: Started) -> None:
 def test_of_two_runs_on_one_root_one_works_and_the_other_is_refused(
     tmp_path: Path, report: Callable[..., Report]
 ) -> None:
-    told = report("7 two runs on one root", tried=_RACES, seed=_SEED, full=100)
+    told = report("two runs on one root", tried=_RACES, seed=_SEED, full=100)
     chance = random.Random(_SEED)
     for part in range(_RACES):
         deliver(tmp_path, part, _SEED)

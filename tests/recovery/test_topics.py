@@ -49,7 +49,7 @@ def _refused(clicks: Followed, why: str, told: Report) -> None:
 def test_retention_that_passed_the_offset_stops_the_run_and_the_rest_stays(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, report: Callable[..., Report]
 ) -> None:
-    told = report("13 retention passed the offset", tried=_LOST, seed=_SEED, full=20)
+    told = report("retention passed the offset", tried=_LOST, seed=_SEED, full=20)
     for number in range(_LOST):
         chance = random.Random(f"{_SEED}/{number}")
         partitions = chance.randint(1, 4)
@@ -79,7 +79,7 @@ def test_retention_that_passed_the_offset_stops_the_run_and_the_rest_stays(
 def test_a_topic_that_was_made_anew_stops_the_run_however_far_it_has_come(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, report: Callable[..., Report]
 ) -> None:
-    told = report("13 topic made anew", tried=_LOST, seed=_SEED, full=20)
+    told = report("topic made anew", tried=_LOST, seed=_SEED, full=20)
     for number in range(_LOST):
         chance = random.Random(f"{_SEED}/{number}")
         topic = kafka.topic(partitions=chance.randint(1, 4))
@@ -97,7 +97,7 @@ def test_a_topic_that_was_made_anew_stops_the_run_however_far_it_has_come(
 def test_what_was_given_up_is_never_seen_and_what_is_open_comes_once_it_is_committed(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, report: Callable[..., Report]
 ) -> None:
-    told = report("14 aborted transactions", tried=_TRANSACTIONS, seed=_SEED, full=1000)
+    told = report("aborted transactions", tried=_TRANSACTIONS, seed=_SEED, full=1000)
     topic = kafka.topic(partitions=3)
     clicks = following(spark, tmp_path, kafka, topic=topic, max_offsets_per_trigger=200)
     transactions = Transactions(kafka, topic, _SEED)

@@ -66,6 +66,13 @@ def test_every_file_with_a_long_test_runs_once(
     assert {KILLS, "tests/streaming/test_maintain.py", "tests/streaming/test_edges.py"} < set(files)
 
 
+def test_the_makefile_sets_each_size_that_a_result_is_known_by() -> None:
+    file = Path(__file__).parents[2] / "Makefile"
+    makefile = file.read_text(encoding="utf-8").replace("\\\n", " ")
+    (line,) = [one for one in makefile.splitlines() if one.startswith("SIZES := ")]
+    assert tuple(line.split()[2:]) == runner.SIZES
+
+
 def test_what_passed_at_this_size_is_not_run_again(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,7 +115,7 @@ def test_a_part_is_judged_by_its_tests(tmp_path: Path) -> None:
 
 
 def test_the_page_says_what_was_tried_and_what_did_not_run(tmp_path: Path) -> None:
-    told = Report("1 SIGKILL", tried=3, reached=2, seed=70_707, full=1000)
+    told = Report("SIGKILL", tried=3, reached=2, seed=70_707, full=1000)
     part = a_result(tmp_path, reports=[told], commit="0a1b2c3d", ended="2026-01-02 03:04")
     missing = runner.Part("tests/recovery/test_erase.py", {})
     page = written([part], [missing], tmp_path).read_text()
