@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 import runpy
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.running import START, click, read, run, versions
+from tests.running import START, click, place_of, read, run, versions
 from tests.worlds import TO_SILVER, world
 from tests.written_files import to_archive, to_avro, to_lines, to_parquet, typed_events
+from tidelake.bronze import records
+from tidelake.bronze.file_format import Chunk
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
@@ -20,7 +24,7 @@ from tidelake.delta.tables import lake_of
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.repairing import repair
-from tidelake.runtime import landed_files
+from tidelake.runtime import bronze_hop, landed_files
 from tidelake.testing import playing
 
 _NOW = START + timedelta(hours=1)
@@ -117,6 +121,34 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
     played.run(_NOW, hops=TO_SILVER)
     assert len(read(played.lake, "bronze.clickstream", "record_id")) == 5
     assert read_ledger(played.lake, played.pipeline).balanced
+
+
+@pytest.mark.parametrize(("kept_bytes", "reads"), [(bronze_hop.KEPT_FILE_BYTES, 1), (0, 2)])
+def test_files_of_a_batch_are_converted_once_unless_they_are_many_bytes(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    kept_bytes: int,
+    reads: int,
+) -> None:
+    marks = tmp_path / "marks"
+
+    def read_and_mark(content: bytes) -> Iterator[Chunk]:
+        with marks.open("ab") as file:
+            file.write(b"x")
+        yield pa.array(content.split(), pa.binary()), {}
+
+    monkeypatch.setattr(records, "reader_of", lambda _: read_and_mark)
+    monkeypatch.setattr(bronze_hop, "KEPT_FILE_BYTES", kept_bytes)
+    played = world(spark, tmp_path, small=False, source={"format": "parquet"})
+    played.land_bytes("a.parquet", b"one two")
+    played.run(_NOW, hops=["bronze"])
+    stored = read(played.lake, "bronze.clickstream", "record_id, payload")
+    assert [(place_of(record), bytes(payload)) for record, payload in sorted(stored)] == [
+        (("a.parquet", 0), b"one"),
+        (("a.parquet", 1), b"two"),
+    ]
+    assert marks.read_bytes() == b"x" * reads
 
 
 @pytest.mark.long

@@ -22,7 +22,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tidelake.bronze import records, whole_files
-from tidelake.bronze.file_format import BrokenFileError, Chunk
+from tidelake.bronze.file_format import BrokenFileError, Chunk, FileReader
 from tidelake.bronze.whole_files import (
     BZIP2_TAIL,
     decompressed,
@@ -31,13 +31,13 @@ from tidelake.bronze.whole_files import (
     reader_of,
     refuse_broken_archive,
     suspect_archives,
-    to_rows,
+    to_chunks,
 )
 from tidelake.config import FilesSource
 
 _FILES = pa.schema(
     [
-        ("payload", pa.binary()),
+        ("content", pa.binary()),
         ("source", pa.string()),
         ("source_timestamp", pa.timestamp("us", "UTC")),
         ("_size", pa.int64()),
@@ -55,42 +55,61 @@ def _words(content: bytes) -> Iterator[Chunk]:
         yield pa.array(words[at : at + 2], pa.binary()), {"at": b"%d" % at}
 
 
-def _read(files: dict[str, bytes]) -> list[dict[str, Any]]:
+def _chunks(files: dict[str, bytes], reader: FileReader = _words) -> list[dict[str, Any]]:
     rows = [
-        {"payload": content, "source": path, "source_timestamp": _WRITTEN, "_size": 9}
+        {"content": content, "source": path, "source_timestamp": _WRITTEN, "_size": 9}
         for path, content in files.items()
     ]
     batch = pa.RecordBatch.from_pylist(rows, _FILES)
-    return [row for part in to_rows(_words)([batch]) for row in part.to_pylist()]
+    return [row for part in to_chunks(reader)([batch]) for row in part.to_pylist()]
 
 
-def test_each_file_has_a_file_row_and_numbered_records_with_headers() -> None:
-    rows = _read({"a": b"x y z", "b": b""})
-    shown = [(row["source"], row["_position"], row["payload"], row["_bytes"]) for row in rows]
+def test_each_file_has_a_file_row_and_chunks_of_records_with_headers() -> None:
+    rows = _chunks({"a": b"x y z", "b": b""})
+    shown = [(row["source"], row["_begin"], row["_payloads"], row["_bytes"]) for row in rows]
     assert shown == [
         ("a", None, None, 5),
-        ("a", "0", b"x", None),
-        ("a", "1", b"y", None),
-        ("a", "2", b"z", None),
+        ("a", 0, [b"x", b"y"], None),
+        ("a", 2, [b"z"], None),
         ("b", None, None, 0),
     ]
-    assert [row["headers"] for row in rows[:2]] == [None, [{"key": "at", "value": b"0"}]]
-    assert rows[3]["headers"] == [{"key": "at", "value": b"2"}]
+    assert [row["headers"] for row in rows] == [
+        None,
+        [{"key": "at", "value": b"0"}],
+        [{"key": "at", "value": b"2"}],
+        None,
+    ]
     assert {(row["source_timestamp"], row["_size"], row["_error"]) for row in rows} == {
         (_WRITTEN, 9, None)
     }
 
 
 def test_a_broken_file_ends_with_its_reason_and_others_go_on() -> None:
-    rows = _read({"a": b"x y !", "b": b"z"})
-    assert [(row["source"], row["_position"], row["_error"]) for row in rows] == [
+    rows = _chunks({"a": b"x y z !", "b": b"z"})
+    assert [(row["source"], row["_payloads"], row["_error"]) for row in rows] == [
         ("a", None, None),
-        ("a", "0", None),
-        ("a", "1", None),
+        ("a", [b"x", b"y"], None),
         ("a", None, "it has a !"),
         ("b", None, None),
-        ("b", "0", None),
+        ("b", [b"z"], None),
     ]
+
+
+def test_large_chunks_of_a_reader_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    def read(content: bytes) -> Iterator[Chunk]:
+        yield pa.array(content.split(), pa.binary()), {}
+        yield pa.array([], pa.binary()), {}
+
+    monkeypatch.setattr(whole_files, "_MOST_PAYLOADS", 3)
+    few = _chunks({"a": b"1 2 3 4 5 6 7"}, read)[1:]
+    assert [(row["_begin"], row["_payloads"]) for row in few] == [
+        (0, [b"1", b"2", b"3"]),
+        (3, [b"4", b"5", b"6"]),
+        (6, [b"7"]),
+    ]
+    monkeypatch.setattr(whole_files, "_CHUNK_BYTES", 100)
+    long = _chunks({"a": b" ".join([b"x" * 150] * 3)}, read)[1:]
+    assert [(row["_begin"], len(row["_payloads"])) for row in long] == [(0, 1), (1, 1), (2, 1)]
 
 
 _TEXT = b"some words " * 1000
@@ -190,7 +209,7 @@ def test_a_worker_that_reads_files_imports_no_configuration() -> None:
     ]
     program = "import pickle, sys; pickle.load(sys.stdin.buffer); print('pydantic' in sys.modules)"
     command = [sys.executable, "-c", program]
-    sent = pickle.dumps((to_rows, readers))
+    sent = pickle.dumps((to_chunks, readers))
     done = subprocess.run(command, input=sent, capture_output=True, check=True)
     assert done.stdout == b"False\n"
 
@@ -213,10 +232,9 @@ def test_the_content_of_a_large_file_is_not_read(
     source = FilesSource(kind="files", path=str(landing), format="parquet")
     stream = records.read_stream(spark, source)
     query = (
-        stream.select("source", "payload", "_position", "_bytes", "_size")
-        .writeStream.trigger(availableNow=True)
+        stream.writeStream.trigger(availableNow=True)
         .option("checkpointLocation", str(tmp_path / "checkpoint"))
-        .foreachBatch(lambda rows, _: rows.write.parquet(str(answer)))
+        .foreachBatch(lambda rows, _: records.records_in(rows).write.parquet(str(answer)))
         .start()
     )
     query.awaitTermination()

@@ -2,7 +2,9 @@
 
 A Spark stream cannot compute a line's position in its file. :func:`identify` adds it to each
 micro-batch, while the partitions are still those of the read. Of formats that need a whole file,
-the stream has a *file row* per file, without position and payload, and then the file's records.
+the stream has chunks of records, which become rows in the batch: a *file row* per file, without
+position and payload, and then the file's records. A file row has ``_bytes``, how many were read; if
+the file is broken, a second one has the reason as ``_error``.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from typing import NamedTuple
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.bronze.whole_files import reader_of, to_rows
+from tidelake.bronze.whole_files import reader_of, to_chunks
 from tidelake.columns import EXACT_TIMES
 from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
@@ -58,6 +60,10 @@ BYTES, ERROR = "_bytes", "_error"
 # A file's name that begins with _ needs a =, as a folder's does. Spark would plan Parquet's files
 # _metadata and _common_metadata too, of which its readers then read nothing.
 _FILE_NAMES = "{[^_]*,*=*}"
+_CHUNK_DDL = (
+    f"_payloads array<binary>, headers {HEADERS_DDL}, source string, source_timestamp timestamp, "
+    f"_begin bigint, {SIZE} bigint, {BYTES} bigint, {ERROR} string"
+)
 _FILE_DDL = "path string, modificationTime timestamp, length bigint, content binary"
 
 
@@ -68,9 +74,8 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
         ``key``, ``payload``, ``headers``, ``source``, ``source_timestamp`` of each record, and
         ``_position``, its place in its source, which is null for lines of files and Delta tables:
         :func:`identify` numbers those. Files also have ``_size``, the file's bytes; lines have
-        ``_block``, where their block begins in the file; formats that need a whole file have extra
-        rows, one or two a file, without position and payload: ``_bytes``, how many were read, and
-        ``_error``, why the file is broken.
+        ``_block``, where their block begins in the file. Of formats that need a whole file, the
+        stream has chunks: see :func:`records_in`.
     """
     if isinstance(source, FilesSource):
         return _read_files(spark, source)
@@ -93,6 +98,20 @@ def read_stream(spark: SparkSession, source: Source) -> DataFrame:
         source=F.col("topic"),
         source_timestamp=F.col("timestamp"),
         _position=F.concat_ws(":", F.col("partition"), F.col("offset")),
+    )
+
+
+def records_in(chunks: DataFrame) -> DataFrame:
+    """Turn chunks of whole files into a row per record, and one or two file rows a file."""
+    rows = chunks.select("*", F.posexplode_outer("_payloads").alias("_index", "_payload"))
+    columns = {name: F.col(name) for name in ("headers", "source", "source_timestamp")}
+    return _records(
+        rows,
+        *[F.col(name) for name in (SIZE, BYTES, ERROR)],
+        payload=F.col("_payload"),
+        # Null in a file row, as it has no payloads.
+        _position=F.col("_begin") + F.col("_index"),
+        **columns,
     )
 
 
@@ -240,10 +259,9 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
     files = stream.format("binaryFile").schema(_FILE_DDL).load(path)
     # Spark does not read the content of the files that this leaves out.
     small = files.where(F.col("length") <= WHOLE_FILE_BYTES)
-    whole = _records(small, size, payload=F.col("content"), **columns)
-    kinds = {**_READ, SIZE: "bigint", BYTES: "bigint", ERROR: "string"}
-    ddl = ", ".join(f"{name} {kind}" for name, kind in kinds.items())
-    return whole.mapInArrow(to_rows(reader), ddl)
+    of_file = [column.alias(name) for name, column in columns.items()]
+    whole = small.select("content", *of_file, size)
+    return whole.mapInArrow(to_chunks(reader), _CHUNK_DDL)
 
 
 def pattern_of(paths: Sequence[str]) -> str:

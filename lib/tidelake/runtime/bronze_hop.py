@@ -13,7 +13,6 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
-from tidelake.bronze.file_format import BrokenFileError
 from tidelake.bronze.records import (
     BLOCK,
     BRONZE_DDL,
@@ -29,11 +28,12 @@ from tidelake.bronze.records import (
     numbered,
     only_records,
     read_stream,
+    records_in,
     refuse_more,
     shifts,
     to_bronze,
 )
-from tidelake.bronze.whole_files import reader_of, refuse_broken_archive, suspect_archives
+from tidelake.bronze.whole_files import broken_archives, reader_of, suspect_archives
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
@@ -69,7 +69,7 @@ from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
 from tidelake.spark.session import whole_file_session
-from tidelake.spark.tuning import BRONZE_BYTES_A_FILE
+from tidelake.spark.tuning import BRONZE_BYTES_A_FILE, KEPT_FILE_BYTES
 
 
 class BronzeHop(HopQuery):
@@ -118,8 +118,7 @@ class BronzeHop(HopQuery):
     def offset_mismatch(self, closed: Commit) -> str:
         """Compare the checkpoint's offsets or source log with bronze's commits."""
         kind = self.run.pipeline.source.kind
-        was = closed.note.get("source", kind)
-        if was != kind:
+        if (was := closed.note.get("source", kind)) != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
         if isinstance(self.run.pipeline.source, KafkaSource):
             refuse_unselected(self.run.spark, self.run.pipeline.source, closed.note["offsets"])
@@ -133,8 +132,7 @@ class BronzeHop(HopQuery):
             batch = set(landed_files.batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, KeyError):
             return "the list of files in its checkpoint (sources) cannot be read"
-        unknown = taken.keys() - logged
-        if unknown:
+        if unknown := taken.keys() - logged:
             return f"{min(unknown)} was ingested, but its checkpoint does not list it"
         committed = {path for path, *_ in closed.note.get("files", [])}
         mismatch = "the newest files in its checkpoint are not those of bronze"
@@ -217,8 +215,7 @@ class BronzeHop(HopQuery):
         if still_open:
             self._may_clean = True
         self._cleaned = closed[0].version if closed else since
-        problems = landed_files.clean_landing(source, files.values())
-        if problems:
+        if problems := landed_files.clean_landing(source, files.values()):
             self.run.progress.say(f"warning: {landed_files.uncleaned_text(source, problems)}")
 
     def write(self, rows: DataFrame, batch: int, heads: Heads) -> None:
@@ -239,9 +236,14 @@ class BronzeHop(HopQuery):
             if self._reads_lines:
                 # A missing file is refused after the read.
                 with suppress(OSError):
-                    refuse_broken_archives(suspect_archives(paths))
+                    landed_files.refuse_broken(broken_archives(suspect_archives(paths)))
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(paths):
+            if self._reads_whole_files:
+                planned = landed_files.planned_files(paths, self.fence.repair)
+                if sum(file.size for file in planned) <= KEPT_FILE_BYTES:
+                    rows = frames.checkpoint(rows)
+                rows = records_in(rows)
             identified = identify(with_positions(rows) if cut else rows, source, batch)
             if isinstance(source, KafkaSource) and self._may_be_compacted(source, batch):
                 # A second read might find fewer records, and nothing could tell.
@@ -427,7 +429,7 @@ class BronzeHop(HopQuery):
                 with suppress(OSError):
                     landed_files.planned_files(paths, self.fence.repair)
                     if self._reads_lines:
-                        refuse_broken_archives(paths)
+                        landed_files.refuse_broken(broken_archives(paths))
             raise
 
     def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
@@ -436,18 +438,6 @@ class BronzeHop(HopQuery):
             return {}
         logged = landed_files.logged_files(self.checkpoint)
         return taken_before(self.run, self.table, logged.intersection(paths))
-
-
-def refuse_broken_archives(paths: Sequence[str]) -> None:
-    """Decompress the compressed files among some, and name the broken ones in a SourceError."""
-    errors = {}
-    for path in paths:
-        try:
-            with folder(path).open("rb") as stream:
-                refuse_broken_archive(path, stream)
-        except BrokenFileError as error:
-            errors[path] = str(error)
-    landed_files.refuse_broken(errors)
 
 
 def in_order_of_arrival(

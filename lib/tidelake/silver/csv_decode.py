@@ -15,11 +15,11 @@ from __future__ import annotations
 import codecs
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from itertools import compress
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import csv as arrow_csv
 
 from tidelake.csv_records import (
@@ -124,7 +124,7 @@ class CsvDecoder:
         slow: list[list[str | None]] = []
         slow_at: list[int] = []
         for row in np.flatnonzero(~fast).tolist():
-            record = records[row]
+            record = records[row].as_py()
             if record is None:
                 continue
             try:
@@ -166,16 +166,16 @@ def _by_layout(payloads: pa.Array, layouts: pa.Array) -> list[tuple[_Rows, pa.Ar
     return found
 
 
-def _as_utf8(payloads: pa.Array, encoding: str) -> tuple[list[bytes | None], dict[int, str]]:
-    """Return the records in UTF-8, None where they are no text, and the reasons for that."""
-    records: list[bytes | None] = payloads.to_pylist()
+def _as_utf8(payloads: pa.Array, encoding: str) -> tuple[pa.Array, dict[int, str]]:
+    """Return the records in UTF-8, null where they are no text, and the reasons for that."""
     if encoding == "utf-8" and payloads.null_count == 0:
         try:
             payloads.cast(pa.string())
         except pa.ArrowInvalid:
             pass
         else:
-            return records, {}
+            return payloads, {}
+    records: list[bytes | None] = payloads.to_pylist()
     refused: dict[int, str] = {}
     for row, record in enumerate(records):
         try:
@@ -185,11 +185,11 @@ def _as_utf8(payloads: pa.Array, encoding: str) -> tuple[list[bytes | None], dic
             refused[row] = f"payload: not {encoding} text"
         if record is None:
             refused[row] = "payload: missing"
-    return records, refused
+    return pa.array(records, pa.binary()), refused
 
 
 def _read_sound(
-    records: Sequence[bytes | None], dialect: Dialect, names: Sequence[str], nulls: frozenset[str]
+    records: pa.BinaryArray, dialect: Dialect, names: Sequence[str], nulls: frozenset[str]
 ) -> tuple[_Mask, list[pa.Array]]:
     """Read the records that Arrow's reader is known to read as :func:`split_fields` does.
 
@@ -197,28 +197,22 @@ def _read_sound(
         Which records those are, and the columns of their fields.
     """
     nothing = np.zeros(len(records), np.bool_), [_NO_TEXTS] * len(names)
-    if dialect.escape is not None:
+    if dialect.escape is not None or not len(records):
         return nothing
-    quote = (dialect.quote or "").encode()
-    texts = [record or b"" for record in records]
-    whole = [bool(r) and not (quote and r.count(quote) % 2) for r in texts]
-    fast = np.array(whole, np.bool_)
-    chosen = list(compress(texts, fast))
-    if not chosen:
-        return nothing
-    data = b"\n".join(chosen)
+    fast = _have_closed_quotes(records, dialect)
+    chosen = records.filter(pa.array(fast))
+    data = _lines(chosen)
     sound = _are_sound(data, chosen, dialect, len(names))
     if not sound.all():
-        chosen = list(compress(chosen, sound))
-        data = b"\n".join(chosen)
+        chosen = chosen.filter(pa.array(sound))
+        data = _lines(chosen)
         fast[fast] = sound
-    if not chosen or data.startswith(codecs.BOM_UTF8):
+    if not len(chosen) or data[:3].to_pybytes() == codecs.BOM_UTF8:
         return nothing
     table = arrow_csv.read_csv(
-        # Without a line end, Arrow takes an empty last field for a quoted one if the one before is.
-        pa.BufferReader(data + b"\n"),
+        pa.BufferReader(data),
         read_options=arrow_csv.ReadOptions(
-            use_threads=False, block_size=len(data) + 2, column_names=names
+            use_threads=False, block_size=data.size + 1, column_names=names
         ),
         parse_options=arrow_csv.ParseOptions(
             delimiter=dialect.delimiter,
@@ -237,24 +231,43 @@ def _read_sound(
     return fast, [column.combine_chunks() for column in table.columns]
 
 
-def _are_sound(data: bytes, records: Sequence[bytes], dialect: Dialect, columns: int) -> _Mask:
+def _lines(records: pa.BinaryArray) -> pa.Buffer:
+    """Return the records with a line feed after each.
+
+    Without one at the end, Arrow takes an empty last field for a quoted one if the one before is.
+    """
+    with_end = pa.concat_arrays([records, pa.array([b""], pa.binary())])
+    one = pa.ListArray.from_arrays([0, len(with_end)], with_end)
+    return pc.binary_join(one, b"\n")[0].as_buffer()
+
+
+def _have_closed_quotes(records: pa.BinaryArray, dialect: Dialect) -> _Mask:
+    """Return which records are not empty and have an even number of quotes."""
+    lengths = pc.fill_null(pc.binary_length(records), 0).to_numpy(zero_copy_only=False)
+    whole: _Mask = lengths > 0
+    if dialect.quote:
+        quotes = pc.fill_null(pc.count_substring(records, dialect.quote), 0)
+        whole &= quotes.to_numpy(zero_copy_only=False) % 2 == 0
+    return whole
+
+
+def _are_sound(data: pa.Buffer, records: pa.BinaryArray, dialect: Dialect, columns: int) -> _Mask:
     """Return which records have so many columns, and quotes only where they belong.
 
-    ``data`` are the records, each with an even number of quotes, joined by line feeds.
+    ``data`` are the records, each with an even number of quotes, and a line feed after each.
     """
     letters = np.frombuffer(data, np.uint8)
-    ends = np.cumsum([len(record) + 1 for record in records])
+    ends = np.cumsum(pc.binary_length(records).to_numpy(zero_copy_only=False) + 1)
     delimiters = np.flatnonzero(letters == ord(dialect.delimiter))
     breaks = np.flatnonzero((letters == _LF) | (letters == _CR))
     sound = np.ones(len(records), np.bool_)
-    if dialect.quote and dialect.quote.encode() in data:
-        quotes = np.flatnonzero(letters == ord(dialect.quote))
+    if dialect.quote and len(quotes := np.flatnonzero(letters == ord(dialect.quote))):
         misplaced = quotes[misplaced_quotes(letters, quotes, dialect)]
         sound[np.searchsorted(ends, misplaced, side="right")] = False
         delimiters = delimiters[np.searchsorted(quotes, delimiters) % 2 == 0]
         breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
     per_record = np.bincount(np.searchsorted(ends, delimiters, side="right"), minlength=len(ends))
-    # One outside of quotes follows each record but the last.
+    # One outside of quotes follows each record.
     inner = np.setdiff1d(breaks, ends - 1, assume_unique=True)
     sound[np.searchsorted(ends, inner, side="right")] = False
     fits: _Mask = sound & (per_record == columns - 1)

@@ -31,6 +31,9 @@ FILES_A_BATCH = 1000
 # Larger files of formats that need a whole file are refused: a task holds the content about four
 # times, in the JVM, in Arrow and in Python.
 WHOLE_FILE_BYTES = 256 * _MIB
+# A batch of such files is converted once if it has at most this many bytes: its payloads, which may
+# be ten times as large, are kept in memory and on the local disk until they are written.
+KEPT_FILE_BYTES = 256 * _MIB
 
 
 def is_small(rows: int, size: int) -> bool:
