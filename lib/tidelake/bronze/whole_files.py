@@ -20,7 +20,7 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
-from tidelake.folders import DAMAGE, OPENERS, folder, for_each
+from tidelake.folders import DAMAGE, OPENERS, for_each, opened
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -186,7 +186,7 @@ def suspect_archives(paths: Sequence[str]) -> list[str]:
 def _is_suspect(path: str) -> bool:
     if not path.endswith((".bz2", ".zst")):
         return False
-    with folder(path).open("rb") as stream:
+    with opened(path) as stream:
         if path.endswith(".zst"):
             return not ends_as_zstandard(stream)
         stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)

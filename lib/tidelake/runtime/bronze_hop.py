@@ -40,7 +40,7 @@ from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
 from tidelake.errors import LostError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
-from tidelake.folders import ensure_folder, folder, place_of
+from tidelake.folders import ensure_folder, folder, opened, place_of
 from tidelake.instants import now, now_after
 from tidelake.kafka.client import (
     Contact,
@@ -284,7 +284,7 @@ class BronzeHop(HopQuery):
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
             # Report changed and missing files.
-            with suppress(OSError):
+            with suppress(*FOREIGN):
                 landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
         last = last_commit(self.table)
@@ -424,7 +424,7 @@ class BronzeHop(HopQuery):
         except FOREIGN:
             # A requested stop interrupts a read anywhere.
             if not self.run.stop.is_set():
-                with suppress(OSError):
+                with suppress(*FOREIGN):
                     landed_files.planned_files(paths, self.fence.repair)
                     if self._reads_lines:
                         refuse_broken_archives(paths)
@@ -443,7 +443,7 @@ def refuse_broken_archives(paths: Sequence[str]) -> None:
     errors = {}
     for path in paths:
         try:
-            with folder(path).open("rb") as stream:
+            with opened(path) as stream:
                 refuse_broken_archive(path, stream)
         except BrokenFileError as error:
             errors[path] = str(error)
