@@ -33,20 +33,29 @@ def looking() -> Iterator[None]:
 
 
 @contextmanager
+def closed(folder: Path) -> Iterator[None]:
+    """Let Python neither open, list nor change a file under a folder."""
+    _watch()
+    _forbidden.add(str(folder))
+    try:
+        yield
+    finally:
+        _forbidden.discard(str(folder))
+
+
+@contextmanager
 def a_catalog(spark: SparkSession, folder: Path) -> Iterator[Environment]:
     """Make the layers' schemas, empty, and an environment for them.
 
     While it lasts, Python may not open, list or change a file under the tables' folder.
     """
     warehouse = folder / "warehouse"
-    _watch()
     for layer in LAYERS:
         spark.sql(f"CREATE SCHEMA {layer} LOCATION '{warehouse / layer}'")
-    _forbidden.add(str(warehouse))
     try:
-        yield Environment(name="prod", catalog="spark_catalog", volume=folder / "volume")
+        with closed(warehouse):
+            yield Environment(name="prod", catalog="spark_catalog", volume=folder / "volume")
     finally:
-        _forbidden.discard(str(warehouse))
         for layer in LAYERS:
             spark.sql(f"DROP SCHEMA IF EXISTS {layer} CASCADE")
 
@@ -68,4 +77,4 @@ def _refuse(event: str, arguments: tuple[Any, ...]) -> None:
         return
     path = os.fsdecode(touched)
     if any(path.startswith(folder) for folder in _forbidden):
-        raise AssertionError(f"{event} of a managed table's file: {path}")
+        raise AssertionError(f"{event} of a file that only Spark may touch: {path}")

@@ -16,12 +16,21 @@ from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote, unquote, urlsplit
 
 from tidelake.errors import UsageError, imported
+from tidelake.external import (
+    MOUNTED,
+    address_problem,
+    content_of,
+    files_at,
+    is_external,
+    translating_errors,
+)
 from tidelake.object_store import client, filesystem_options, refuse_unreachable_bucket
 
 if TYPE_CHECKING:
@@ -38,14 +47,9 @@ else:
 _T = TypeVar("_T")
 SCHEME = "s3://"
 _SCHEMED = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
-# Files are listed, compared and moved by Python, which has a client for S3 only.
-_MOUNTED = (
-    "On Databricks make an external volume of that location and write its path, "
-    "/Volumes/CATALOG/SCHEMA/VOLUME; elsewhere mount it and write the folder"
-)
 _REMEDIES = {
     **dict.fromkeys(("s3a", "s3n"), "Write s3://bucket/prefix"),
-    **dict.fromkeys(("abfss", "abfs", "adl", "gs", "wasb", "wasbs"), _MOUNTED),
+    **dict.fromkeys(("abfss", "abfs", "adl", "gs", "wasb", "wasbs"), MOUNTED),
 }
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 # Characters with a meaning in URLs or in Spark's path patterns.
@@ -63,6 +67,11 @@ _UNESCAPED = frozenset("-_.!~*'():@&=+$,;/")
 def is_stored(place: Folder | str) -> bool:
     """Return whether a path is on an object store."""
     return str(place).startswith(SCHEME)
+
+
+def is_url(place: Folder | str) -> bool:
+    """Return whether a path is on a store, and neither on a disk nor on a volume."""
+    return is_stored(place) or is_external(place)
 
 
 def folder(text: str) -> Folder:
@@ -105,10 +114,15 @@ def stored(place: str) -> UPath:
     return found
 
 
-def problem_of(text: str) -> str:
-    """Return why :func:`folder` refuses a text, or ""."""
+def problem_of(text: str, *, in_catalog: bool = False) -> str:
+    """Return why :func:`folder` refuses a text, or "".
+
+    With ``in_catalog`` that is why it cannot be a source in an environment with a catalog.
+    """
     if not _SCHEMED.match(text):
         return ""
+    if in_catalog and is_external(text):
+        return address_problem(text) or _prefix_problem(text.rstrip("/").split("/", 3)[3])
     if not text.startswith(SCHEME):
         scheme = text.partition("://")[0]
         remedy = _REMEDIES.get(scheme.lower(), "Write a path, or s3://bucket/prefix")
@@ -118,6 +132,10 @@ def problem_of(text: str) -> str:
         return "names no bucket: write s3://bucket/prefix, the bucket in lower case"
     if not prefix:
         return "names a whole bucket: write a prefix too, s3://bucket/prefix"
+    return _prefix_problem(prefix)
+
+
+def _prefix_problem(prefix: str) -> str:
     if _MISREAD.search(prefix) or {"", ".", ".."} & set(prefix.split("/")):
         return "has a prefix that would be misread: use letters, digits and . _ - = between slashes"
     return ""
@@ -136,7 +154,7 @@ def archive_problem(path: str, archive: str) -> str:
 
 def absolute(text: str) -> str:
     """Return an absolute path, or a URL without a slash at its end."""
-    return text.rstrip("/") if is_stored(text) else os.path.abspath(os.path.expanduser(text))
+    return text.rstrip("/") if is_url(text) else os.path.abspath(os.path.expanduser(text))
 
 
 def name_problem(path: str, root: str) -> str:
@@ -159,16 +177,16 @@ def counted_from(base: Path | None, text: str) -> str:
 
 
 def place_of(uri: str) -> str:
-    """Decode a file's URI from Spark: ``file:///a%20b`` to ``/a b``, but ``s3://`` is kept."""
+    """Decode a file's URI from Spark: ``file:///a%20b`` to ``/a b``; schemes of stores are kept."""
     parts = urlsplit(uri)
     path = unquote(parts.path)
-    return f"{SCHEME}{parts.netloc}{path}" if parts.scheme == "s3" else str(Path(path))
+    return f"{parts.scheme}://{parts.netloc}{path}" if is_url(uri) else str(Path(path))
 
 
 def listed(path: str) -> str:
     """Encode a path as a URI, as Spark's file source lists it; volumes have their own scheme."""
     scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
-    return ("" if is_stored(path) else scheme) + "".join(map(_in_a_uri, path))
+    return ("" if is_url(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
 def _in_a_uri(char: str) -> str:
@@ -337,9 +355,50 @@ def for_each(work: Callable[[str], _T], paths: Sequence[str]) -> list[_T]:
         return list(pool.map(work, paths))
 
 
-def file_states(paths: Sequence[str]) -> list[tuple[int, int]]:
-    """Return the size in bytes and the modification time in milliseconds of each file."""
-    return for_each(file_state, paths)
+def file_states(paths: Sequence[str]) -> list[tuple[int, int] | None]:
+    """Return each file's size in bytes and modification time in milliseconds; None if missing."""
+    if any(map(is_external, paths)):
+        found = _external_states(paths)
+        return [found.get(path) for path in paths]
+    return for_each(_state_if_present, paths)
+
+
+def _state_if_present(path: str) -> tuple[int, int] | None:
+    with suppress(FileNotFoundError):
+        return file_state(path)
+    return None
+
+
+def _external_states(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
+    found = files_at([as_pattern(path) for path in paths])
+    if found is not None:
+        return {place_of(uri): state for uri, state in found.items()}
+    # Spark refuses paths of which one is missing.
+    if len(paths) == 1:
+        return {}
+    half = len(paths) // 2
+    return _external_states(paths[:half]) | _external_states(paths[half:])
+
+
+def list_external(path: str) -> dict[str, tuple[int, int]]:
+    """List the files below a path that only Spark reads, with their states; maybe none.
+
+    Raises:
+        SourceError: Spark cannot read it.
+    """
+    with translating_errors(f"the source {path}"):
+        return _external_states([path])
+
+
+def opened(path: str) -> IO[bytes]:
+    """Open a source's file for reading bytes; what only Spark reads is fetched whole."""
+    if not is_external(path):
+        stream: IO[bytes] = folder(path).open("rb")
+        return stream
+    content = content_of(as_pattern(path))
+    if content is None:
+        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path)
+    return io.BytesIO(content)
 
 
 def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
@@ -348,9 +407,11 @@ def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
     return entry["size"], int(entry["LastModified"].timestamp()) * 1000
 
 
-def has_one_time(path: str) -> bool:
-    """Return whether Spark and Python see the same modification time; not on volumes or stores."""
-    return not (is_stored(path) or path.startswith(_VOLUMES))
+def planned_time(path: str, planned: int, present: int) -> int:
+    """Return a time in a plan of Spark as a file's state has it; ``present`` if they may differ."""
+    if is_external(path):
+        return planned // 1000 * 1000
+    return present if is_stored(path) or path.startswith(_VOLUMES) else planned
 
 
 def file_state(path: str) -> tuple[int, int]:
@@ -387,7 +448,7 @@ def refuse_unusable(root: Folder) -> None:
 
 def namespace_of(place: str) -> tuple[str, str]:
     """Return OpenLineage's namespace and name of a path: a bucket is a namespace."""
-    if not is_stored(place):
+    if not is_url(place):
         return "file", place
     address = urlsplit(place)
     return f"{address.scheme}://{address.netloc}", address.path.lstrip("/")
@@ -415,7 +476,7 @@ OPENERS: Mapping[str, Callable[[IO[bytes]], Any]] = {
 def has_text(path: str) -> bool:
     """Return whether a compressed file holds more than a byte order mark, or is broken."""
     try:
-        with folder(path).open("rb") as stream:
+        with opened(path) as stream:
             text = OPENERS[Path(path).suffix](stream).read(len(BOM_UTF8) + 1)
     except DAMAGE:
         return True

@@ -29,7 +29,7 @@ HEAD = (
     r"^(?:Caused by: |: )?(?:\[\w+\] Query[^\n'\"]*? exception: )?(?:[\w.$]+(?:Exception|Error): )*"
 )
 _CONDITION = re.compile(HEAD + r"\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]", re.MULTILINE)
-_KIND = re.compile(r"^Caused by: ([\w.$]+(?:Exception|Error))\b", re.MULTILINE)
+_KIND = re.compile(r"^(?:Caused by)?: ([\w.$]+(?:Exception|Error))\b", re.MULTILINE)
 _ANY_CONDITION = re.compile(
     r"(?:^|Exception: |Error: |Error\(|Exception\()['\"]?\[([A-Z][A-Z0-9_]*(?:\.[A-Z0-9_]+)*)\]",
     re.MULTILINE,

@@ -65,11 +65,14 @@ def _run(words: Sequence[str], say: list[str]) -> dict[str, Any]:
     parser.add_argument("--master")
     parser.add_argument("--fails", choices=_FAILING)
     parser.add_argument("--verify", action="store_true")
+    parser.add_argument("--catalog", help="of which the environment has a name, but no tables")
     parser.add_argument("--trigger", default="available-now")
     told = parser.parse_args(words)
     changes: dict[str, Any] = {"limits": Limits(silver_bytes="1k", gold_bytes="1k")}
     if told.master:
         changes["master"] = told.master
+    if told.catalog:
+        changes["catalog"] = told.catalog
     environment = load_environment("local", root=str(told.lake)).model_copy(update=changes)
     usual = dict(runner._HOPS)
     runner._HOPS.update(_FAILING.get(told.fails, {}))

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pyspark
 
+from tests import locations
 from tidelake.spark.java import ensure_jars
 
 SERVERLESS = Path(__file__).parent / "serverless"
 _SECONDS = 180.0
 _SETTINGS = {
+    **{f"spark.hadoop.{key}": value for key, value in locations.SETTINGS.items()},
     "spark.connect.grpc.binding.address": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.extraJavaOptions": "-Duser.timezone=UTC",

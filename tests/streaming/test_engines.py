@@ -23,6 +23,7 @@ from tests.engines.plays import (
     played_by_one_process,
 )
 from tests.engines.servers import a_server
+from tests.locations import at
 from tests.running import run
 from tests.worlds import world
 from tests.written_files import to_parquet, typed_events
@@ -123,6 +124,32 @@ def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Con
     assert played.answer["clickstream"]["balanced"]
     for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
         assert played.words.count(told) == 1, played.words
+
+
+@pytest.mark.long
+def test_spark_connect_looks_at_files_that_only_spark_may_touch(
+    shop: Shop, server: str, tmp_path: Path
+) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "empty.jsonl").touch()
+    for part in range(2):
+        (landing / f"{part}.jsonl").write_bytes(b"\n".join(lines_of_shop(part)))
+    source: Any = at(landing)
+    away = Shop((*shop.worlds[:-1], replace(shop.events, landing=source)))
+    lake = tmp_path / "lake"
+    words = away.words(lake, "--catalog", "spark_catalog")
+    played = played_by_one_process([words, words], remote=server)
+    assert [one.code for one in played] == [0, 0], played
+    assert played[1].answer["clickstream"]["balanced"]
+    (records,) = ask(Lake(lake), "SELECT count(*) FROM bronze.clickstream").rows[0]
+    assert records == sum(len(lines_of_shop(part)) for part in range(2))
+
+    (landing / "0.jsonl").write_bytes(b"{}")
+    (landing / "1.jsonl").unlink()
+    (changed,) = played_by_one_process([words], remote=server)
+    assert f"{source}/0.jsonl: " in changed.words
+    assert "2 bytes now" in changed.words
 
 
 @pytest.mark.long

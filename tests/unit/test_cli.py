@@ -298,6 +298,26 @@ def test_a_source_that_a_catalog_has_is_not_read_without_one(
     assert "--env, or a folder with --source" in told
 
 
+@pytest.mark.parametrize("options", [[], ["--dry-run"], ["--source", "abfss://c@a.host/x"]])
+def test_a_location_that_only_a_catalogs_compute_reads_is_refused_without_one(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
+) -> None:
+    file = tmp_path / "shop.yml"
+    file.write_text(
+        "name: shop\nsource: {kind: files, path: 'gs://bucket/shop'}\n"
+        "event: {schema: 'id STRING, at TIMESTAMP', id: id, time: at}\ngold: []\n"
+    )
+    assert run_command(app, ["validate", str(file)]) == 0
+    capsys.readouterr()
+
+    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"), *options)
+
+    path, scheme = (options[1], "abfss") if len(options) > 1 else ("gs://bucket/shop", "gs")
+    assert f"source.path: {path} cannot be used: {scheme} is not supported" in told
+    assert "make an external volume" in told
+    assert "Environment local has no catalog" in told
+
+
 @pytest.mark.parametrize("command", [["run"], ["run", "--dry-run"], ["fast", "run"]])
 def test_a_credential_of_a_catalog_is_not_used_without_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, command: list[str]

@@ -252,6 +252,13 @@ def test_a_compressed_file_of_which_nothing_was_read_must_hold_nothing(
             check_bytes(*present_files([str(file)]), 0)
 
 
+def test_where_spark_alone_looks_at_a_file_its_time_is_compared_in_seconds() -> None:
+    planned = LandedFile("gs://bucket/a.json", 9, 1_750)
+    check_bytes(LandedFile(planned.path, 9, 1_000), 9, planned)
+    with pytest.raises(SourceChangedError, match="9 bytes when the batch was planned"):
+        check_bytes(LandedFile(planned.path, 9, 2_000), 9, planned)
+
+
 @pytest.mark.parametrize(
     ("uri", "path"),
     [

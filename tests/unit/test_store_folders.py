@@ -8,7 +8,7 @@ import pytest
 
 from tidelake.config import load_environment
 from tidelake.errors import ConfigError, UsageError
-from tidelake.folders import absolute, folder, is_stored, listed, place_of
+from tidelake.folders import absolute, folder, is_stored, is_url, listed, namespace_of, place_of
 
 
 def test_a_relative_path_lies_under_the_working_directory(
@@ -74,14 +74,18 @@ def test_a_root_on_a_store_may_come_from_the_option_the_variable_or_the_file(
         ("file:///landing/a%20b.jsonl", "/landing/a b.jsonl"),
         ("s3://bucket/landing/a%20b.jsonl", "s3://bucket/landing/a b.jsonl"),
         ("s3://bucket/50%25", "s3://bucket/50%"),
+        ("gs://bucket/a%20b/%5B1%5D", "gs://bucket/a b/[1]"),
+        ("abfss://c@a.host/landing/50%25", "abfss://c@a.host/landing/50%"),
     ],
 )
 def test_the_address_of_a_listed_file_becomes_its_place(uri: str, place: str) -> None:
     assert place_of(uri) == place
-    if is_stored(place):
+    if is_url(place):
         assert place_of(listed(place)) == place
 
 
 def test_a_source_on_a_store_stays_as_it_is_written() -> None:
     assert absolute("s3://bucket/landing/") == "s3://bucket/landing"
+    assert absolute("abfss://c@a.host/landing/") == "abfss://c@a.host/landing"
+    assert namespace_of("abfss://c@a.host/landing") == ("abfss://c@a.host", "landing")
     assert absolute("/landing/../landing") == "/landing"

@@ -24,6 +24,7 @@ from tidelake.config import DeltaSource, FilesSource, RateSource, Source
 from tidelake.config.model import bytes_of
 from tidelake.config.source import described
 from tidelake.errors import TidelakeError
+from tidelake.external import FILE_NAMES
 from tidelake.folders import absolute, as_pattern
 from tidelake.kafka.topic_source import read_topics
 from tidelake.names import quoted
@@ -57,9 +58,6 @@ _ROW_IN_PARTITION = (1 << _PARTITION_BITS) - 1
 NUMBER, BLOCK, SIZE = "_number", "_block", "_size"
 # In a file row: the bytes that were read of the file, and why they cannot be read.
 BYTES, ERROR = "_bytes", "_error"
-# A file's name that begins with _ needs a =, as a folder's does. Spark would plan Parquet's files
-# _metadata and _common_metadata too, of which its readers then read nothing.
-_FILE_NAMES = "{[^_]*,*=*}"
 _CHUNK_DDL = (
     f"_payloads array<binary>, headers {HEADERS_DDL}, source string, source_timestamp timestamp, "
     f"_begin bigint, {SIZE} bigint, {BYTES} bigint, {ERROR} string"
@@ -242,7 +240,7 @@ def _read_files(spark: SparkSession, source: FilesSource) -> DataFrame:
         # By default Spark ignores files seven days older than the newest. Through a wrong clock the
         # newest may be of any year: ten thousand years are more than file systems can store.
         .option("maxFileAge", "3650000d")
-        .option("pathGlobFilter", _FILE_NAMES)
+        .option("pathGlobFilter", FILE_NAMES)
         .options(**_limits(source))
     )
     path, size = pattern_of(source.paths), F.col("_metadata.file_size").alias(SIZE)

@@ -19,7 +19,7 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
-from tidelake.folders import DAMAGE, OPENERS, folder, for_each
+from tidelake.folders import DAMAGE, OPENERS, for_each, opened
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
 
 if TYPE_CHECKING:
@@ -188,7 +188,7 @@ def suspect_archives(paths: Sequence[str]) -> list[str]:
 def _is_suspect(path: str) -> bool:
     if not path.endswith((".bz2", ".zst")):
         return False
-    with folder(path).open("rb") as stream:
+    with opened(path) as stream:
         if path.endswith(".zst"):
             return not ends_as_zstandard(stream)
         stream.seek(-min(BZIP2_TAIL, stream.seek(0, SEEK_END)), SEEK_END)
@@ -200,7 +200,7 @@ def broken_archives(paths: Iterable[str]) -> dict[str, str]:
     errors = {}
     for path in paths:
         try:
-            with folder(path).open("rb") as stream:
+            with opened(path) as stream:
                 refuse_broken_archive(path, stream)
         except BrokenFileError as error:
             errors[path] = str(error)

@@ -21,7 +21,7 @@ from tidelake.cli.exits import message_of, say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
 from tidelake.config import DeltaSource, Detection, FilesSource, KafkaSource, Pipeline
-from tidelake.config.environment import refuse_service_credential
+from tidelake.config.environment import refuse_external, refuse_service_credential
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
@@ -351,24 +351,21 @@ def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
-    named = pipeline.source.table if isinstance(pipeline.source, DeltaSource) else None
+    source = pipeline.source
+    named = source.table if isinstance(source, DeltaSource) else None
     if named is not None and place.environment.catalog is None:
         raise SourceError(
             f"{pipeline.file}: source.table is {named}, a name in a catalog, and environment "
             f"{place.environment.name} has none. Name one that has with --env, or a folder with "
             "--source"
         )
-    if isinstance(pipeline.source, KafkaSource):
-        refuse_service_credential("source.options", pipeline.source.options, place.environment)
-    if isinstance(pipeline.source, FilesSource):
+    if isinstance(source, KafkaSource):
+        refuse_service_credential("source.options", source.options, place.environment)
+    refuse_external(source, place.environment)
+    if isinstance(source, FilesSource):
         # Fail before Spark starts; the run itself also checks files older than the log.
         taken = taken_files(commits(place.lake.bronze(pipeline.name)))
-        check_landing(
-            pipeline.source.paths,
-            taken,
-            pipeline.source.format,
-            is_cleaned=pipeline.source.is_cleaned,
-        )
+        check_landing(source.paths, taken, source.format, is_cleaned=source.is_cleaned)
 
 
 @contextlib.contextmanager

@@ -14,8 +14,16 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.locations import find_file, own_conf
 from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
-from tidelake.config.source import REFERENCE, SERVICE_CREDENTIAL, SecretReference, Setting
+from tidelake.config.source import (
+    REFERENCE,
+    SERVICE_CREDENTIAL,
+    FilesSource,
+    SecretReference,
+    Setting,
+    Source,
+)
 from tidelake.errors import NotBuiltError, UsageError
+from tidelake.external import is_external
 from tidelake.folders import Folder, counted_from, expanded, folder, is_stored, problem_of
 
 # Keys of earlier versions, and what to write instead.
@@ -391,6 +399,17 @@ def refuse_service_credential(
             f"{key} has {SERVICE_CREDENTIAL}, a credential of Unity Catalog, and environment "
             f"{environment.name} has no catalog. Name one that has with --env, or write the "
             "settings of Kafka's client, with secrets such as env:NAME."
+        )
+
+
+def refuse_external(source: Source, environment: Environment) -> None:
+    """Raise a UsageError if only the compute of a catalog can read a source, and there is none."""
+    paths = source.paths if isinstance(source, FilesSource) else ()
+    outside = next(filter(is_external, paths), None)
+    if outside is not None and environment.catalog is None:
+        raise UsageError(
+            f"source.path: {outside} {problem_of(outside)}. Environment {environment.name} has no "
+            "catalog: where there is one, the path itself can be read"
         )
 
 

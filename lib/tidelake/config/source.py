@@ -15,6 +15,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
+from tidelake.external import MOUNTED, is_external
 from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
 from tidelake.names import quoted
 
@@ -137,8 +138,8 @@ class CsvFormat(Model):
 _PATTERN = re.compile(r"[{}\[\],*?\\]")
 
 
-def _usable(path: str) -> str:
-    if problem := problem_of(path):
+def _usable(path: str, *, in_catalog: bool = False) -> str:
+    if problem := problem_of(path, in_catalog=in_catalog):
         raise ValueError(f"{path} {problem}")
     return path
 
@@ -162,11 +163,11 @@ def _as_paths(value: object) -> object:
     if not all(path.strip() for path in paths):
         raise ValueError("must not be empty")
     if len(paths) == 1:
-        return _usable(paths[0])
+        return _usable(paths[0], in_catalog=True)
     problems = []
     places = [f"{absolute(path).rstrip('/')}/" for path in paths]
     for at, (path, place) in enumerate(zip(paths, places, strict=True)):
-        if problem := problem_of(path):
+        if problem := problem_of(path, in_catalog=True):
             problems.append(f"{path} {problem}")
         elif found := _PATTERN.search(place):
             problems.append(f"{path} contains {found[0]}, which cannot be in a list of paths")
@@ -453,6 +454,10 @@ def _csv_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
 def _cleaning_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
     path, archive = source.get("path"), source.get(_ARCHIVE)
     path = path[0] if isinstance(path, list) and len(path) == 1 else path
+    external = [one for one in (path if isinstance(path, list) else [path]) if is_external(one)]
+    if _CLEAN in source and external:
+        yield Finding(("source", _CLEAN), f"is not possible on {external[0]}. {MOUNTED}")
+        return
     archives = source.get(_CLEAN) == "archive"
     if archive is None and archives:
         yield Finding(("source", _ARCHIVE), f"required key is missing ({_CLEAN}: archive)")

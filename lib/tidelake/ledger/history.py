@@ -219,11 +219,13 @@ class BacklogReader:
             return None
         known = self.taken_files()
         waiting = [file for path, file in offered.items() if path not in known]
+        # Of an empty file, Spark may know no time.
+        times = [_instant(file.modified) for file in waiting if file.modified]
         return Backlog(
             hop="bronze",
             unit="files",
             waiting=len(waiting),
-            oldest=min((_instant(file.modified) for file in waiting), default=None),
+            oldest=min(times, default=None),
             arrived=sum(_instant(file.modified) >= since for file in {**known, **offered}.values()),
             taken=sum(len(files) for at, files in self._taken if at >= since),
         )

@@ -286,7 +286,7 @@ class BronzeHop(HopQuery):
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
             # Report changed and missing files.
-            with suppress(OSError):
+            with suppress(*FOREIGN):
                 landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
         last = last_commit(self.table)
@@ -426,7 +426,7 @@ class BronzeHop(HopQuery):
         except FOREIGN:
             # A requested stop interrupts a read anywhere.
             if not self.run.stop.is_set():
-                with suppress(OSError):
+                with suppress(*FOREIGN):
                     landed_files.planned_files(paths, self.fence.repair)
                     if self._reads_lines:
                         landed_files.refuse_broken(broken_archives(paths))

@@ -12,7 +12,6 @@ import os
 import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -22,19 +21,21 @@ from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
+from tidelake.external import is_external
 from tidelake.folders import (
     OPENERS,
     SCHEME,
     Folder,
-    file_state,
     file_states,
     folder,
     for_each,
-    has_one_time,
     has_text,
+    is_url,
+    list_external,
     move_new,
     name_problem,
     place_of,
+    planned_time,
     remove_file,
     state_of,
 )
@@ -78,14 +79,18 @@ def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFil
     """
     found: dict[str, LandedFile] = {}
     for source in sources:
-        # Links are not resolved: Spark names files by the path that it was given.
-        root = folder(source)
-        files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
-        if _is_ignored(root.name):
-            # A source that is a folder may have any name, one that is a file may not.
-            files.pop(str(root), None)
+        if is_external(source):
+            states = list_external(source)
+            files = {path: LandedFile(path, *state) for path, state in states.items()}
+        else:
+            # Links are not resolved: Spark names files by the path that it was given.
+            root = folder(source)
+            files = _list_disk(root, source) if isinstance(root, Path) else _list_store(root)
+            if _is_ignored(root.name):
+                # A source that is a folder may have any name, one that is a file may not.
+                files.pop(str(root), None)
         found |= files
-        if not (files or may_be_empty or isinstance(root, Path)):
+        if is_url(source) and not (files or may_be_empty):
             raise _empty(source, ", or does not exist")
     if not (found or may_be_empty):
         raise _empty(", ".join(sources))
@@ -167,8 +172,9 @@ def _is_ignored(name: str, *, is_folder: bool = False) -> bool:
 
 
 def present_files(paths: Sequence[str]) -> list[LandedFile]:
-    """Return files in their present state."""
-    return [LandedFile(path, *state) for path, state in zip(paths, file_states(paths), strict=True)]
+    """Return files in their present state, without those that are gone."""
+    states = zip(paths, file_states(paths), strict=True)
+    return [LandedFile(path, *state) for path, state in states if state is not None]
 
 
 def planned_files(paths: Sequence[str], repair: str) -> list[LandedFile]:
@@ -177,17 +183,12 @@ def planned_files(paths: Sequence[str], repair: str) -> list[LandedFile]:
     Raises a SourceChangedError that lists those that are gone, of which Spark would read nothing,
     with the command ``repair``, which drops the plan.
     """
-    found = for_each(_present, paths)
-    gone = [path for path, file in zip(paths, found, strict=True) if file is None]
+    found = present_files(paths)
+    present = {file.path for file in found}
+    gone = [f"{path}: does not exist" for path in paths if path not in present]
     if gone:
-        raise SourceChangedError([f"{path}: does not exist" for path in gone], repair=repair)
-    return [file for file in found if file is not None]
-
-
-def _present(path: str) -> LandedFile | None:
-    with suppress(FileNotFoundError):
-        return LandedFile(path, *file_state(path))
-    return None
+        raise SourceChangedError(gone, repair=repair)
+    return found
 
 
 def taken_files(bronze: Iterable[Commit]) -> dict[str, LandedFile]:
@@ -431,9 +432,8 @@ def check_bytes(
     line feed for each. Of a compressed file the bytes are not compared, only whether any were read.
     """
     if planned is not None:
-        if not has_one_time(file.path):
-            planned = replace(planned, modified=file.modified)
-        before = {file.path: planned}
+        at = planned_time(file.path, planned.modified, file.modified)
+        before = {file.path: replace(planned, modified=at)}
         refuse_changed(
             {file.path: file}, before, when="bytes when the batch was planned", ingested=False
         )
@@ -473,7 +473,8 @@ def clean_landing(source: FilesSource, files: Iterable[LandedFile]) -> list[str]
     taken = {file.path: file for file in files}
 
     def clean(path: str) -> str:
-        if (now := _present(path)) is None:
+        now = next(iter(present_files([path])), None)
+        if now is None:
             return ""
         try:
             if now != taken[path]:

@@ -12,6 +12,7 @@ from functools import partial
 
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.config.environment import refuse_external
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
@@ -66,6 +67,7 @@ def run_hops(
             "through Spark Connect a run ends when its source is exhausted: give "
             "--trigger available-now, and schedule it. Nothing was written."
         )
+    refuse_external(run.pipeline.source, run.environment)
     check_definition(run)
     with naming(run, "reading the rights on its tables,"):
         report_unmasked(run)
