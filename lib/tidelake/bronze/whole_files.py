@@ -21,6 +21,7 @@ from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
 from tidelake.folders import DAMAGE, OPENERS, for_each, opened
 from tidelake.spark.tuning import WHOLE_FILE_BYTES
+from tidelake.spark.workers import leave_loaded_alone
 
 if TYPE_CHECKING:
     from tidelake.config import FilesSource
@@ -61,6 +62,7 @@ def to_chunks(reader: FileReader) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """
 
     def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_loaded_alone()
         for batch in batches:
             for at in range(batch.num_rows):
                 yield from _chunks_of(batch.slice(at, 1), reader)

@@ -27,6 +27,7 @@ from tidelake.silver.avro_schema import DATUM, END, framed, logical_types
 from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.silver.decode import DecodedField, Decoder
 from tidelake.silver.envelope import ChangeDecoder
+from tidelake.spark.workers import leave_loaded_alone
 
 arrow_udf: Any
 try:
@@ -185,9 +186,11 @@ def decoding(pipeline: Pipeline) -> Any:
     decoder = _decoder(pipeline)
 
     def decode_one(payloads: pa.Array) -> pa.Array:
+        leave_loaded_alone()
         return decoder.decode(payloads)
 
     def decode_two(payloads: pa.Array, beside: pa.Array) -> pa.Array:
+        leave_loaded_alone()
         return decoder.decode(payloads, beside)
 
     function = decode_two if pipeline.csv or pipeline.envelope else decode_one
@@ -202,6 +205,7 @@ def _mapped(rows: DataFrame, inputs: Sequence[Column], pipeline: Pipeline) -> Da
     kept = len(rows.columns)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        leave_loaded_alone()
         for batch in batches:
             decoded = decoder.decode(*batch.columns[kept:])
             yield pa.RecordBatch.from_arrays([*batch.columns[:kept], decoded], wanted.names)

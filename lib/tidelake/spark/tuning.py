@@ -101,6 +101,9 @@ SESSION_SETTINGS = {
         f"parquet.enable.dictionary#{column}": "false"
         for column in ("event_id", "event_time", "record_id", "_payload_hash", "_id_hash")
     },
+    # Over TCP each task with a Python function waits 40 ms: its last bytes for an acknowledgement
+    # (Nagle's algorithm), and that for more bytes (SPARK-51667 tells of the same elsewhere).
+    "spark.python.unix.domain.socket.enabled": "true",
     # Otherwise each call on a column makes a dozen calls into the JVM to record its source line.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
