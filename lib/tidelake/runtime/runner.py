@@ -9,10 +9,16 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.bronze.records import BRONZE_DDL
+from tidelake.delta.append import ensure_table
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
@@ -24,7 +30,7 @@ from tidelake.runtime.gold_settings import report_unmasked
 from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, begin_stop
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
-from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.schemas import check_definition, from_ddl
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
@@ -66,6 +72,8 @@ def run_hops(
             "through Spark Connect a run ends when its source is exhausted: give "
             "--trigger available-now, and schedule it. Nothing was written."
         )
+    if cold and not run.lake.bronze(run.pipeline.name).exists:
+        threading.Thread(target=_create_and_drop, args=(run.spark,), daemon=True).start()
     check_definition(run)
     with naming(run, "reading the rights on its tables,"):
         report_unmasked(run)
@@ -133,6 +141,14 @@ def _opened(query: HopQuery) -> Future[HopQuery]:
     done: Future[HopQuery] = Future()
     done.set_result(query)
     return done
+
+
+def _create_and_drop(spark: SparkSession) -> None:
+    """Create a table that nobody reads, so that Delta is loaded when bronze creates its tables."""
+    # They would raise the same error.
+    with suppress(Exception), TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        table = FolderTable("bronze.none", Path(place) / "none")
+        ensure_table(spark, table, from_ddl(spark, BRONZE_DDL), {})
 
 
 def _warm_up(opened: Sequence[Future[HopQuery]]) -> None:
