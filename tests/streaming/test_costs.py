@@ -8,6 +8,7 @@ import shutil
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import enumerate as enumerate_threads
 from threading import get_ident
 from typing import Any
 
@@ -22,9 +23,13 @@ from tests.running import click
 from tests.worlds import World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.positions import BEGINNING, files_between
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, Table
+from tidelake.runtime import runner
 from tidelake.runtime.hop import Heads
+from tidelake.runtime.runner import run_hops
 from tidelake.runtime.silver import SilverHop
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.spark.tuning import SMALL_BATCH_SETTINGS
 
 BATCHES = 4
@@ -174,6 +179,29 @@ def test_a_warm_up_of_silver_starts_python_and_writes_nothing(
     assert newest(spark)[1] > ran
     assert [newest_version(table) for table in played.lake.existing()] == before
     assert {key: spark.conf.get(key, None) for key in SMALL_BATCH_SETTINGS} == settings
+
+
+def test_a_cold_run_loads_delta_once_with_a_table_that_is_gone_then(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Path] = []
+    create = runner.ensure_table
+
+    def recorded(session: SparkSession, table: FolderTable, *more: Any) -> None:
+        create(session, table, *more)
+        assert table.exists
+        made.append(Path(str(table.path)))
+
+    monkeypatch.setattr(runner, "ensure_table", recorded)
+    played = world(spark, tmp_path, gold=[_MINUTES], quality=None)
+    played.land("a.jsonl", [click(0, minute=0)])
+    for _ in range(2):
+        run_hops(played.context, ["bronze"], parse_trigger(AVAILABLE_NOW), cold=True)
+    for thread in enumerate_threads():
+        if thread.name == runner.LOADING:
+            thread.join()
+    assert [path.exists() for path in made] == [False]
+    assert "bronze.none" not in [table.name for table in played.lake.existing()]
 
 
 @pytest.mark.long

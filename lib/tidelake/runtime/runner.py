@@ -9,11 +9,17 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.bronze.records import BRONZE_DDL
 from tidelake.config.environment import refuse_external
+from tidelake.delta.append import ensure_table
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
@@ -25,7 +31,7 @@ from tidelake.runtime.gold_settings import report_unmasked
 from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, begin_stop
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
-from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.schemas import check_definition, from_ddl
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
@@ -40,6 +46,8 @@ _EPOCH_SECONDS = 5
 _LONGEST_TURN_SECONDS = 10
 # How often a run that ends looks whether a hop has ended, or a later one can start.
 _LOOK_SECONDS = 0.05
+# The name of the thread that loads Delta in a cold run.
+LOADING = "load-delta"
 # The trigger of a hop that starts while the one before is running.
 _UNTIL_STOPPED = parse_trigger(CONTINUOUS)
 # How often it replaces the views of the last epoch: a statement per table.
@@ -68,6 +76,9 @@ def run_hops(
             "--trigger available-now, and schedule it. Nothing was written."
         )
     refuse_external(run.pipeline.source, run.environment)
+    if cold and not run.lake.bronze(run.pipeline.name).exists:
+        loading = (run.spark,)
+        threading.Thread(target=_load_delta, args=loading, name=LOADING, daemon=True).start()
     check_definition(run)
     with naming(run, "reading the rights on its tables,"):
         report_unmasked(run)
@@ -135,6 +146,17 @@ def _opened(query: HopQuery) -> Future[HopQuery]:
     done: Future[HopQuery] = Future()
     done.set_result(query)
     return done
+
+
+def _load_delta(spark: SparkSession) -> None:
+    """Create a table that nobody reads: then Delta is loaded when bronze creates its tables.
+
+    Meanwhile the definition is checked.
+    """
+    # Creating bronze's tables raises the same error.
+    with suppress(Exception), TemporaryDirectory(ignore_cleanup_errors=True) as place:
+        table = FolderTable("bronze.none", Path(place) / "none")
+        ensure_table(spark, table, from_ddl(spark, BRONZE_DDL), {})
 
 
 def _warm_up(opened: Sequence[Future[HopQuery]]) -> None:

@@ -41,7 +41,7 @@ from tidelake.spark.java import (
     jars_for,
 )
 from tidelake.spark.quiet import output_to
-from tidelake.spark.tuning import SESSION_SETTINGS
+from tidelake.spark.tuning import LAUNCHER_OPTIONS, SESSION_SETTINGS
 from tidelake.typed import runnable
 
 if TYPE_CHECKING:
@@ -123,6 +123,7 @@ def build_session(
     # Python functions run in this interpreter, not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     _ensure_utf8_names()
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
     log = spark_log()
     # These loggers print full stack traces; the user gets a TidelakeError instead.
     for logger in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):
