@@ -39,6 +39,7 @@ _OPTIONS: Mapping[str, bool | str] = {
     "ignoreCorruptFiles": False,
 }
 _NO_PATH = "PATH_NOT_FOUND"
+_TASKS = 16
 
 
 def is_external(place: object) -> bool:
@@ -93,15 +94,19 @@ def files_at(patterns: Sequence[str]) -> dict[str, tuple[int, int]] | None:
     modified = F.unix_millis("_metadata.file_modification_time")
     columns = "_metadata.file_path", "_metadata.file_size", modified
     try:
-        files = reader.load(list(patterns)).select(*columns)
+        # Each file would be a task in a session that reads whole files.
+        files = reader.load(list(patterns)).select(*columns).coalesce(_TASKS)
         rows, uris = files.collect(), files.inputFiles()
+        found = {uri: (size, at // 1000 * 1000) for uri, size, at in rows if size}
+        # Spark plans no reads of empty files, so those have no row. Nor have files that are removed
+        # meanwhile: they are not listed again.
+        if len(found) < len(uris):
+            uris = reader.load(list(patterns)).inputFiles()
     except AnalysisException as error:
         if error.getCondition() != _NO_PATH:
             raise
         return None
-    # Spark plans no reads of empty files, so those have no row.
-    found = dict.fromkeys(uris, (0, 0))
-    return found | {uri: (size, at // 1000 * 1000) for uri, size, at in rows if size}
+    return dict.fromkeys(uris, (0, 0)) | found
 
 
 def content_of(pattern: str) -> bytes | None:

@@ -8,7 +8,6 @@ import shutil
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import enumerate as enumerate_threads
 from threading import get_ident
 from typing import Any
 
@@ -197,9 +196,6 @@ def test_a_cold_run_loads_delta_once_with_a_table_that_is_gone_then(
     played.land("a.jsonl", [click(0, minute=0)])
     for _ in range(2):
         run_hops(played.context, ["bronze"], parse_trigger(AVAILABLE_NOW), cold=True)
-    for thread in enumerate_threads():
-        if thread.name == runner.LOADING:
-            thread.join()
     assert [path.exists() for path in made] == [False]
     assert "bronze.none" not in [table.name for table in played.lake.existing()]
 

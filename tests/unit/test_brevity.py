@@ -17,6 +17,7 @@ from tidelake.delta.tables import Lake
 from tidelake.ops.status import little_waits
 from tidelake.spark.java import SessionUse, driver_options, java_path
 from tidelake.spark.session import _settings
+from tidelake.spark.tuning import LAUNCHER_OPTIONS
 
 _MEGABYTE = 1 << 20
 
@@ -108,3 +109,13 @@ def test_java_starts_with_the_options_of_each_use_and_a_collector_of_the_users(
     assert flags["UseParallelGC"] == ("true" if use == "bulk" and not chosen else "false")
     assert flags["UseSerialGC"] == ("true" if chosen else "false")
     assert ("1 compiler directives added" in done.stdout) == (use == "bulk")
+
+
+def test_sparks_launcher_starts_with_its_options_and_a_collector_of_the_users(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
+    java = java_path()
+    assert java is not None
+    command = [java, *shlex.split(LAUNCHER_OPTIONS), "-version"]
+    subprocess.run(command, capture_output=True, check=True)

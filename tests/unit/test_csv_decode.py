@@ -55,6 +55,14 @@ def test_columns_are_found_by_name_whatever_their_order() -> None:
     assert one == two == {**one, "values": {"a": "x", "b": 1, "c": None}, "broken": []}
 
 
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.binary_view()])
+def test_large_arrays_are_read_as_others(kind: pa.DataType) -> None:
+    records = pa.array([b"1", b"2"], pa.binary()).cast(kind)
+    layouts = pa.array([record_layout(PLAIN, ["b"])] * 2, pa.binary()).cast(kind)
+    found = decoder("b INT").decode(records, layouts)
+    assert [row["values"]["b"] for row in found.to_pylist()] == [1, 2]
+
+
 def test_rows_of_several_layouts_keep_their_order() -> None:
     by = decoder("a STRING, b INT")
     layouts = [

@@ -12,7 +12,9 @@ from io import SEEK_END, BytesIO
 from pathlib import PurePosixPath
 from typing import IO, TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from tidelake.bronze.avro_files import read_avro_container
 from tidelake.bronze.csv_files import read_csv
@@ -84,11 +86,15 @@ def _chunks_of(file: pa.RecordBatch, reader: FileReader) -> Iterator[pa.RecordBa
 
 
 def _parts_of(payloads: pa.BinaryArray) -> Iterator[pa.BinaryArray]:
-    """Cut payloads into parts that are small, if they consist of small payloads."""
-    count = max(1, len(payloads) * _CHUNK_BYTES // max(1, payloads.nbytes))
-    step = min(count, _MOST_PAYLOADS)
-    for at in range(0, len(payloads), step):
-        yield payloads.slice(at, step)
+    """Cut payloads into parts of limited size; a large payload is a part of its own."""
+    ends = np.cumsum(pc.binary_length(payloads).to_numpy(zero_copy_only=False), dtype=np.int64)
+    begin = 0
+    while begin < len(payloads):
+        most = _CHUNK_BYTES + (int(ends[begin - 1]) if begin else 0)
+        fitting = int(np.searchsorted(ends, most, side="right"))
+        end = max(begin + 1, min(fitting, begin + _MOST_PAYLOADS))
+        yield payloads.slice(begin, end - begin)
+        begin = end
 
 
 def _row(

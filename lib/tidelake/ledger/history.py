@@ -134,7 +134,7 @@ def offered_files(
     for path in pipeline.source.paths:
         # Reports on the tables are useful even if a landing folder is gone.
         with suppress(SourceError):
-            found = (found or {}) | list_files(path, may_be_empty=may_be_empty)
+            found = (found or {}) | list_files(path, may_be_empty=may_be_empty, recent=True)
     return found
 
 

@@ -300,8 +300,8 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
 
     Files of the last hour may have been read already, and older ones may have been copied in since.
     """
-    offered = offered_files(pipeline)
-    if lake.catalog is not None or offered is None:
+    offered = None if lake.catalog is not None else offered_files(pipeline)
+    if offered is None:
         return False
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     last = last_commit(bronze)

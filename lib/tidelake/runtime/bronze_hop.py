@@ -240,10 +240,7 @@ class BronzeHop(HopQuery):
         cut = self._reads_lines and not runs_in_process()
         with self._naming_broken(paths):
             if self._reads_whole_files:
-                planned = landed_files.planned_files(paths, self.fence.repair)
-                if sum(file.size for file in planned) <= KEPT_FILE_BYTES:
-                    rows = frames.checkpoint(rows)
-                rows = records_in(rows)
+                rows = records_in(frames.checkpoint(rows) if self._are_kept(paths) else rows)
             identified = identify(with_positions(rows) if cut else rows, source, batch)
             if isinstance(source, KafkaSource) and self._may_be_compacted(source, batch):
                 # A second read might find fewer records, and nothing could tell.
@@ -286,8 +283,9 @@ class BronzeHop(HopQuery):
             append(records, self.table, note, surely_filled=count > 0)
         except FOREIGN:
             # Report changed and missing files.
-            with suppress(*FOREIGN):
-                landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
+            if not self.run.stop.is_set():
+                with suppress(*FOREIGN):
+                    landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
         last = last_commit(self.table)
         written = (last.rows if last else None) or 0
@@ -417,6 +415,13 @@ class BronzeHop(HopQuery):
                     errors[file.path] = row["error"]
         landed_files.refuse_broken(errors)
         return files
+
+    def _are_kept(self, paths: Sequence[str]) -> bool:
+        """Return whether whole files are converted once, and kept until they are written."""
+        if not runs_in_process():
+            return False
+        planned = landed_files.planned_files(paths, self.fence.repair)
+        return sum(file.size for file in planned) <= KEPT_FILE_BYTES
 
     @contextmanager
     def _naming_broken(self, paths: Sequence[str]) -> Iterator[None]:

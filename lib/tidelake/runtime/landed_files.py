@@ -23,6 +23,8 @@ from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
 from tidelake.external import is_external
 from tidelake.folders import (
+    LISTING_SECONDS,
+    LISTING_SHARE,
     OPENERS,
     SCHEME,
     Folder,
@@ -55,11 +57,6 @@ _NOT_TEXT = {".parquet": "parquet", ".avro": "avro", ".orc": "", ".xlsx": "", ".
 # A missing last line feed adds one byte, a byte order mark that Spark drops takes three.
 _HARMLESS = frozenset({0, 1, -3, -2})
 
-# Minimum interval between listings of the source in a continuous run. A listing also takes at most
-# 1/_LISTING_SHARE of the time: 100,000 files on a disk take about a second.
-LISTING_SECONDS = 60.0
-_LISTING_SHARE = 20
-
 
 @dataclass(frozen=True, slots=True)
 class LandedFile:
@@ -70,8 +67,12 @@ class LandedFile:
     modified: int
 
 
-def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFile]:
+def list_files(
+    *sources: str, may_be_empty: bool = False, recent: bool = False
+) -> dict[str, LandedFile]:
     """List the files of a source's paths by path, without hidden ones.
+
+    ``recent`` is for :func:`list_external`.
 
     Raises:
         SourceError: A path does not exist, which for a store means that it holds no file; or none
@@ -80,7 +81,7 @@ def list_files(*sources: str, may_be_empty: bool = False) -> dict[str, LandedFil
     found: dict[str, LandedFile] = {}
     for source in sources:
         if is_external(source):
-            states = list_external(source)
+            states = list_external(source, recent=recent)
             files = {path: LandedFile(path, *state) for path, state in states.items()}
         else:
             # Links are not resolved: Spark names files by the path that it was given.
@@ -375,7 +376,7 @@ class LandingGuard:
         self._gone.update(hash(path) for path in taken if path not in offered)
         self._version = new[0].version if new else self._version
         ended = time.monotonic()
-        self._due = ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
+        self._due = ended + max(LISTING_SECONDS, LISTING_SHARE * (ended - began))
 
     def check_if_due(self) -> None:
         """Compare all files if the interval since the last check has passed.

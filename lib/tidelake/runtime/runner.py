@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -46,8 +46,6 @@ _EPOCH_SECONDS = 5
 _LONGEST_TURN_SECONDS = 10
 # How often a run that ends looks whether a hop has ended, or a later one can start.
 _LOOK_SECONDS = 0.05
-# The name of the thread that loads Delta in a cold run.
-LOADING = "load-delta"
 # The trigger of a hop that starts while the one before is running.
 _UNTIL_STOPPED = parse_trigger(CONTINUOUS)
 # How often it replaces the views of the last epoch: a statement per table.
@@ -75,11 +73,11 @@ def run_hops(
             "through Spark Connect a run ends when its source is exhausted: give "
             "--trigger available-now, and schedule it. Nothing was written."
         )
-    refuse_external(run.pipeline.source, run.environment)
-    if cold and not run.lake.bronze(run.pipeline.name).exists:
-        loading = (run.spark,)
-        threading.Thread(target=_load_delta, args=loading, name=LOADING, daemon=True).start()
-    check_definition(run)
+    if "bronze" in hops:
+        refuse_external(run.pipeline.source, run.environment)
+    is_first = cold and runs_in_process() and not run.lake.bronze(run.pipeline.name).exists
+    with _loading_delta(run.spark) if is_first else nullcontext():
+        check_definition(run)
     with naming(run, "reading the rights on its tables,"):
         report_unmasked(run)
     wanted = [hop for hop in hops_in(run.pipeline) if hop in hops]
@@ -148,11 +146,19 @@ def _opened(query: HopQuery) -> Future[HopQuery]:
     return done
 
 
-def _load_delta(spark: SparkSession) -> None:
-    """Create a table that nobody reads: then Delta is loaded when bronze creates its tables.
+@contextmanager
+def _loading_delta(spark: SparkSession) -> Iterator[None]:
+    """Load what creating a table needs in another thread, which ends before the block does."""
+    loading = threading.Thread(target=_load_delta, args=(spark,), daemon=True)
+    loading.start()
+    try:
+        yield
+    finally:
+        loading.join()
 
-    Meanwhile the definition is checked.
-    """
+
+def _load_delta(spark: SparkSession) -> None:
+    """Create a table that nobody reads: then Delta is loaded when bronze creates its tables."""
     # Creating bronze's tables raises the same error.
     with suppress(Exception), TemporaryDirectory(ignore_cleanup_errors=True) as place:
         table = FolderTable("bronze.none", Path(place) / "none")

@@ -168,6 +168,8 @@ def _by_layout(payloads: pa.Array, layouts: pa.Array) -> list[tuple[_Rows, pa.Ar
 
 def _as_utf8(payloads: pa.Array, encoding: str) -> tuple[pa.Array, dict[int, str]]:
     """Return the records in UTF-8, null where they are no text, and the reasons for that."""
+    # Spark may be set to send large types.
+    payloads = payloads.cast(pa.binary())
     if encoding == "utf-8" and payloads.null_count == 0:
         try:
             payloads.cast(pa.string())

@@ -31,9 +31,10 @@ FILES_A_BATCH = 1000
 # Larger files of formats that need a whole file are refused: a task holds the content about four
 # times, in the JVM, in Arrow and in Python.
 WHOLE_FILE_BYTES = 256 * _MIB
-# A batch of such files is converted once if it has at most this many bytes: its payloads, which may
-# be ten times as large, are kept in memory and on the local disk until they are written.
-KEPT_FILE_BYTES = 256 * _MIB
+# A batch of such files is converted once if it has at most this many bytes: its payloads, which of
+# compressed files may be ten times as large, are kept in memory, or on the local disk if they do
+# not fit, until they are written.
+KEPT_FILE_BYTES = 64 * _MIB
 
 
 def is_small(rows: int, size: int) -> bool:
@@ -68,7 +69,7 @@ SPARE_ROWS = BROADCAST
 SPLIT_EVENTS, SPLIT_COST, SPLIT_STRETCHES = 100_000, 2, 4
 
 # For the short-lived JVM in which Spark's scripts put together the command of the driver's.
-LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1"
 # Without the optimizing compiler (C2), which takes most of a core while the code is new.
 BRIEF_DRIVER = "-XX:TieredStopAtLevel=1"
 # Room for the machine code of a thousand generated classes.
