@@ -101,7 +101,8 @@ def files_at(patterns: Sequence[str]) -> dict[str, tuple[int, int]] | None:
         # Spark plans no reads of empty files, so those have no row. Nor have files that are removed
         # meanwhile: they are not listed again.
         if len(found) < len(uris):
-            uris = reader.load(list(patterns)).inputFiles()
+            again = set(reader.load(list(patterns)).inputFiles())
+            uris = [uri for uri in uris if uri in again]
     except AnalysisException as error:
         if error.getCondition() != _NO_PATH:
             raise
