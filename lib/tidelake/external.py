@@ -63,7 +63,7 @@ def _reader() -> DataFrameReader:
 
 
 @contextmanager
-def translating_errors(what: str) -> Iterator[None]:
+def translating_spark_errors(what: str) -> Iterator[None]:
     """Translate Spark's errors raised in the block into a SourceError that names ``what``."""
     try:
         yield

@@ -30,7 +30,7 @@ from tidelake.external import (
     content_of,
     files_at,
     is_external,
-    translating_errors,
+    translating_spark_errors,
 )
 from tidelake.object_store import client, filesystem_options, refuse_unreachable_bucket
 
@@ -61,8 +61,8 @@ _CACHE_BYTES = 64 << 20
 _COMPARED_BYTES = 1 << 20
 _CONCURRENT_REQUESTS = 16
 # Minimum interval between listings of a source in a continuous run. A listing also takes at most
-# 1/LISTING_SHARE of the time: 100,000 files on a disk take about a second.
-LISTING_SECONDS, LISTING_SHARE = 60.0, 20
+# 1/_LISTING_SHARE of the time: 100,000 files on a disk take about a second.
+LISTING_SECONDS, _LISTING_SHARE = 60.0, 20
 # Listings of external paths, each with the time from which another may be made.
 _listings: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
 _VOLUMES = "/Volumes/"
@@ -399,11 +399,16 @@ def list_external(path: str, *, recent: bool = False) -> dict[str, tuple[int, in
     due, found = _listings.get(path, (began, {}))
     if recent and began < due:
         return found
-    with translating_errors(f"the source {path}"):
+    with translating_spark_errors(f"the source {path}"):
         found = _external_states([path])
-    ended = time.monotonic()
-    _listings[path] = ended + max(LISTING_SECONDS, LISTING_SHARE * (ended - began)), found
+    _listings[path] = next_listing(began), found
     return found
+
+
+def next_listing(began: float) -> float:
+    """Return when a source may be listed again after a listing that ends now, by the same clock."""
+    ended = time.monotonic()
+    return ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
 
 
 def opened(path: str) -> IO[bytes]:

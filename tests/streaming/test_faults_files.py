@@ -20,6 +20,7 @@ from pyspark.sql import SparkSession
 from tests.fates import assert_books, assert_fates
 from tests.running import START, click, land, place_of, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake import folders
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError
@@ -170,7 +171,7 @@ def test_a_file_that_grows_after_it_was_read_stops_a_run_that_goes_on(
 ) -> None:
     played = world(spark, tmp_path)
     file = played.land("a.jsonl", [click(1, minute=1)])
-    monkeypatch.setattr(landed_files, "LISTING_SECONDS", 0.0, raising=False)
+    monkeypatch.setattr(folders, "LISTING_SECONDS", 0.0)
     # A batch is closed in the table before its line is printed.
     run = replace(played.context, progress=Progress(lambda line: _grown(file)))
     threading.Timer(20, run.stop.set).start()

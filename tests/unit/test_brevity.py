@@ -17,7 +17,7 @@ from tidelake.delta.tables import Lake
 from tidelake.ops.status import little_waits
 from tidelake.spark.java import SessionUse, driver_options, java_path
 from tidelake.spark.session import _settings
-from tidelake.spark.tuning import LAUNCHER_OPTIONS
+from tidelake.spark.tuning import BRIEF_DRIVER
 
 _MEGABYTE = 1 << 20
 
@@ -117,5 +117,5 @@ def test_sparks_launcher_starts_with_its_options_and_a_collector_of_the_users(
     monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-XX:+UseG1GC")
     java = java_path()
     assert java is not None
-    command = [java, *shlex.split(LAUNCHER_OPTIONS), "-version"]
+    command = [java, *shlex.split(BRIEF_DRIVER), "-version"]
     subprocess.run(command, capture_output=True, check=True)

@@ -278,21 +278,29 @@ def test_every_violation_of_a_pipeline_file_is_listed_at_once(
     assert all(word in told for word in ("source.wat", "sauce", "event", "gold"))
 
 
+def valid_but_refused_here(
+    capsys: pytest.CaptureFixture[str], file: Path, source: str, gold: str, options: list[str]
+) -> str:
+    file.write_text(
+        f"name: shop\nsource: {source}\n"
+        f"event: {{schema: 'id STRING, at TIMESTAMP', id: id, time: at}}\ngold: {gold}\n"
+    )
+    # The definition itself is valid, here as in an environment with a catalog.
+    assert run_command(app, ["validate", str(file)]) == 0
+    capsys.readouterr()
+    root = str(file.parent / "lake")
+    return mistake(capsys, file.parent, "run", str(file), "--root", root, *options)
+
+
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_a_source_that_a_catalog_has_is_not_read_without_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
 ) -> None:
     file = tmp_path / "shop.yml"
-    file.write_text(
-        "name: shop\nsource: {kind: delta, table: main.raw.shop}\n"
-        "event: {schema: 'id STRING, at TIMESTAMP', id: id, time: at}\n"
-        "gold: [{name: t, window: {kind: tumbling, size: 1 day}, measures: {n: {count: '*'}}}]\n"
-    )
-    # The definition itself is valid, here as in an environment with a catalog.
-    assert run_command(app, ["validate", str(file)]) == 0
-    capsys.readouterr()
+    source = "{kind: delta, table: main.raw.shop}"
+    gold = "[{name: t, window: {kind: tumbling, size: 1 day}, measures: {n: {count: '*'}}}]"
 
-    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"), *options)
+    told = valid_but_refused_here(capsys, file, source, gold, options)
 
     assert f"{file}: source.table is main.raw.shop, a name in a catalog" in told
     assert "--env, or a folder with --source" in told
@@ -302,15 +310,9 @@ def test_a_source_that_a_catalog_has_is_not_read_without_one(
 def test_a_location_that_only_a_catalogs_compute_reads_is_refused_without_one(
     capsys: pytest.CaptureFixture[str], tmp_path: Path, options: list[str]
 ) -> None:
-    file = tmp_path / "shop.yml"
-    file.write_text(
-        "name: shop\nsource: {kind: files, path: 'gs://bucket/shop'}\n"
-        "event: {schema: 'id STRING, at TIMESTAMP', id: id, time: at}\ngold: []\n"
-    )
-    assert run_command(app, ["validate", str(file)]) == 0
-    capsys.readouterr()
+    source = "{kind: files, path: 'gs://bucket/shop'}"
 
-    told = mistake(capsys, tmp_path, "run", str(file), "--root", str(tmp_path / "lake"), *options)
+    told = valid_but_refused_here(capsys, tmp_path / "shop.yml", source, "[]", options)
 
     path, scheme = (options[1], "abfss") if len(options) > 1 else ("gs://bucket/shop", "gs")
     assert f"source.path: {path} cannot be used: {scheme} is not supported" in told

@@ -24,10 +24,9 @@ from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError
-from tidelake.folders import place_of
+from tidelake.folders import LISTING_SECONDS, place_of
 from tidelake.runtime import landed_files
 from tidelake.runtime.landed_files import (
-    LISTING_SECONDS,
     LandedFile,
     LandingGuard,
     batch_paths,

@@ -23,8 +23,6 @@ from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
 from tidelake.external import is_external
 from tidelake.folders import (
-    LISTING_SECONDS,
-    LISTING_SHARE,
     OPENERS,
     SCHEME,
     Folder,
@@ -36,6 +34,7 @@ from tidelake.folders import (
     list_external,
     move_new,
     name_problem,
+    next_listing,
     place_of,
     planned_time,
     remove_file,
@@ -375,8 +374,7 @@ class LandingGuard:
         self.taken = {path: file for path, file in taken.items() if path in offered}
         self._gone.update(hash(path) for path in taken if path not in offered)
         self._version = new[0].version if new else self._version
-        ended = time.monotonic()
-        self._due = ended + max(LISTING_SECONDS, LISTING_SHARE * (ended - began))
+        self._due = next_listing(began)
 
     def check_if_due(self) -> None:
         """Compare all files if the interval since the last check has passed.

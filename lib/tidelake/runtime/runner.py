@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -76,7 +76,10 @@ def run_hops(
     if "bronze" in hops:
         refuse_external(run.pipeline.source, run.environment)
     is_first = cold and runs_in_process() and not run.lake.bronze(run.pipeline.name).exists
-    with _loading_delta(run.spark) if is_first else nullcontext():
+    with ThreadPoolExecutor(1, thread_name_prefix="load-delta") as loading:
+        if is_first:
+            # An error is bronze's too, when it creates its tables.
+            loading.submit(_load_delta, run.spark)
         check_definition(run)
     with naming(run, "reading the rights on its tables,"):
         report_unmasked(run)
@@ -146,21 +149,9 @@ def _opened(query: HopQuery) -> Future[HopQuery]:
     return done
 
 
-@contextmanager
-def _loading_delta(spark: SparkSession) -> Iterator[None]:
-    """Load what creating a table needs in another thread, which ends before the block does."""
-    loading = threading.Thread(target=_load_delta, args=(spark,), daemon=True)
-    loading.start()
-    try:
-        yield
-    finally:
-        loading.join()
-
-
 def _load_delta(spark: SparkSession) -> None:
     """Create a table that nobody reads: then Delta is loaded when bronze creates its tables."""
-    # Creating bronze's tables raises the same error.
-    with suppress(Exception), TemporaryDirectory(ignore_cleanup_errors=True) as place:
+    with TemporaryDirectory(ignore_cleanup_errors=True) as place:
         table = FolderTable("bronze.none", Path(place) / "none")
         ensure_table(spark, table, from_ddl(spark, BRONZE_DDL), {})
 

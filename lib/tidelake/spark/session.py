@@ -41,7 +41,7 @@ from tidelake.spark.java import (
     jars_for,
 )
 from tidelake.spark.quiet import output_to
-from tidelake.spark.tuning import LAUNCHER_OPTIONS, SESSION_SETTINGS
+from tidelake.spark.tuning import BRIEF_DRIVER, SESSION_SETTINGS
 from tidelake.typed import runnable
 
 if TYPE_CHECKING:
@@ -123,7 +123,8 @@ def build_session(
     # Python functions run in this interpreter, not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     _ensure_utf8_names()
-    os.environ.setdefault("SPARK_LAUNCHER_OPTS", LAUNCHER_OPTIONS)
+    # Of the JVM in which Spark's scripts put together the driver's command.
+    os.environ.setdefault("SPARK_LAUNCHER_OPTS", BRIEF_DRIVER)
     log = spark_log()
     # These loggers print full stack traces; the user gets a TidelakeError instead.
     for logger in ("py4j", "SQLQueryContextLogger", "DataFrameQueryContextLogger"):

@@ -68,8 +68,6 @@ SPARE_ROWS = BROADCAST
 # work (benchmarks/hot_keys.py), and pays off if the largest key's share exceeds a slot's.
 SPLIT_EVENTS, SPLIT_COST, SPLIT_STRETCHES = 100_000, 2, 4
 
-# For the short-lived JVM in which Spark's scripts put together the command of the driver's.
-LAUNCHER_OPTIONS = "-XX:TieredStopAtLevel=1"
 # Without the optimizing compiler (C2), which takes most of a core while the code is new.
 BRIEF_DRIVER = "-XX:TieredStopAtLevel=1"
 # Room for the machine code of a thousand generated classes.
