@@ -8,13 +8,19 @@ TOOLS_READY := $(TOOLS)/.ready
 
 .PHONY: setup demo test check lint types imports mutations recovery recovery-page endurance endurance-page peers bench bench-page bundle dist audit workflows docs lock clean
 
+# What is imported is compiled then: to compile every module of every package takes half a minute.
+PIP := -m pip install --quiet --disable-pip-version-check --no-compile
+# PySpark comes as its source, whose jars are packed into a wheel first: without compressing them.
+WHEELS := .venv/wheels.cfg
+
 setup: $(READY)
 
 # Every package is held against its hash, every jar too (doctor says what the machine lacks).
 $(READY): requirements.lock pyproject.toml conf/jars.lock
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements.lock
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	printf '[bdist_wheel]\ncompression = stored\n' > $(WHEELS)
+	DIST_EXTRA_CONFIG="$(CURDIR)/$(WHEELS)" $(BIN)/python $(PIP) --require-hashes -r requirements.lock
+	$(BIN)/python $(PIP) --no-deps --no-build-isolation -e .
 	$(BIN)/tidelake doctor --fetch
 	touch $(READY)
 
@@ -94,8 +100,8 @@ peers: $(PEERS)/.ready
 $(PEERS)/.ready: $(PEER_LOCKS) | setup
 	for peer in flink polars; do \
 		$(PYTHON) -m venv $(PEERS)/$$peer && \
-		$(PEERS)/$$peer/bin/python -m pip install --quiet --disable-pip-version-check \
-			--require-hashes -r benchmarks/peers/$$peer-requirements.lock || exit 1; \
+		$(PEERS)/$$peer/bin/python $(PIP) --require-hashes -r benchmarks/peers/$$peer-requirements.lock \
+			|| exit 1; \
 	done
 	$(BIN)/python -m benchmarks.peers.jars $(PEERS)/flink/jars
 	touch $@
@@ -131,7 +137,7 @@ workflows: $(TOOLS_READY)
 
 $(TOOLS_READY): requirements-release.lock
 	$(PYTHON) -m venv .venv/release
-	$(TOOLS)/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r requirements-release.lock
+	$(TOOLS)/bin/python $(PIP) --require-hashes -r requirements-release.lock
 	touch $(TOOLS_READY)
 
 # The site, into build/site; it opens from the disk, and loads nothing from elsewhere. Its packages
@@ -143,7 +149,7 @@ docs: .venv-docs/.ready
 
 .venv-docs/.ready: docs/requirements.lock
 	$(PYTHON) -m venv .venv-docs
-	$(DOCS)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r docs/requirements.lock
+	$(DOCS)/python $(PIP) --require-hashes -r docs/requirements.lock
 	echo "$(CURDIR)/lib" > "$$($(DOCS)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/tidelake.pth"
 	touch $@
 
