@@ -41,7 +41,6 @@ lint: setup
 
 types: setup
 	$(BIN)/mypy
-	$(BIN)/mypy benchmarks
 
 imports: setup
 	$(BIN)/lint-imports
