@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.fates import arriving_at
 from tests.running import land, run, small_batches
-from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
+from tidelake.config import Environment, Limits, Pipeline, load_environment, load_pipeline
 from tidelake.config.locations import conf_dir, find_file
 from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
 from tidelake.runtime.hop import Run
@@ -92,6 +92,11 @@ class World:
             self.folder, self.environment, self.landing, self.pipeline.name, **changes
         )
         return replace(self, pipeline=pipeline)
+
+    def with_limits(self, **limits: str) -> World:
+        """Give the same tables with these limits of a batch, and no others."""
+        environment = self.environment.model_copy(update={"limits": Limits(**limits)})
+        return replace(self, environment=environment)
 
     def copied(self, folder: Path) -> World:
         """Give a copy of the tables and checkpoints; files arrive where they did."""

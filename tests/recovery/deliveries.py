@@ -6,11 +6,13 @@ import random
 from collections.abc import Iterable
 from pathlib import Path
 
+from pyspark.sql import SparkSession
+
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.recovery.chains import losses
 from tests.recovery.reporting import Report
-from tests.running import click, land, read
-from tidelake.config import load_environment, load_pipeline
+from tests.running import click, land, read, run
+from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake
 from tidelake.ledger.terms import read_ledger
 
@@ -46,18 +48,25 @@ def _definition(folder: Path) -> str:
     return str(own) if own.exists() else "clickstream"
 
 
+def _loaded(folder: Path) -> tuple[Environment, Pipeline]:
+    """Load what the command line does with those arguments."""
+    environment = load_environment("local", root=str(folder / "lake"))
+    landing = str(folder / "landing")
+    return environment, load_pipeline(_definition(folder), environment, source=landing)
+
+
+def run_to_the_end(spark: SparkSession, folder: Path) -> None:
+    """Run with those arguments, in this process."""
+    run(spark, *_loaded(folder))
+
+
 def assert_as_delivered(folder: Path, parts: Iterable[int], seed: int, told: Report) -> None:
     """Hold every table against the oracle, and the ledger; report what is lost or doubled."""
     delivered = [line for part in parts for line in lines(part, seed)]
     lake = Lake(folder / "lake")
     told.lost, told.doubled = losses(lake, delivered)
     assert (told.lost, told.doubled) == (0, 0)
-    pipeline = load_pipeline(
-        _definition(folder),
-        load_environment("local", root=str(lake.root)),
-        source=str(folder / "landing"),
-    )
-    books = read_ledger(lake, pipeline).to_json()
+    books = read_ledger(lake, _loaded(folder)[1]).to_json()
     assert books["problems"] == []
     assert books["source"] == books["bronze"] == len(delivered)
     expected = distinct_events(delivered)

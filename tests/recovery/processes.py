@@ -96,6 +96,29 @@ def started(
         running.kill()
 
 
+@contextmanager
+def racing(
+    folder: Path, arguments: Sequence[str], *, fail: str = ""
+) -> Iterator[tuple[Started, Started]]:
+    """Start the same command twice, and wait until one of the two has ended.
+
+    Args:
+        folder: As for :func:`started`.
+        arguments: Their own.
+        fail: The fail point at which the one that goes on stops.
+
+    Yields:
+        The one that goes on, and the one that has ended.
+    """
+    with (
+        started(folder, arguments, name="first", fail=fail) as one,
+        started(folder, arguments, name="second", fail=fail) as other,
+    ):
+        while one.process.poll() is None and other.process.poll() is None:
+            time.sleep(_POLL_SECONDS)
+        yield (one, other) if one.process.poll() is None else (other, one)
+
+
 def race(folder: Path, arguments: Sequence[str], *, delay: float = 0) -> list[Started]:
     """Start the same command twice and wait for both.
 

@@ -7,7 +7,8 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
 from tests.recovery.reporting import Report
-from tests.running import click, versions
+from tests.running import click, read, versions
 from tests.worlds import World, reference_gold, world
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
@@ -29,7 +30,8 @@ Damage = Callable[[Path], None]
 # Which hop, which file, how it is damaged, and whether its checksum stays beside it.
 Case = tuple[Hop, str, Damage, bool]
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
-_CASES = int(os.environ.get("TIDELAKE_CORRUPTIONS", "2"))
+# By default an older bronze, and a damaged file of each other hop.
+_CASES = int(os.environ.get("TIDELAKE_CORRUPTIONS", "3"))
 
 
 def _lines(part: int) -> list[bytes]:
@@ -44,7 +46,7 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     made = world(spark, tmp_path_factory.mktemp("corrupt"), gold=gold, quality=None)
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
-        made.run()
+    made.run()
     made.land("2.jsonl", _lines(2))
     return made
 
@@ -73,6 +75,17 @@ def deleted(file: Path) -> None:
     file.unlink()
 
 
+def taken_back(checkpoint: Path) -> None:
+    """Lose what the second batch wrote, as when an older copy was put back."""
+    for name in ("1", ".1.crc"):
+        for file in list(checkpoint.rglob(name)):
+            file.unlink()
+
+
+# Bronze would read its files again; a command must mend that, whatever is drawn.
+_ALWAYS: Case = ("bronze", ".", taken_back, True)
+
+
 def files_of(filled: World, hop: Hop) -> list[str]:
     """List what Spark wrote, checksums aside."""
     folder = filled.lake.checkpoints("clickstream", hop) / "g1"
@@ -83,65 +96,98 @@ def files_of(filled: World, hop: Hop) -> list[str]:
     )
 
 
-def survive(filled: World, folder: Path, case: Case) -> str:
-    """Damage a file, run, mend where that is asked for, and want the right tables.
+def survive(filled: World, folder: Path, cases: Sequence[Case]) -> dict[Hop, str]:
+    """Damage a file of each of some hops, run, mend what asks for it, and want the right tables.
+
+    Hops are mended alone, so that one damaged checkpoint hides nothing of another.
 
     Returns:
-        ``refused`` or ``went on``.
+        By hop ``refused`` or ``went on``.
     """
-    hop, name, damage, has_checksum = case
     broken = filled.copied(folder)
-    file = broken.lake.checkpoints("clickstream", hop) / "g1" / name
-    if not has_checksum:
-        # Other stores keep none beside a file.
-        (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
-    damage(file)
-    outcome = "went on"
+    outcomes: dict[Hop, str] = {}
+    for hop, name, damage, has_checksum in cases:
+        file = broken.lake.checkpoints("clickstream", hop) / "g1" / name
+        if not has_checksum:
+            # Other stores keep none beside a file.
+            (file.parent / f".{file.name}.crc").unlink(missing_ok=True)
+        damage(file)
+        outcomes[hop] = "went on"
     # A hop that has all its rows does not open its checkpoint; the next rows find the damage.
-    for hops in ([hop], HOPS, HOPS):
-        before = _versions_of(broken, hop)
-        try:
-            broken.run(hops=hops)
-        except TidelakeError as error:
-            assert outcome == "went on", (case, str(error))
-            outcome = "refused"
-            assert _COMMAND.search(str(error)), (case, str(error))
-            assert _versions_of(broken, hop) == before
-            repair(broken.context, hop)
+    for hop in reversed(HOPS):
+        if hop in outcomes:
+            _went_on(broken, [hop], outcomes)
+    # Each hop is refused once at most.
+    while not _went_on(broken, HOPS, outcomes):
+        pass
+    assert broken.run() == [], cases
     delivered = [line for part in range(3) for line in _lines(part)]
-    assert read_ledger(broken.lake, broken.pipeline).problems == (), case
-    assert_gold_equals_oracle(broken.lake, distinct_events(delivered))
-    return outcome
+    books = read_ledger(broken.lake, broken.pipeline)
+    assert books.problems == (), cases
+    assert books.bronze == books.records == len(delivered), cases
+    expected = distinct_events(delivered)
+    silver = [row[0] for row in read(broken.lake, "silver.clickstream", "event_id")]
+    assert silver == sorted(event["event_id"] for event in expected), cases
+    assert_gold_equals_oracle(broken.lake, expected)
+    return outcomes
 
 
-def _versions_of(broken: World, hop: Hop) -> dict[str, int]:
-    return {
-        name: version
-        for name, version in versions(broken.lake).items()
-        if name.startswith(f"{hop}.")
-    }
+def _went_on(broken: World, hops: Sequence[Hop], outcomes: dict[Hop, str]) -> bool:
+    """Run hops; mend the one that is refused, of which nothing may have changed."""
+    before = versions(broken.lake)
+    try:
+        broken.run(hops=hops)
+    except TidelakeError as error:
+        found = _COMMAND.search(str(error))
+        assert found, (outcomes, str(error))
+        (hop,) = (one for one in HOPS if one == found[1])
+        assert outcomes.get(hop) == "went on", (outcomes, str(error))
+        outcomes[hop] = "refused"
+        assert _of_hop(versions(broken.lake), hop) == _of_hop(before, hop)
+        repair(broken.context, hop)
+        return False
+    return True
 
 
-def cases_of(filled: World) -> list[Case]:
-    """List every file of every hop, damaged in every way, with and without its checksum."""
-    damages = (cut, emptied, altered, deleted)
-    files = [(hop, name) for hop in HOPS for name in files_of(filled, hop)]
-    return [(*file, damage, kept) for file in files for damage in damages for kept in (True, False)]
+def _of_hop(found: dict[str, int], hop: Hop) -> dict[str, int]:
+    return {name: version for name, version in found.items() if name.startswith(f"{hop}.")}
+
+
+def cases_of(filled: World, hop: Hop) -> list[Case]:
+    """List every file of a hop, damaged in every way, with and without its checksum."""
+    return [
+        (hop, name, damage, kept)
+        for name in files_of(filled, hop)
+        for damage in (cut, emptied, altered, deleted)
+        for kept in (True, False)
+    ]
+
+
+def drawn(filled: World, chance: random.Random, count: int) -> list[list[Case]]:
+    """Draw cases beside :data:`_ALWAYS`, those in one list of different hops."""
+    shuffled = {hop: chance.sample(cases := cases_of(filled, hop), len(cases)) for hop in HOPS}
+    shuffled["bronze"].insert(0, _ALWAYS)
+    lists: list[list[Case]] = []
+    for of_each in zip_longest(*shuffled.values()):
+        left = count - sum(map(len, lists))
+        lists.append([case for case in of_each if case][:left])
+    return [cases for cases in lists if cases]
 
 
 def test_a_damaged_file_is_refused_by_name_or_harms_nobody(
     filled: World, tmp_path: Path, report: Callable[..., Report]
 ) -> None:
-    cases = cases_of(filled)
     told = report("a damaged file of a checkpoint", seed=_SEED)
-    print(f"{len(cases)} cases, seed {_SEED}; repeat with TIDELAKE_SEED={_SEED}")
-    drawn = random.Random(_SEED).sample(cases, min(_CASES, len(cases)))
-    for number, case in enumerate(drawn):
+    total = 1 + sum(len(cases_of(filled, hop)) for hop in HOPS)
+    print(f"{total} cases, seed {_SEED}; repeat with TIDELAKE_SEED={_SEED}")
+    for number, cases in enumerate(drawn(filled, random.Random(_SEED), _CASES)):
         folder = tmp_path / str(number)
-        outcome = survive(filled, folder, case)
-        told.tried += 1
-        told.reached += 1
-        told.refused += outcome == "refused"
+        outcomes = survive(filled, folder, cases)
         shutil.rmtree(folder)
-        hop, name, damage, has_checksum = case
-        print(f"{hop} {name} {damage.__name__}{' beside its checksum' * has_checksum}: {outcome}")
+        told.tried += len(cases)
+        told.reached += len(cases)
+        for hop, name, damage, has_checksum in cases:
+            told.refused += outcomes[hop] == "refused"
+            assert outcomes[hop] == "refused" or damage is not taken_back
+            how = f"{damage.__name__}{' beside its checksum' * has_checksum}"
+            print(f"{hop} {name} {how}: {outcomes[hop]}")

@@ -12,12 +12,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import pytest
+from pyspark.sql import SparkSession
 
-from tests.recovery.deliveries import arguments, assert_as_delivered, deliver
+from tests.recovery.deliveries import arguments, assert_as_delivered, deliver, run_to_the_end
 from tests.recovery.failpoints import POINTS
-from tests.recovery.processes import Started, race, started
+from tests.recovery.processes import Started, race, racing
 from tests.recovery.reporting import Report
 from tests.worlds import write_clickstream
+
+pytestmark = pytest.mark.usefixtures("interpreted")
 
 _FEW = 1
 _KILLS = int(os.environ.get("TIDELAKE_KILLS", _FEW))
@@ -56,19 +59,25 @@ class _State:
 
 
 def _kill_one(folder: Path, part: int, seed: int) -> str:
-    """Start a run and kill it: at a random time, or in a random step; tell where."""
+    """Start two runs at the same moment: one is refused; kill the other, and tell where.
+
+    At a random time, or in a random step.
+    """
     chance = random.Random(f"{seed}/{part}/kill")
     moment, step = chance.uniform(_EARLIEST, _LATEST), chance.choice(_STEPS)
     is_in_a_step = part % 2 == 0
     fail = f"{step}:1:hang" if is_in_a_step else ""
-    with started(folder, arguments(folder), name="run", fail=fail) as run:
-        ended = run.ends_within(_LONGEST if is_in_a_step else moment)
+    began = time.monotonic()
+    with racing(folder, arguments(folder), fail=fail) as (run, refused):
+        _assert_refused(refused, run)
+        left = _LONGEST if is_in_a_step else moment - (time.monotonic() - began)
+        ended = run.ends_within(left)
         assert not ended or run.process.returncode == 0, run.words
     return "end" if ended else step if is_in_a_step else f"{moment:.1f} s"
 
 
 def test_a_kill_at_any_moment_changes_nothing(
-    tmp_path: Path, report: Callable[..., Report]
+    spark: SparkSession, tmp_path: Path, report: Callable[..., Report]
 ) -> None:
     folder = Path(os.environ.get("TIDELAKE_RESUME") or tmp_path).absolute()
     folder.mkdir(parents=True, exist_ok=True)
@@ -83,33 +92,32 @@ def test_a_kill_at_any_moment_changes_nothing(
         part = len(state.moments)
         deliver(folder, part, state.seed)
         state.moments.append(_kill_one(folder, part, state.seed))
+        told.refused += 1
         state.keep(folder)
         if len(state.moments) % _CHECKED_EVERY == 0 and len(state.moments) < _KILLS:
-            _end(folder, state, told)
+            _end(spark, folder, state, told)
             print(f"{len(state.moments)} kills, nothing lost and nothing doubled", flush=True)
-    _end(folder, state, told)
+    _end(spark, folder, state, told)
     print(f"killed at: {', '.join(state.moments)}")
 
 
-def _end(folder: Path, state: _State, told: Report) -> None:
-    """Run to the end, twice at the same moment: one works, the other is refused by name."""
-    _assert_one_worked(*race(folder, arguments(folder)))
+def _end(spark: SparkSession, folder: Path, state: _State, told: Report) -> None:
+    """Run to the end in this process; after a kill that another follows, a new one went on."""
+    run_to_the_end(spark, folder)
     told.reached = sum(moment != "end" for moment in state.moments)
-    told.refused += 1
     assert_as_delivered(folder, range(len(state.moments)), state.seed, told)
 
 
-def _assert_one_worked(one: Started, other: Started) -> None:
-    assert one.process.returncode == 0, one.words
-    assert other.process.returncode == 3, other.words
+def _assert_refused(refused: Started, other: Started) -> None:
+    assert refused.process.returncode == 3, refused.words
     assert re.search(
-        rf"^tidelake: clickstream, hop bronze, is being written by process {one.process.pid}\.",
-        other.words,
+        rf"^tidelake: clickstream, hop bronze, is being written by process {other.process.pid}\.",
+        refused.words,
         re.MULTILINE,
-    ), other.words
+    ), refused.words
     # Told at once, before Spark starts.
-    assert "Starting Spark" not in other.words
-    assert "Traceback" not in other.words
+    assert "Starting Spark" not in refused.words
+    assert "Traceback" not in refused.words
 
 
 @pytest.mark.long
@@ -122,7 +130,9 @@ def test_of_two_runs_on_one_root_one_works_and_the_other_is_refused(
         deliver(tmp_path, part, _SEED)
         # The first works for about fifteen seconds; at once is the worst of all moments.
         delay = chance.choice([0, 0, 0.2, 1, 6])
-        _assert_one_worked(*race(tmp_path, arguments(tmp_path), delay=delay))
+        one, other = race(tmp_path, arguments(tmp_path), delay=delay)
+        assert one.process.returncode == 0, one.words
+        _assert_refused(other, one)
         told.reached += 1
         told.refused += 1
     assert_as_delivered(tmp_path, range(_RACES), _SEED, told)

@@ -43,12 +43,10 @@ def _lines(part: int) -> list[bytes]:
 
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
-    """Run two files, and keep the checkpoints as they were before the second."""
+    """Run two files, each a batch."""
     made = world(spark, tmp_path_factory.mktemp("filled"))
     # A name that Java and Python would write differently in a URI.
     made.land("part 0 (a+b) é.jsonl", _lines(0))
-    made.run()
-    shutil.copytree(made.lake.root / "checkpoints", made.folder / "older")
     made.land("part 1.jsonl", _lines(1))
     made.run()
     return made
@@ -68,10 +66,12 @@ def gone(broken: World, hop: Hop) -> None:
 
 
 def older(broken: World, hop: Hop) -> None:
-    """Put an older copy of the checkpoint back."""
-    gone(broken, hop)
-    kept = broken.folder / "older" / "clickstream" / hop / "g1"
-    shutil.copytree(kept, broken.lake.checkpoints("clickstream", hop) / "g1")
+    """Put an older copy of the checkpoint back: without what the second batch wrote there."""
+    checkpoint = broken.lake.checkpoints("clickstream", hop) / "g1"
+    written = {file for name in ("1", ".1.crc") for file in checkpoint.rglob(name)}
+    assert {file.parent.name for file in written} >= {"offsets", "commits"}
+    for file in written:
+        file.unlink()
 
 
 def restored(broken: World, hop: Hop) -> None:
@@ -120,9 +120,10 @@ def _assert_whole(broken: World, lines: list[bytes]) -> None:
 
 
 _LONG = pytest.mark.long
+# In each change an older bronze is mended in test_corrupt_checkpoints.py.
 _FAULTS = [
     pytest.param("bronze", gone, marks=_LONG),
-    pytest.param("bronze", older),
+    pytest.param("bronze", older, marks=_LONG),
     pytest.param("bronze", restored, marks=_LONG),
     # With an open batch, below.
     pytest.param("silver", gone, marks=_LONG),

@@ -40,7 +40,7 @@ def silver_only(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     made = world(spark, tmp_path_factory.mktemp("silver_only"), gold=[], quality={"rules": _RULES})
     for part in range(2):
         made.land(f"{part}.jsonl", [click(n, minute=n) for n in range(12 * part, 12 * part + 12)])
-        made.run()
+    made.run()
     return made
 
 
