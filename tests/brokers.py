@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import (
+    Consumer,
+    KafkaError,
+    KafkaException,
+    Message,
+    Producer,
+    TopicPartition,
+)
 from confluent_kafka.admin import (  # type: ignore[attr-defined]
     AdminClient,
     NewPartitions,
@@ -39,8 +46,6 @@ from tidelake.runtime.triggers import parse_trigger
 
 _SECONDS = 30
 _LONGEST = 120
-# In polls of half a second.
-_PATIENCE = 6
 _CLICKS: dict[str, Any] = {
     "name": "clicks",
     "event": {
@@ -114,23 +119,17 @@ class Kafka:
                 "bootstrap.servers": self.bootstrap,
                 "group.id": uuid.uuid4().hex,
                 "isolation.level": "read_committed",
-                "enable.partition.eof": False,
+                "enable.auto.commit": False,
+                "enable.partition.eof": True,
+                # The end is told after a fetch that found nothing.
+                "fetch.wait.max.ms": 10,
             }
         )
         found = []
         try:
             for partition in range(self.partitions(topic)):
-                place = TopicPartition(topic, partition, 0)
-                _, end = consumer.get_watermark_offsets(place, timeout=_SECONDS)
-                consumer.assign([place])
-                idle = 0
-                # What stays unread are the markers of transactions.
-                while consumer.position([place])[0].offset < end and idle < _PATIENCE:
-                    message = consumer.poll(0.5)
-                    if message is None:
-                        idle += 1
-                        continue
-                    idle = 0
+                consumer.assign([TopicPartition(topic, partition, 0)])
+                while (message := _next_record(consumer)) is not None:
                     found.append(
                         (
                             f"{topic}:{partition}:{message.offset()}",
@@ -190,6 +189,20 @@ class Kafka:
     def _admin(self) -> AdminClient:
         # CheckpointedBatch: a client that is let go of gives up what it was asked.
         return AdminClient({"bootstrap.servers": self.bootstrap, "log_level": 0})
+
+
+def _next_record(consumer: Consumer) -> Message | None:
+    """Give the next record of the partition that is assigned; None at its end."""
+    until = time.monotonic() + _SECONDS
+    while time.monotonic() < until:
+        message = consumer.poll(1)
+        error = None if message is None else message.error()
+        if message is not None and error is None:
+            return message
+        # Also where the markers of transactions come last.
+        if error is not None and error.code() == KafkaError._PARTITION_EOF:
+            return None
+    raise AssertionError("the broker does not tell what the partition holds")
 
 
 @contextmanager

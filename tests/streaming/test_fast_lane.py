@@ -146,7 +146,7 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     taken = load_pipeline(
         "payment_fast_alerts", environment, source=f"kafka://{kafka.bootstrap}/payment-alerts"
     )
-    replace(followed, pipeline=taken).run()
+    replace(followed, pipeline=taken).run(TO_SILVER)
     followed.run()
     found = reconcile(followed.context, *fast_lane(followed.pipeline))
     rows = read(followed.lake, found.table, "event_id, rule, verdict")
@@ -182,7 +182,7 @@ def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_s
         "Real-time mode is unavailable (it needs a Kafka source); using short micro-batches"
     )
     taken = load_pipeline("payment_fast_alerts", environment, source=str(folder))
-    replace(followed, pipeline=taken).run(TO_SILVER)
+    replace(followed, pipeline=taken).run()
     told = read(followed.lake, "silver.payment_fast_alerts", "alerted_event, rule")
     assert told == [("a-fraud", "unusual_amount")]
 

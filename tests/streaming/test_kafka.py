@@ -59,7 +59,7 @@ def test_each_record_comes_once_and_verbatim_also_through_a_broker_s_death(
     kafka.send(topic, [b"no json", None, b""])
     kafka.send_and_abort(topic, [b"never"] * 10)
     clicks = following(spark, tmp_path, kafka, topic=topic)
-    clicks.run()
+    clicks.run(_BRONZE)
     kafka.send(topic, _clicks(10, 20))
 
     def go_away() -> None:

@@ -14,7 +14,7 @@ from prometheus_client import generate_latest
 from pyspark.sql import SparkSession
 
 from tests.running import click, read
-from tests.worlds import World, world
+from tests.worlds import World, reference_gold, world
 from tidelake.config.environment import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
@@ -61,7 +61,7 @@ def lines(first: int, count: int) -> list[bytes]:
 def two_runs(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """Run a file through all hops: on a copy with nobody watching, then with everybody."""
     folder = tmp_path_factory.mktemp("observed")
-    made = world(spark, folder / "world")
+    made = world(spark, folder / "world", gold=reference_gold("user_sessions"))
     kept = folder / "kept"
     # Whatever a first run does once is done.
     made.land("a.json", lines(0, 40))

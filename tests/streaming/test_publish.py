@@ -165,9 +165,10 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
     go(played, hops=["gold"])
     table, first = played.lake.table(_VISITS), changes_on(kafka, topic_of(played))
     played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5)])
-    places = ["--root", str(played.environment.root), "--source", str(played.landing)]
+    played.run(hops=TO_SILVER)
+    where = ["--hop", "gold", "--root", str(played.environment.root)]
     done = subprocess.run(
-        [sys.executable, "-c", _KILLED, "run", played.pipeline.file, *places],
+        [sys.executable, "-c", _KILLED, "run", played.pipeline.file, *where],
         start_new_session=True,
         capture_output=True,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

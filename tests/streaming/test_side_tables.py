@@ -62,12 +62,20 @@ def _second() -> list[bytes]:
 
 
 @pytest.fixture(scope="module")
-def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+def begun(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+    """Run the first file; the second has arrived."""
+    made = world(spark, tmp_path_factory.mktemp("side"))
+    made.land("a.jsonl", _first())
+    made.run(_ARRIVAL)
+    made.land("b.jsonl", _second())
+    return made
+
+
+@pytest.fixture(scope="module")
+def filled(begun: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Run both files, to be copied by each test."""
-    played = world(spark, tmp_path_factory.mktemp("side"))
-    played.land("a.jsonl", _first())
-    played.land("b.jsonl", _second())
-    played.run(_ARRIVAL, _ARRIVAL + timedelta(minutes=1))
+    played = begun.copied(tmp_path_factory.mktemp("filled") / "copy")
+    played.run(_ARRIVAL + timedelta(minutes=1))
     return played
 
 
@@ -313,12 +321,9 @@ def _differing(played: World) -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def cut_off(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
+def cut_off(begun: World, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Interrupt a batch that has filled its side tables and not silver."""
-    played = world(spark, tmp_path_factory.mktemp("cut-off"))
-    played.land("a.jsonl", _first())
-    played.run(_ARRIVAL, hops=TO_SILVER)
-    played.land("b.jsonl", _second())
+    played = begun.copied(tmp_path_factory.mktemp("cut-off") / "copy")
     with before_silver_closes():
         played.run(_ARRIVAL + timedelta(minutes=1), hops=TO_SILVER)
     assert len(read(played.lake, "silver.clickstream__late", "record_id")) == 6
@@ -336,7 +341,7 @@ def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_pat
     assert replay_quarantine(_without_suite(played).context, Choice()).requeued == 0
     assert discard_quarantine(played.context, Choice(), why="a test") == 0
 
-    played.run(hops=TO_SILVER)
+    played.run(hops=["silver"])
     assert_books(played.lake, played.pipeline, assert_fates(played.lake))
     assert apply_late(played.context) == 6
 

@@ -104,7 +104,8 @@ def test_hops_that_overlap_close_the_same_batches_as_hops_one_after_another(
         environment = small_batches(load_environment("local", root=str(tmp_path / name)))
         pipeline = clickstream(environment, tmp_path / "landing")
         source = pipeline.source.model_copy(update={"max_files_per_trigger": 1})
-        pipeline = pipeline.model_copy(update={"source": source, "gold": pipeline.gold[:1]})
+        update = {"source": source, "gold": pipeline.gold[:1], "joins": (), "enrich": ()}
+        pipeline = pipeline.model_copy(update=update)
         lake = lake_of(environment)
         context = Run(spark, pipeline, lake, environment, Progress(print, observer))
         for hops in runs:

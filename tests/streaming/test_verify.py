@@ -55,18 +55,18 @@ def _lines(part: int) -> list[bytes]:
     return [*own, *own[:4], conflict, *late, *refused, click(700 + part, minute=0, action=None)]
 
 
+def _landed(spark: SparkSession, folder: Path) -> World:
+    """Give a pipeline with two files that no run has read."""
+    made = world(spark, folder, gold=[GOLD[0], _ROUGH], joins=JOINS[:1], quality=None)
+    for part in range(2):
+        made.land(f"{part}.jsonl", _lines(part))
+    return made
+
+
 @pytest.fixture(scope="module")
 def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Run two batches; a late row is sent again."""
-    made = world(
-        spark,
-        tmp_path_factory.mktemp("verify"),
-        gold=[GOLD[0], _ROUGH],
-        joins=JOINS[:1],
-        quality=None,
-    )
-    for part in range(2):
-        made.land(f"{part}.jsonl", _lines(part))
+    made = _landed(spark, tmp_path_factory.mktemp("verify"))
     made.run(*_ARRIVALS)
     assert apply_late(made.context, Range(end=START + timedelta(days=1))) == 3
     made.run()
@@ -171,7 +171,11 @@ def test_one_row_of_silver_that_is_off_shows_whatever_became_of_it(played: World
     assert found.rows == 23
 
 
-def test_one_row_of_bronze_that_is_off_shows_by_its_arrival(played: World) -> None:
+def test_one_row_of_bronze_that_is_off_shows_by_its_arrival(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = _landed(spark, tmp_path)
+    played.run(*_ARRIVALS, hops=["bronze"])
     # Copies: nothing in silver follows from them.
     _rewrite(played, "bronze.clickstream", "delete", "endswith(record_id, '0.jsonl:21')")
     _, found = judge_bronze(played.context, None)

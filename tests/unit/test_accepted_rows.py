@@ -1,15 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
+from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -37,11 +40,15 @@ pytestmark = pytest.mark.usefixtures("interpreted")
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)
 DAY = 20_513
+_INSTANT = pa.timestamp("us", "UTC")
 
 
 @pytest.fixture
 def table(tmp_path: Path) -> Table:
-    return Lake(tmp_path / "a lake, 100%25").silver("shop")
+    folder = tmp_path / "a lake, 100%25"
+    tmp_path.joinpath("plain").mkdir()
+    folder.symlink_to("plain")
+    return Lake(folder).silver("shop")
 
 
 @pytest.fixture
@@ -58,10 +65,37 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     yield found
 
 
-def fill(spark: SparkSession, table: Table, hour: int, **options: str) -> None:
-    rows = events(spark, hour)
-    writer = rows.coalesce(1).write.format("delta").mode("append").options(**options)
-    writer.save(str(table.path))
+def fill(
+    table: Table,
+    hour: int,
+    *,
+    hashes: Mapping[str, int] | None = None,
+    batch: int = 0,
+    requeued: Mapping[str, datetime] = MappingProxyType({}),
+) -> None:
+    """Append three events as Spark would, which takes a second for it.
+
+    Args:
+        table: Made by the first events.
+        hour: When they arrived, and part of their ids.
+        hashes: By event id; None for events that a version wrote that did not store them.
+        batch: Which decided them.
+        requeued: By event id, when they were sent again.
+    """
+    names = [f"{hour}-{number}" for number in range(3)]
+    columns = {
+        "event_id": pa.array(names),
+        "record_id": pa.array([f"f:{name}" for name in names]),
+        "event_date": pa.array([DAY] * 3, pa.int32()).cast(pa.date32()),
+        "ingested_at": pa.array([NOON + timedelta(hours=hour)] * 3, _INSTANT),
+        "_payload_hash": pa.array([0] * 3),
+    }
+    if hashes is not None:
+        columns[ID_HASH] = pa.array([hashes[name] for name in names])
+        columns["_batch"] = pa.array([batch] * 3)
+        columns["_requeued_at"] = pa.array([requeued.get(name) for name in names], _INSTANT)
+    # The writer decodes a path twice, so it gets one without a percent sign.
+    write_deltalake(os.path.realpath(str(table.path)), pa.table(columns), mode="append")
 
 
 def events(spark: SparkSession, hour: int) -> DataFrame:
@@ -92,12 +126,12 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
 ) -> None:
     known = FilesInScope(table)
     for hour in range(3):
-        fill(spark, table, hour)
+        fill(table, hour)
     assert known.count is None
     assert ids(known.rows(spark, scope(1))) == of_hours(1, 2)
     assert known.count == 6
-    fill(spark, table, 3)
-    fill(spark, table, 4)
+    fill(table, 3)
+    fill(table, 4)
     assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
     assert known.count == 12
     assert asked == [table.name]
@@ -108,7 +142,7 @@ def test_a_batch_that_reaches_back_further_finds_older_files(
 ) -> None:
     known = FilesInScope(table)
     for hour in range(3):
-        fill(spark, table, hour)
+        fill(table, hour)
     assert ids(known.rows(spark, scope(2))) == of_hours(2)
     assert ids(known.rows(spark, scope(0))) == of_hours(0, 1, 2)
     assert len(asked) == 2
@@ -119,7 +153,7 @@ def test_a_date_that_no_batch_had_is_looked_for(
 ) -> None:
     known = FilesInScope(table)
     for hour in range(2):
-        fill(spark, table, hour)
+        fill(table, hour)
     assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
     assert ids(known.rows(spark, scope(9, DAY))) == of_hours(0, 1)
     # Dates that were asked for before stay known.
@@ -132,10 +166,10 @@ def test_a_compaction_between_two_batches_doubles_no_row(
 ) -> None:
     known = FilesInScope(table)
     for hour in range(2):
-        fill(spark, table, hour)
+        fill(table, hour)
     known.rows(spark, scope(0))
     DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
-    fill(spark, table, 2)
+    fill(table, 2)
     rows = known.rows(spark, scope(0))
     assert rows.count() == 9
     assert ids(rows) == of_hours(0, 1, 2)
@@ -144,14 +178,16 @@ def test_a_compaction_between_two_batches_doubles_no_row(
 
 def test_rows_that_were_taken_out_are_not_met_again(spark: SparkSession, table: Table) -> None:
     known = FilesInScope(table)
-    fill(spark, table, 0)
+    fill(table, 0)
     known.rows(spark, scope(0))
     DeltaTable.forPath(spark, str(table.path)).delete("event_id = '0-1'")
     assert ids(known.rows(spark, scope(0))) == {"0-0", "0-2"}
 
 
 def test_a_table_with_deletion_vectors_is_read_by_delta(spark: SparkSession, table: Table) -> None:
-    fill(spark, table, 0, **{"delta.enableDeletionVectors": "true"})
+    events(spark, 0).coalesce(1).write.format("delta").option(
+        "delta.enableDeletionVectors", "true"
+    ).save(str(table.path))
     stored = DeltaTable.forPath(spark, str(table.path))
     stored.delete("event_id = '0-1'")
     assert ids(FilesInScope(table).rows(spark, scope(0))) == {"0-0", "0-2"}
@@ -159,7 +195,7 @@ def test_a_table_with_deletion_vectors_is_read_by_delta(spark: SparkSession, tab
 
 def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
     known = FilesInScope(table)
-    fill(spark, table, 0)
+    fill(table, 0)
     known.rows(spark, scope(0))
     wider = events(spark, 1).withColumn("coupon", F.lit("spring"))
     wider.write.format("delta").mode("append").option("mergeSchema", "true").save(str(table.path))
@@ -172,16 +208,16 @@ def test_delta_is_asked_anew_before_the_files_are_too_many(
 ) -> None:
     monkeypatch.setattr(tuning, "MOST_PATHS", 2)
     known = FilesInScope(table)
-    fill(spark, table, 0)
+    fill(table, 0)
     known.rows(spark, scope(0))
     for hour in (1, 2, 3):
-        fill(spark, table, hour)
+        fill(table, hour)
         assert ids(known.rows(spark, scope(0))) == of_hours(*range(hour + 1))
     assert len(asked) == 2
 
 
 def test_a_table_without_files_in_scope_gives_no_row(spark: SparkSession, table: Table) -> None:
-    fill(spark, table, 0)
+    fill(table, 0)
     assert ids(FilesInScope(table).rows(spark, scope(9))) == set()
 
 
@@ -191,7 +227,7 @@ def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
     monkeypatch.setattr(tuning, "SPARE_ROWS", 3)
     known = FilesInScope(table)
     for hour in range(3):
-        fill(spark, table, hour)
+        fill(table, hour)
     # The table's one date is among those of years; what follows has another one.
     years = [DAY - 1 - number for number in range(2_000)]
     assert ids(known.rows(spark, scope(9, DAY, *years))) == of_hours(0, 1, 2)
@@ -213,9 +249,18 @@ def hashed(rows: DataFrame) -> DataFrame:
     return rows.withColumns({ID_HASH: hash_of_id(), "_batch": batch, "_requeued_at": never})
 
 
-def hashes_of(spark: SparkSession, *events: str) -> Numbers:
-    rows = spark.createDataFrame([(event,) for event in events], "event_id string")
-    return np.sort(rows.select(hash_of_id().alias("h")).toPandas()["h"].to_numpy())
+@pytest.fixture(scope="module")
+def hashes(spark: SparkSession) -> dict[str, int]:
+    """Give the hash of each event's id."""
+    known = [(event,) for event in sorted(of_hours(*range(10)))]
+    rows = spark.createDataFrame(known, "event_id string")
+    return {
+        row.event_id: row.h for row in rows.select("event_id", hash_of_id().alias("h")).collect()
+    }
+
+
+def sorted_hashes(hashes: Mapping[str, int], *events: str) -> Numbers:
+    return np.sort(np.array([hashes[event] for event in events]))
 
 
 COLUMNS = pa.schema(
@@ -227,13 +272,16 @@ COLUMNS = pa.schema(
 
 
 def test_rows_are_found_by_the_hashes_of_their_ids(
-    spark: SparkSession, table: Table, asked: list[str]
+    spark: SparkSession, table: Table, asked: list[str], hashes: dict[str, int]
 ) -> None:
     known = FilesInScope(table)
     for hour in range(3):
-        rows = hashed(events(spark, hour)).coalesce(1)
-        rows.write.format("delta").mode("append").save(str(table.path))
-        wanted = hashes_of(spark, "0-1", "2-2", "9-9")
+        if hour == 0:
+            # As Spark writes them, instants too.
+            hashed(events(spark, 0)).coalesce(1).write.format("delta").save(str(table.path))
+        else:
+            fill(table, hour, hashes=hashes)
+        wanted = sorted_hashes(hashes, "0-1", "2-2", "9-2")
         found = known.with_hashes(spark, scope(0), wanted, COLUMNS)
         assert found is not None
         assert found.schema == COLUMNS
@@ -241,7 +289,7 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
         assert known.count == 3 * (hour + 1)
     assert found["ingested_at"].to_pylist()[0] == NOON
     # More hashes than a file holds.
-    many = np.union1d(hashes_of(spark, "1-1"), np.arange(50, dtype=np.int64))
+    many = np.union1d(sorted_hashes(hashes, "1-1"), np.arange(50, dtype=np.int64))
     found = known.with_hashes(spark, scope(0), many, COLUMNS)
     assert found is not None
     assert found["event_id"].to_pylist() == ["1-1"]
@@ -249,38 +297,40 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
 
 
 def test_spark_looks_where_an_earlier_version_wrote_no_hash(
-    spark: SparkSession, table: Table
+    spark: SparkSession, table: Table, hashes: dict[str, int]
 ) -> None:
-    fill(spark, table, 0)
-    known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
+    fill(table, 0)
+    known, wanted = FilesInScope(table), sorted_hashes(hashes, "0-1")
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     spark.sql(
         f"ALTER TABLE {table.sql} ADD COLUMNS ({ID_HASH} BIGINT, _batch BIGINT, "
         "_requeued_at TIMESTAMP)"
     )
-    hashed(events(spark, 1)).write.format("delta").mode("append").save(str(table.path))
+    fill(table, 1, hashes=hashes)
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     # Rows of both kinds in one file.
     DeltaTable.forPath(spark, str(table.path)).optimize().executeCompaction()
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     rows = with_id_hash(known.rows(spark, scope(0)))
-    found = rows.where(may_have_hash(spark, ID_HASH, hashes_of(spark, "0-1", "1-1")))
+    found = rows.where(may_have_hash(spark, ID_HASH, sorted_hashes(hashes, "0-1", "1-1")))
     assert ids(found) == {"0-1", "1-1"}
 
 
 def test_spark_looks_where_the_hashes_would_fill_the_driver(
-    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch, hashes: dict[str, int]
 ) -> None:
-    hashed(events(spark, 0)).write.format("delta").mode("append").save(str(table.path))
-    known, wanted = FilesInScope(table), hashes_of(spark, "0-1")
+    fill(table, 0, hashes=hashes)
+    known, wanted = FilesInScope(table), sorted_hashes(hashes, "0-1")
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is not None
     monkeypatch.setattr(tuning, "INDEXED_IDS", 2)
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
 
 
-def test_spark_names_a_file_that_is_gone(spark: SparkSession, table: Table) -> None:
-    hashed(events(spark, 0)).coalesce(1).write.format("delta").mode("append").save(str(table.path))
-    wanted = hashes_of(spark, "0-1")
+def test_spark_names_a_file_that_is_gone(
+    spark: SparkSession, table: Table, hashes: dict[str, int]
+) -> None:
+    fill(table, 0, hashes=hashes)
+    wanted = sorted_hashes(hashes, "0-1")
     known = FilesInScope(table)
     assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is not None
     [file] = [Path(str(file)) for file in table.path.glob("*.parquet")]
@@ -294,16 +344,14 @@ def test_spark_names_a_file_that_is_gone(spark: SparkSession, table: Table) -> N
 
 
 def test_late_rows_of_the_batch_itself_were_not_accepted_before_it(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, hashes: dict[str, int]
 ) -> None:
     """An interrupted attempt wrote them; both the driver and Spark pass over them."""
     lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
     silver, late = lake.silver("shop"), lake.late("shop")
     for table, batch in ((silver, 0), (late, 0), (late, 1)):
-        rows = hashed(events(spark, batch + (table == late)))
-        rows = rows.withColumn("_batch", F.lit(batch).cast("bigint")).coalesce(1)
-        rows.write.format("delta").mode("append").save(str(table.path))
-    wanted = hashes_of(spark, "0-1", "1-1", "2-1")
+        fill(table, batch + (table == late), hashes=hashes, batch=batch)
+    wanted = sorted_hashes(hashes, "0-1", "1-1", "2-1")
     for files in ({table.name: FilesInScope(table) for table in (silver, late)}, {}):
         search = AcceptedRows(spark, pipeline, lake, 1, files=files)
         found = search.with_hashes(scope(0), wanted)
@@ -312,18 +360,13 @@ def test_late_rows_of_the_batch_itself_were_not_accepted_before_it(
 
 
 def test_rows_that_a_run_commits_beside_a_partial_backfill_were_not_accepted_before_it(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hashes: dict[str, int]
 ) -> None:
     """They arrived earlier, and silver lagged: decided anew, they must not meet themselves."""
     lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
     silver, late = lake.silver("shop"), lake.late("shop")
-
-    def close(table: Table, hour: int) -> None:
-        rows = hashed(events(spark, hour)).coalesce(1)
-        rows.write.format("delta").mode("append").save(str(table.path))
-
-    close(silver, 0)
-    close(late, 1)
+    fill(silver, 0, hashes=hashes)
+    fill(late, 1, hashes=hashes)
     accepted, too_late = load(spark, silver, version=0), load(spark, late)
     none = accepted.limit(0)
     decided = {silver: accepted, lake.quarantine("shop"): none, late: too_late}
@@ -332,7 +375,7 @@ def test_rows_that_a_run_commits_beside_a_partial_backfill_were_not_accepted_bef
     monkeypatch.setattr(backfill, "read_inputs", lambda _: inputs)
     run = Run(spark, pipeline, lake, cast(Any, None), cast(Any, None))
     stored = backfill.decided_before(run, NOON + timedelta(hours=9))
-    close(silver, 2)
+    fill(silver, 2, hashes=hashes)
     assert ids(stored.silver) == of_hours(0, 1)
     of_silver, of_late = stored.accepted.read()
     assert (ids(of_silver), ids(of_late)) == (of_hours(0), of_hours(1))
@@ -355,17 +398,15 @@ def test_a_partial_backfill_is_not_promoted_over_rows_that_were_requeued_since_i
         backfill._begin_silver(run, run, NOON + timedelta(hours=4))
 
 
-def test_a_late_row_counts_until_it_is_decided_again(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_late_row_counts_until_it_is_decided_again(
+    spark: SparkSession, tmp_path: Path, hashes: dict[str, int]
+) -> None:
     """Up to where the batches have read the requeue; both the driver and Spark see that."""
     lake, pipeline = Lake(tmp_path / "lake"), shop(tmp_path)
     # One of them was found too late once more, after it had been sent again.
-    hour = F.lit(NOON + timedelta(hours=1))
-    again = F.when(F.col("event_id") == "0-1", hour)
-    for table, rows in (
-        (lake.silver("shop"), hashed(events(spark, 9))),
-        (lake.late("shop"), hashed(events(spark, 0)).withColumn("_requeued_at", again)),
-    ):
-        rows.coalesce(1).write.format("delta").mode("append").save(str(table.path))
+    fill(lake.silver("shop"), 9, hashes=hashes)
+    again = {"0-1": NOON + timedelta(hours=1)}
+    fill(lake.late("shop"), 0, hashes=hashes, requeued=again)
     requeue = lake.requeue("shop")
     note = {"generation": "g1", "batch": -1}
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), note)
@@ -376,7 +417,7 @@ def test_a_late_row_counts_until_it_is_decided_again(spark: SparkSession, tmp_pa
         )
         append(rows, requeue, {**note, "batch": batch, "requeued_at": at.isoformat()})
     refused = spark.createDataFrame([("f:0-2", NOON)], "record_id string, requeued_at timestamp")
-    wanted = hashes_of(spark, "0-0", "0-1", "0-2")
+    wanted = sorted_hashes(hashes, "0-0", "0-1", "0-2")
     for files in (
         {name: FilesInScope(lake.table(name)) for name in ("silver.shop", "silver.shop__late")},
         {},

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from itertools import chain
 from typing import Any, ClassVar
 
 import pytest
@@ -400,22 +401,32 @@ def _some_event(chance: random.Random) -> tuple[str, str, str, str, int]:
     return event, chance.choice(_PLACES), date, f"{day} {clock}", chance.randint(1, 2)
 
 
-@pytest.mark.parametrize("beyond_ttl", ["merge", "ignore"])
-@pytest.mark.parametrize("seed", [1, 2, 3])
-def test_the_driver_and_spark_judge_alike(spark: SparkSession, beyond_ttl: str, seed: int) -> None:
-    """Rows that were sent again, copies of each other, of late rows and of themselves."""
+_NEW_ROWS = 400
+
+
+def _some_rows(seed: int) -> tuple[list[tuple[Any, ...]], list[tuple[Any, ...]]]:
+    """Make new and accepted rows, of ids that no other seed has."""
     chance = random.Random(seed)
-    new = []
-    for number in range(400):
+    new, known = [], []
+    for number in range(_NEW_ROWS):
         event, place, date, at, payload = _some_event(chance)
         origin = chance.choice(["bronze", "bronze", "quarantine", "late"])
         again = None if origin == "bronze" else f"2024-01-03 0{chance.randint(1, 3)}:00:00"
-        source, row = place.rpartition(":")[0], f"{place}#{number}"
+        source, row = place.rpartition(":")[0], f"{place}#{seed}#{number}"
+        event = f"{event}#{seed}"
         new.append((row, event, place, source, date, at, payload, origin, None, again))
-    known = []
     for late in [True] * 60 + [False] * 40:
         event, place, *others = _some_event(chance)
-        known.append((event, place if late else None, *others, late))
+        known.append((f"{event}#{seed}", place if late else None, *others, late))
+    return new, known
+
+
+@pytest.mark.parametrize("beyond_ttl", ["merge", "ignore"])
+def test_the_driver_and_spark_judge_alike(spark: SparkSession, beyond_ttl: str) -> None:
+    """Rows that were sent again, copies of each other, of late rows and of themselves."""
+    seeds = (1, 2, 3)
+    made = [_some_rows(seed) for seed in seeds]
+    new, known = (list(chain.from_iterable(parts)) for parts in zip(*made, strict=True))
     accepted = timed(spark, known, KNOWN_DDL).dropDuplicates(["event_id", "ingested_at"])
     rows, accepted = (
         frame.withColumn(ID_HASH, hash_of_id()) for frame in (timed(spark, new, NEW_DDL), accepted)
@@ -427,5 +438,7 @@ def test_the_driver_and_spark_judge_alike(spark: SparkSession, beyond_ttl: str, 
         for numbered, small in ((False, False), (True, False), (True, True))
     )
     assert by_driver == [by_spark, by_spark]
-    assert set(by_spark.values()) == {DUPLICATE, CONFLICT}
-    assert 100 < len(by_spark) < 390
+    for seed in seeds:
+        verdicts = [one for row, one in by_spark.items() if row.split("#")[1] == str(seed)]
+        assert set(verdicts) == {DUPLICATE, CONFLICT}
+        assert _NEW_ROWS // 4 < len(verdicts) < _NEW_ROWS - 10
