@@ -74,8 +74,8 @@ def test_what_remains_remains_as_long_as_the_file_says(
     tables = [lake.gold(table.name), lake.silver("shop")]
     monkeypatch.setattr(erase, "_filled_tables", lambda _: tables)
     monkeypatch.setattr(erase, "_files_left", lambda *_: 2)
-    stored = {"properties": {LOG_RETENTION: "interval 30 days"}}
-    monkeypatch.setattr(erase, "detail", lambda *_: stored)
+    stored = {LOG_RETENTION: "interval 30 days"}
+    monkeypatch.setattr(erase, "properties", lambda *_: stored)
     environment, now = load_environment("local", root=str(tmp_path)), datetime.now(UTC)
 
     def days(pipeline: Pipeline) -> list[int]:

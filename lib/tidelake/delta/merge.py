@@ -28,7 +28,7 @@ from delta.exceptions import (
 )
 from pyspark.sql import DataFrame, SparkSession
 
-from tidelake.delta.access import detail
+from tidelake.delta.access import detail, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
 from tidelake.gold.kinds import GONE, MergePlan
@@ -172,4 +172,4 @@ def enable_deletion_vectors(spark: SparkSession, table: Table, last: Commit | No
 
 def has_vectors(spark: SparkSession, table: Table) -> bool:
     """Return whether a table has deletion vectors: merges copy no rows, so files may be large."""
-    return bool(detail(spark, table)["properties"].get(_VECTORS) == "true")
+    return properties(spark, table).get(_VECTORS) == "true"

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from tidelake.config import Pipeline
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
-from tidelake.delta.access import detail
+from tidelake.delta.access import detail, properties
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
@@ -198,7 +198,7 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     for key, needed in lengths.items():
         length = max(needed, LEAST[key], plan.retentions.get(key, needed))
         wanted[key] = f"interval {-(-length // days)} days"
-    stored = detail(spark, plan.table)["properties"]
+    stored = properties(spark, plan.table)
     if any(stored.get(key) != value for key, value in wanted.items()):
         spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})")
 

@@ -23,7 +23,7 @@ from tidelake.config import FilesSource, Source
 from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
-from tidelake.delta.access import detail, load
+from tidelake.delta.access import load, properties
 from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
@@ -56,7 +56,7 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
 
-_VECTORS = "deletionVectors"
+_VECTORS = "delta.feature.deletionVectors"
 _MOST_FILES = 20
 
 
@@ -336,7 +336,7 @@ def purge(run: Run) -> list[Remains]:
 
 def _purge_vectors(spark: SparkSession, table: Table) -> None:
     """Rewrite files whose deleted rows are only hidden by a deletion vector."""
-    if _VECTORS in (detail(spark, table)["tableFeatures"] or []):
+    if _VECTORS in properties(spark, table):
         spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
 
 
@@ -365,7 +365,7 @@ def _old_files(run: Run) -> Iterator[Remains]:
             yield Remains(what, table.name, now + kept, remedy)
     # Maintenance gives all tables of a pipeline the same retention, or that of the file.
     bronze = run.lake.bronze(run.pipeline.name)
-    stored = detail(run.spark, bronze)["properties"].get(LOG_RETENTION, "")
+    stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
     try:
         retention = parse_duration(stored.removeprefix("interval "))
     except ValueError:

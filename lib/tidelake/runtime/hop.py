@@ -13,6 +13,7 @@ import json
 import re
 import threading
 import time
+import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -126,7 +127,8 @@ class HopQuery(ABC):
         self.fence: Fence = fence or open_generation(name, self.hop, self.closing, checkpoints)
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
-        self._query: StreamingQuery | None = None
+        # Weak: Spark's query refers to this hop, and no collector sees a cycle through both sides.
+        self._query: Callable[[], StreamingQuery | None] = lambda: None
         # The thread that stops the query after a batch that changed the limit.
         self._stopping: threading.Thread | None = None
         self._closings: Closings | None = None
@@ -263,10 +265,10 @@ class HopQuery(ABC):
             .trigger(**trigger)
         )
         try:
-            self._query = writer.start()
+            self._query = weakref.ref(query := writer.start())
         except FOREIGN as error:
             raise self.named(error) from error
-        return self._query
+        return query
 
     def take(self, rows: DataFrame, batch: int) -> None:
         """Write one micro-batch, compact the tables if due, adapt the limit, and give way."""
@@ -281,10 +283,10 @@ class HopQuery(ABC):
             ended = time.monotonic()
             load = Load(taken[0], ended - began, taken[1], ended)
             is_light, changed = load.is_light, self.pace.closed(load)
-            if changed and self._query is not None:
+            if changed and (query := self._query()) is not None:
                 self.run.progress.say(f"{self.hop:<7} {changed}")
                 # Spark cannot change the limit of a running query.
-                self._stopping = begin_stop(self._query)
+                self._stopping = begin_stop(query)
                 return
         if self.give_way is not None:
             # The batch's frames may be collected while it waits.
