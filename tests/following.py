@@ -85,11 +85,15 @@ def assert_gold_follows(
         silver = events or Recomputation(root, name, consumed(place))
         expected = silver.join(name, table) if "left" in table else silver.aggregate(name, table)
         found, wanted = _in_order(stored(place, columns_of(table))), _in_order(expected)
-        differing = (
-            [row for row in found if row not in wanted],
-            [row for row in wanted if row not in found],
-        )
-        assert found == wanted, (table["name"], differing)
+        assert found == wanted, (table["name"], _differing(found, wanted))
+
+
+def _differing(found: list[Row], wanted: list[Row]) -> tuple[list[Row], list[Row]]:
+    """Give the rows that only one of the two has."""
+    return (
+        [row for row in found if row not in wanted],
+        [row for row in wanted if row not in found],
+    )
 
 
 def _in_order(rows: list[Row]) -> list[Row]:

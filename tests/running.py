@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Limits, Pipeline, load_pipeline
 from tidelake.delta.log import last_commit
-from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
+from tidelake.delta.tables import HOPS, Hop, Lake, Table, lake_of
 from tidelake.ledger.query import ask
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -56,6 +56,13 @@ def versions(lake: Lake) -> dict[str, int]:
     """Give the version of each table's newest commit of ours."""
     found = {table.name: last_commit(table) for table in lake.existing()}
     return {name: -1 if commit is None else commit.version for name, commit in found.items()}
+
+
+def operations(table: Table) -> list[str]:
+    """Name what a table's commits did, oldest first."""
+    logs = sorted((table.path / "_delta_log").glob("*.json"))
+    actions = [json.loads(line) for log in logs for line in log.read_text().splitlines()]
+    return [action["commitInfo"]["operation"] for action in actions if "commitInfo" in action]
 
 
 def place_of(record_id: str) -> tuple[str, int]:

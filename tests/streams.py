@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from itertools import count, pairwise
 from typing import Any
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from tests.running import START, event
@@ -126,9 +127,16 @@ _ROW = st.tuples(
 
 
 @st.composite
-def streams(draw: Callable[..., Any]) -> Stream:
-    """Draw what arrives, when, in which files and runs."""
+def streams(draw: Callable[..., Any], *, mixed: bool = False) -> Stream:
+    """Draw what arrives, when, in which files and runs.
+
+    Args:
+        draw: Hypothesis'.
+        mixed: Whether some row must not be fresh. In the first stream that Hypothesis draws all
+            are, in one file, as in the tests of anything else.
+    """
     rows = draw(st.lists(_ROW, min_size=20, max_size=70))
+    assume(not mixed or {kind for kind, *_ in rows} != {"fresh"})
     commits = draw(st.integers(1, 4))
     cuts = sorted(draw(st.lists(st.integers(0, len(rows)), min_size=commits - 1, max_size=3)))
     bounds = [0, *cuts[: commits - 1], len(rows)]

@@ -37,6 +37,8 @@ _SETTINGS = {
     # Blocks of a few lines, several of them to a partition, as no user would have them.
     "spark.sql.files.maxPartitionBytes": "4000",
     "spark.sql.files.openCostInBytes": "0",
+    # Twenty thousand lines that nobody reads.
+    "spark.log.level": "WARN",
     "spark.ui.enabled": "false",
 }
 

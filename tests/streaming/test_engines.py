@@ -104,16 +104,14 @@ def _connected(
 
 
 @pytest.fixture(scope="module")
-def connected(shop: Shop, server: str, tmp_path_factory: pytest.TempPathFactory) -> Connected:
+def connected(
+    spark: SparkSession, shop: Shop, server: str, tmp_path_factory: pytest.TempPathFactory
+) -> Connected:
     """Run the pipeline, and one whose file changes while it is read."""
     folder = tmp_path_factory.mktemp("connected")
-    overtaken = folder / "overtaken"
-    overtaken.mkdir()
-    (overtaken / "0.jsonl").write_bytes(b"{}\n" * 5)
-    plays = {
-        "all": (shop, ()),
-        "overtaken": (Shop((replace(shop.events, landing=overtaken),)), ("--fails", "overtaken")),
-    }
+    overtaken = world(spark, folder / "overtaken", gold=[], quality=None)
+    overtaken.land("0.jsonl", [b"{}"] * 5)
+    plays = {"all": (shop, ()), "overtaken": (Shop((overtaken,)), ("--fails", "overtaken"))}
     return _connected(folder, server, plays)
 
 

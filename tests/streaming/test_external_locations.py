@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.catalogs import a_catalog, closed, looking
 from tests.locations import at, mount
 from tests.running import START, click, place_of
-from tests.worlds import World, define, world
+from tests.worlds import World, define, reference_gold, world
 from tests.written_files import to_parquet, typed_events
 from tidelake import external, folders
 from tidelake.config import Environment
@@ -114,25 +114,51 @@ def test_files_that_arrive_are_taken_once_and_all_are_counted(
     assert _records(made) == [(name, n) for name in names for n in range(21)]
 
 
-def test_a_file_that_changed_after_it_was_taken_stops_the_run(
-    spark: SparkSession, tmp_path: Path, environment: Environment
+def test_a_file_that_grows_while_it_is_read_is_not_taken_and_one_that_changes_later_stops_the_run(
+    spark: SparkSession,
+    tmp_path: Path,
+    environment: Environment,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made = _away(spark, tmp_path / "w", environment)
     file, empty = made.land("0.jsonl", _lines(0)), made.land("empty.jsonl", [])
-    _run(made)
     kept, found = file.read_bytes(), file.stat()
+    with monkeypatch.context() as patch:
+        patch.setattr(bronze_hop.BronzeHop, "_offered", _overtaken(file))
+        with pytest.raises(SourceChangedError, match="bytes when the batch was planned"):
+            _run(made)
+    assert _records(made) == []
+    _put_back(file, kept, found)
+    _run(made)
     for content, later in ((kept + b"{}\n", 0), (kept, 2)):
         file.write_bytes(content)
         os.utime(file, (found.st_atime + later, found.st_mtime + later))
         with pytest.raises(SourceChangedError, match=rf"{at(file)}: .* bytes when read"):
             _run(made, 1)
-    file.write_bytes(kept)
-    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
+    _put_back(file, kept, found)
     _run(made, 1)
     empty.write_bytes(b"{}\n")
     with pytest.raises(SourceChangedError, match=rf"{at(empty)}: 0 bytes when read, 3 bytes now"):
         _run(made, 2)
     assert len(_records(made)) == 21
+
+
+def _overtaken(file: Path) -> Callable[[Any, DataFrame], Any]:
+    """Let a file grow when the rows of bronze's batch have been read."""
+    real = bronze_hop.BronzeHop._offered
+
+    def offered(hop: Any, identified: DataFrame) -> Any:
+        found = real(hop, identified)
+        with looking(), file.open("ab") as more:
+            more.write(b"{}\n")
+        return found
+
+    return offered
+
+
+def _put_back(file: Path, content: bytes, found: os.stat_result) -> None:
+    file.write_bytes(content)
+    os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
 def _interrupted(made: World, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,29 +191,6 @@ def test_a_planned_file_that_is_gone_is_refused_and_a_repair_goes_on(
         repair(made.context, "bronze")
     _run(made, 1)
     assert len(_records(made)) == 42
-
-
-def test_a_file_that_grows_while_it_is_read_is_not_taken(
-    spark: SparkSession,
-    tmp_path: Path,
-    environment: Environment,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    made = _away(spark, tmp_path / "w", environment)
-    file = made.land("0.jsonl", _lines(0))
-    real = bronze_hop.BronzeHop._offered
-
-    def overtaken(hop: Any, identified: DataFrame) -> Any:
-        offered = real(hop, identified)
-        with looking(), file.open("ab") as more:
-            more.write(b"{}\n")
-        return offered
-
-    with monkeypatch.context() as patch:
-        patch.setattr(bronze_hop.BronzeHop, "_offered", overtaken)
-        with pytest.raises(SourceChangedError, match="bytes when the batch was planned"):
-            _run(made)
-    assert _records(made) == []
 
 
 @pytest.mark.long
@@ -290,7 +293,7 @@ def test_reports_use_the_listing_of_the_last_minute(
 
 
 def test_without_a_catalog_a_location_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    made = world(spark, tmp_path / "w", quality=None)
+    made = world(spark, tmp_path / "w", gold=reference_gold("product_totals"), quality=None)
     source: Any = at(made.landing)
     away = replace(made, pipeline=define(made.folder, made.environment, source))
     with pytest.raises(UsageError, match=r"gs is not supported.*external volume"):

@@ -1,31 +1,26 @@
-"""Faults of gold: a crash between its tables, a compaction beside a merge, other partitions."""
+"""Faults of gold: a crash between its tables, commits of others, small files, other partitions.
+
+A crash beside a merge and a compaction in its way: `test_gold_properties.py`.
+"""
 
 from __future__ import annotations
 
 import shutil
-import threading
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
+from pyspark.sql import SparkSession
 
 from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
-from tests.running import click, read, versions
+from tests.running import click, operations, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import commits
-from tidelake.delta.merge import CONFLICTS
-from tidelake.delta.tables import Table
-from tidelake.gold.kinds import MergePlan
 from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import gold
 from tidelake.spark import tuning
 
-_REWRITTEN = "gold.ever"
 _TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
 
 
@@ -69,59 +64,6 @@ def test_a_crash_between_any_two_tables_of_a_batch_writes_each_once(waiting: Wor
     assert read_ledger(waiting.lake, waiting.pipeline).balanced
 
 
-def _operations(spark: SparkSession, at: World, name: str) -> list[str]:
-    """Name what a gold table's commits did, oldest first."""
-    history = DeltaTable.forPath(spark, str(at.lake.table(name).path)).history()
-    return [row["operation"] for row in history.orderBy("version").collect()]
-
-
-def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
-    """Make a merge's source slow, and rewrite its target's files while it waits."""
-    spark = partials.sparkSession
-
-    def optimize() -> None:
-        DeltaTable.forPath(spark, str(folder)).optimize().executeZOrderBy("user_id")
-
-    threading.Timer(2, optimize).start()
-    asleep = spark.range(1).where("reflect('java.lang.Thread', 'sleep', 6000L) = 'null'")
-    return partials.crossJoin(F.broadcast(asleep.drop("id")))
-
-
-def test_a_crash_beside_a_merge_and_a_compaction_in_its_way_write_each_table_once(
-    waiting: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = versions(waiting.lake)
-    with after_merges(1, slots=2):
-        waiting.run(hops=["gold"])
-    after = versions(waiting.lake)
-    # Either of the two may have been the first to begin.
-    assert sorted(after[name] - before[name] for name in _TABLES)[-2:] == [0, 1]
-    assert after[_REWRITTEN] == before[_REWRITTEN]
-
-    real = gold.merge
-    failed: list[str] = []
-
-    def merge(plan: MergePlan, table: Table, note: dict[str, Any]) -> None:
-        if table.name == _REWRITTEN and not failed:
-            plan = replace(plan, rows=_rewritten_meanwhile(plan.rows, table.path))
-        try:
-            real(plan, table, note)
-        except CONFLICTS as error:
-            failed.append(type(error).__name__)
-            raise
-
-    monkeypatch.setattr(gold, "merge", merge)
-    waiting.run(hops=["gold"])
-    assert len(failed) == 1
-    assert_gold_follows(waiting)
-    assert read_ledger(waiting.lake, waiting.pipeline).balanced
-    # The first batch is appended.
-    for name in _TABLES:
-        rewritten = ["OPTIMIZE"] if name == _REWRITTEN else []
-        expected = ["CREATE TABLE", "WRITE", *rewritten, "MERGE"]
-        assert _operations(waiting.spark, waiting, name) == expected
-
-
 @pytest.mark.long
 def test_a_table_that_has_another_commit_than_the_one_that_made_it_is_merged(
     waiting: World,
@@ -135,7 +77,7 @@ def test_a_table_that_has_another_commit_than_the_one_that_made_it_is_merged(
     made.spark.sql(f"ALTER TABLE {place} SET TBLPROPERTIES ('tidelake.test' = 'written')")
     made.run(hops=["gold"])
     expected = ["CREATE TABLE", "SET TBLPROPERTIES", "MERGE", "MERGE"]
-    assert _operations(made.spark, made, _TABLES[0]) == expected
+    assert operations(made.lake.table(_TABLES[0])) == expected
     assert_gold_follows(made, GOLD[:1])
 
 

@@ -1,7 +1,7 @@
 """After each batch gold is what DuckDB makes of the silver that gold has consumed.
 
 Many random streams share one run: each has users of its own, so that each is an example of its own
-for every keyed table.
+for every keyed table. One batch dies beside a merge, and meets a compaction when it is repeated.
 """
 
 from __future__ import annotations
@@ -9,43 +9,104 @@ from __future__ import annotations
 import json
 import os
 import random
+import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
-from pyspark.sql import SparkSession
+import pytest
+from delta.tables import DeltaTable
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
+from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
-from tests.running import START, event
+from tests.running import START, event, operations, versions
 from tests.worlds import World, world
-from tidelake.delta.tables import HOPS
+from tidelake.delta.merge import CONFLICTS
+from tidelake.delta.tables import HOPS, Table
+from tidelake.gold.kinds import MergePlan
+from tidelake.ledger.terms import read_ledger
+from tidelake.runtime import gold
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
-_EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
+_FEW = 60
+_EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", _FEW))
+# With many, also a batch that merges into what a merge wrote, in the run that repeats one.
+_FILES = 2 if _EXAMPLES <= _FEW else 3
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
+_REWRITTEN = "gold.ever"
+_TABLES = [f"gold.{table['name']}" for table in (*GOLD, *JOINS)]
 
 
 def test_gold_is_what_duckdb_makes_of_the_silver_it_consumed(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also after a batch that died beside a merge, and met a compaction when it was repeated."""
     print(f"seed {_SEED}; repeat with TIDELAKE_SEED={_SEED} TIDELAKE_GOLD_EXAMPLES={_EXAMPLES}")
     played = world(spark, tmp_path, gold=GOLD, joins=JOINS, quality=None)
     files = _files(random.Random(_SEED))
-    checked: list[int] = []
     for number, lines in enumerate(files):
         played.land(f"{number}.jsonl", lines)
-        # One run finds one file, the other two.
-        if number in (0, len(files) - 1):
-            _run_checked(played, checked)
+    checked: list[dict[str, int]] = []
+    # In the second batch.
+    with after_merges(len(_TABLES) + 1, slots=2):
+        _run_checked(played, checked)
+    (before,) = checked
+    after = versions(played.lake)
+    # Either of the two may have been the first to begin.
+    assert sorted(after[name] - before[name] for name in _TABLES)[-2:] == [0, 1]
+    assert after[_REWRITTEN] == before[_REWRITTEN]
+    failed = _compacted_beside_a_merge(monkeypatch)
+    _run_checked(played, checked)
+    assert len(failed) == 1
     assert len(checked) == len(files)
+    assert read_ledger(played.lake, played.pipeline).balanced
+    # The first batch is appended. The repeated one is in each table once.
+    for name in _TABLES:
+        rewritten = ["OPTIMIZE"] if name == _REWRITTEN else []
+        expected = ["CREATE TABLE", "WRITE", *rewritten, *["MERGE"] * (len(files) - 1)]
+        assert operations(played.lake.table(name)) == expected
+
+
+def _compacted_beside_a_merge(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Rewrite a table's files while it is merged into; give the conflicts that this makes."""
+    real = gold.merge
+    failed: list[str] = []
+
+    def merge(plan: MergePlan, table: Table, note: dict[str, Any]) -> None:
+        if table.name == _REWRITTEN and not failed:
+            plan = replace(plan, rows=_rewritten_meanwhile(plan.rows, table.path))
+        try:
+            real(plan, table, note)
+        except CONFLICTS as error:
+            failed.append(type(error).__name__)
+            raise
+
+    monkeypatch.setattr(gold, "merge", merge)
+    return failed
+
+
+def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
+    """Make a merge's source slow, and rewrite its target's files while it waits."""
+    spark = partials.sparkSession
+
+    def optimize() -> None:
+        DeltaTable.forPath(spark, str(folder)).optimize().executeZOrderBy("user_id")
+
+    threading.Timer(2, optimize).start()
+    asleep = spark.range(1).where("reflect('java.lang.Thread', 'sleep', 6000L) = 'null'")
+    return partials.crossJoin(F.broadcast(asleep.drop("id")))
 
 
 def _files(chance: random.Random) -> list[list[bytes]]:
-    """Write the streams into three files, each event wherever chance puts it."""
-    files: list[list[bytes]] = [[] for _ in range(3)]
+    """Write the streams into files, each event wherever chance puts it."""
+    files: list[list[bytes]] = [[] for _ in range(_FILES)]
     for example in range(_EXAMPLES):
         step = chance.choice([1, 5, 10, 30])
         for number in range(chance.randrange(2, 16)):
@@ -66,18 +127,21 @@ def _files(chance: random.Random) -> list[list[bytes]]:
     return files
 
 
-def _run_checked(played: World, checked: list[int]) -> None:
-    """Run, and hold every table against the recomputation whenever a gold batch has closed."""
+def _run_checked(played: World, checked: list[dict[str, int]]) -> None:
+    """Run; whenever a gold batch has closed, hold every table against the recomputation.
+
+    Then ``checked`` gets the tables' versions.
+    """
     failures: list[BaseException] = []
 
     def look(line: str) -> None:
-        if line.startswith("gold"):
+        if line.split()[:2] == ["gold", "batch"]:
             try:
                 assert_gold_follows(played)
             except BaseException as error:
                 failures.append(error)
                 raise
-            checked.append(1)
+            checked.append(versions(played.lake))
 
     run = Run(played.spark, played.pipeline, played.lake, played.environment, Progress(look))
     try:

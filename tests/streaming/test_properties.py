@@ -23,7 +23,7 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.verify import verify
 
-_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "2"))
+_EXAMPLES = int(os.environ.get("TIDELAKE_EXAMPLES", "1"))
 _FEW = max(1, _EXAMPLES // 5)
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 
@@ -84,21 +84,11 @@ def seeded() -> Iterator[None]:
 
 @seed(_SEED)
 @settings(_SETTINGS, max_examples=_EXAMPLES)
-@given(stream=streams())
+@given(stream=streams(mixed=True))
 def test_every_row_meets_the_fate_that_the_oracle_gives_it(
     spark: SparkSession, stream: Stream
 ) -> None:
-    with TemporaryDirectory() as folder:
-        played = _play(spark, Path(folder), stream)
-        _assert_decided_as_by_the_oracle(played, stream)
-
-
-@seed(_SEED)
-@settings(_SETTINGS, max_examples=_FEW)
-@given(stream=streams())
-def test_once_late_rows_are_applied_gold_knows_every_accepted_event(
-    spark: SparkSession, stream: Stream
-) -> None:
+    """Once late rows are applied, gold knows every accepted event."""
     with TemporaryDirectory() as folder:
         played = _play(spark, Path(folder), stream)
         judge = _assert_decided_as_by_the_oracle(played, stream)
