@@ -16,6 +16,7 @@ from benchmarks.executions import newest
 from delta.tables import DeltaTable
 from py4j.clientserver import JavaClient
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.costs import Spent, spent
 from tests.running import click
@@ -25,7 +26,7 @@ from tidelake.delta.positions import BEGINNING, files_between
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime import runner
-from tidelake.runtime.hop import Heads
+from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
@@ -76,10 +77,12 @@ class Seen:
 
     Attributes:
         frames: What it still held when the run had ended; None for what it had let go.
+        queries: The same of all hops' queries, once Python had looked for cycles.
         calls: How often it called into the JVM, by batch.
     """
 
     frames: list[Any] = field(default_factory=list)
+    queries: list[Any] = field(default_factory=list)
     calls: list[int] = field(default_factory=list)
 
 
@@ -90,9 +93,14 @@ def seen() -> Seen:
 
 @pytest.fixture(scope="module")
 def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seen: Seen) -> World:
-    frames = []
+    frames, queries = [], []
     here: set[int] = set()
-    write, send = SilverHop.write, JavaClient.send_command
+    write, send, start = SilverHop.write, JavaClient.send_command, HopQuery.start
+
+    def started(hop: HopQuery, trigger: dict[str, Any]) -> StreamingQuery:
+        query = start(hop, trigger)
+        queries.append(weakref.ref(query))
+        return query
 
     def noted(hop: SilverHop, rows: DataFrame, batch: int, heads: Heads) -> None:
         frames.append(weakref.ref(rows._jdf))
@@ -115,9 +123,12 @@ def played(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, seen: 
     try:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(SilverHop, "write", noted)
+            patch.setattr(HopQuery, "start", started)
             patch.setattr(JavaClient, "send_command", counted)
             made = filled(spark, tmp_path_factory.mktemp("minutes"))
         seen.frames.extend(frame() for frame in frames)
+        gc.collect()
+        seen.queries.extend(query() for query in queries)
     finally:
         gc.set_threshold(*usual)
     return made
@@ -217,6 +228,11 @@ def test_sessions_of_a_small_batch_cost_little_more(
 
 def test_spark_gets_back_what_it_keeps_for_batches_that_ended(played: World, seen: Seen) -> None:
     assert seen.frames == [None] * BATCHES
+
+
+def test_spark_gets_back_the_queries_of_a_run_that_ended(played: World, seen: Seen) -> None:
+    assert seen.queries
+    assert set(seen.queries) == {None}
 
 
 def test_columns_are_built_once_and_not_for_each_batch(played: World, seen: Seen) -> None:

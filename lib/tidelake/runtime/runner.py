@@ -275,6 +275,9 @@ class CatchUp:
         with self._changed:
             self._hops = [one for one in self._hops if one not in hops]
             self._changed.notify_all()
+        for hop in hops:
+            # The hop refers to this object, and Spark's query to the hop.
+            self._running.pop(hop, None)
 
     def _stop(self, hops: Sequence[Hop]) -> None:
         """Stop the hops' queries; a hop that waits begins no other batch."""
