@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.types import StructType
 
 from tests.brokers import Kafka, a_broker
 from tests.recovery.reporting import add_to, reports_of, table
@@ -18,8 +19,11 @@ from tests.stores import Store, a_free_port, a_store, variables
 from tests.unit.judged import without_codegen
 from tidelake.config import Environment, load_environment
 from tidelake.delta.tables import Lake
-from tidelake.runtime import runner
+from tidelake.gold.kinds import OWN
+from tidelake.runtime import gold, runner, schemas
+from tidelake.runtime.gold_tables import Target
 from tidelake.runtime.hop import Run
+from tidelake.silver.plan import SilverPlan
 from tidelake.spark.session import build_session
 
 # No test asks a store that is not its own. The JVM takes this over when it starts, so the port is
@@ -59,18 +63,37 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _definitions_are_checked_once() -> Iterator[None]:
-    """Let Spark analyse each definition once: a run would spend a tenth of its time on it again."""
-    real, checked = runner.check_definition, set()
+def _definitions_are_analysed_once() -> Iterator[None]:
+    """Let Spark analyse each definition once: a run would spend a tenth of its time on it again.
 
-    def check(run: Run) -> None:
-        definition = run.pipeline.file, run.pipeline.model_dump_json()
-        if definition not in checked:
-            real(run)
-            checked.add(definition)
+    A definition is its file with all that it names: schemas, and the files of its dimensions.
+    """
+    check, silver, of_gold = runner.check_definition, schemas.silver_schemas, gold.target_schema
+    checked: set[str] = set()
+    of_silver: dict[str, dict[str, StructType]] = {}
+    of_tables: dict[tuple[str, str], StructType] = {}
+
+    def check_once(run: Run) -> None:
+        if (asked := repr(run.pipeline)) not in checked:
+            check(run)
+            checked.add(asked)
+
+    def silver_once(spark: SparkSession, plan: SilverPlan) -> dict[str, StructType]:
+        asked = repr(plan.pipeline)
+        plan.schemas = plan.schemas or of_silver.get(asked, {})
+        of_silver[asked] = silver(spark, plan)
+        return of_silver[asked]
+
+    def of_gold_once(run: Run, target: Target) -> StructType:
+        asked = repr(run.pipeline), target.table.name
+        if asked not in of_tables or {*target.kind.sources} != {OWN}:
+            of_tables[asked] = of_gold(run, target)
+        return of_tables[asked]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(runner, "check_definition", check)
+        patch.setattr(runner, "check_definition", check_once)
+        patch.setattr(schemas, "silver_schemas", silver_once)
+        patch.setattr(gold, "target_schema", of_gold_once)
         yield
 
 
