@@ -38,7 +38,9 @@ import yaml
 PROJECT = Path(__file__).resolve().parent.parent
 LIST, RESULTS = Path("tests", "mutations.yml"), Path("build", "mutations.json")
 # What the tests of the list need beside pyproject.toml.
-_COPIED, _IGNORED = ("lib", "tests", "conf"), shutil.ignore_patterns("__pycache__")
+# Of the benchmarks tests take what reads Spark's executions.
+_COPIED = ("lib", "tests", "conf", "benchmarks")
+_IGNORED = shutil.ignore_patterns("__pycache__")
 _KEYS = {"name", "file", "was", "becomes", "killed_by"}
 # Long tests are chosen like any other.
 _PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-q", "--rootdir=.", "--tb=line", "-rfE")

@@ -58,7 +58,7 @@ def test_each_mutation_fits_its_file_and_names_tests_that_exist() -> None:
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     """Give a project with two guards, of which one has a test."""
-    for folder in ("lib", "tests", "conf"):
+    for folder in ("lib", "tests", "conf", "benchmarks"):
         (tmp_path / folder).mkdir()
     (tmp_path / "pyproject.toml").touch()
     (tmp_path / "lib" / "bank.py").write_text(_CODE)
