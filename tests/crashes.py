@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +16,14 @@ from tidelake.errors import LeaseLostError
 from tidelake.folders import Folder
 from tidelake.runtime import gold, session_pool, silver
 from tidelake.runtime.gold import GoldHop
+
+
+def forgotten_batch(checkpoint: Path) -> None:
+    """Lose what the second batch wrote, as when an older copy of the checkpoint is put back."""
+    written = {file for name in ("1", ".1.crc") for file in checkpoint.rglob(name)}
+    assert {file.parent.name for file in written} >= {"offsets", "commits"}
+    for file in written:
+        file.unlink()
 
 
 @contextmanager

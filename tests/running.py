@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -34,10 +34,16 @@ def run(
     pipeline: Pipeline,
     *,
     hops: Sequence[Hop] = HOPS,
+    look: Callable[[str], object] = lambda _: None,
 ) -> list[str]:
-    """Run hops until the source is exhausted; give the progress lines."""
+    """Run hops until the source is exhausted; give the progress lines, each to ``look`` at once."""
     lines: list[str] = []
-    context = Run(spark, pipeline, lake_of(environment), environment, Progress(lines.append))
+
+    def say(line: str) -> None:
+        lines.append(line)
+        look(line)
+
+    context = Run(spark, pipeline, lake_of(environment), environment, Progress(say))
     run_hops(context, hops, parse_trigger(AVAILABLE_NOW))
     return lines
 

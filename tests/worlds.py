@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -79,12 +79,20 @@ class World:
         os.utime(file, ns=(found.st_atime_ns, found.st_mtime_ns))
         return file
 
-    def run(self, *arrivals: datetime, hops: Sequence[Hop] = HOPS) -> list[str]:
-        """Run hops; bronze's batches arrive at these instants, by default now."""
+    def run(
+        self,
+        *arrivals: datetime,
+        hops: Sequence[Hop] = HOPS,
+        look: Callable[[str], object] = lambda _: None,
+    ) -> list[str]:
+        """Run hops; bronze's batches arrive at these instants, by default now.
+
+        ``look`` gets each progress line when it is said.
+        """
         with ExitStack() as clock:
             if arrivals:
                 clock.enter_context(arriving_at(*arrivals))
-            return run(self.spark, self.environment, self.pipeline, hops=hops)
+            return run(self.spark, self.environment, self.pipeline, hops=hops, look=look)
 
     def redefined(self, **changes: Any) -> World:
         """Give the same tables under another definition."""

@@ -32,7 +32,7 @@ from tidelake.external import (
     is_external,
     translating_spark_errors,
 )
-from tidelake.object_store import client, filesystem_options, refuse_unreachable_bucket
+from tidelake.object_store import client, filesystem_options
 
 if TYPE_CHECKING:
     from typing import TypeAlias
@@ -442,29 +442,6 @@ def file_state(path: str) -> tuple[int, int]:
         return state_of(place.fs.info(place.path))
     found = Path(path).stat()
     return found.st_size, found.st_mtime_ns // 1_000_000
-
-
-def refuse_unusable(root: Folder) -> None:
-    """Check that a root can be used; nothing is created.
-
-    Raises:
-        UsageError: It is not a folder, or cannot be read; there is no such bucket.
-        MachineError: The object store does not answer, or refuses access.
-    """
-    if is_stored(root):
-        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
-        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the root {root}")
-        return
-    for place in (root, *root.parents):
-        try:
-            if place.is_dir():
-                next(place.iterdir(), None)
-                return
-            found = place.exists()
-        except OSError as error:
-            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
-        if found:
-            raise UsageError(f"the root {root} cannot be used: {place} is a file, not a folder.")
 
 
 def namespace_of(place: str) -> tuple[str, str]:

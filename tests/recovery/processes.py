@@ -98,41 +98,22 @@ def started(
 
 @contextmanager
 def racing(
-    folder: Path, arguments: Sequence[str], *, fail: str = ""
+    folder: Path, arguments: Sequence[str], *, delay: float = 0, fail: str = ""
 ) -> Iterator[tuple[Started, Started]]:
     """Start the same command twice, and wait until one of the two has ended.
 
     Args:
         folder: As for :func:`started`.
         arguments: Their own.
+        delay: Seconds between the two.
         fail: The fail point at which the one that goes on stops.
 
     Yields:
         The one that goes on, and the one that has ended.
     """
-    with (
-        started(folder, arguments, name="first", fail=fail) as one,
-        started(folder, arguments, name="second", fail=fail) as other,
-    ):
-        while one.process.poll() is None and other.process.poll() is None:
-            time.sleep(_POLL_SECONDS)
-        yield (one, other) if one.process.poll() is None else (other, one)
-
-
-def race(folder: Path, arguments: Sequence[str], *, delay: float = 0) -> list[Started]:
-    """Start the same command twice and wait for both.
-
-    Args:
-        folder: As for :func:`started`.
-        arguments: Their own.
-        delay: Seconds between the two.
-
-    Returns:
-        Both, the one that did its work first.
-    """
-    with started(folder, arguments, name="first") as one:
+    with started(folder, arguments, name="first", fail=fail) as one:
         time.sleep(delay)
-        with started(folder, arguments, name="second") as other:
-            for running in (one, other):
-                running.process.wait()
-    return sorted((one, other), key=lambda running: running.process.returncode)
+        with started(folder, arguments, name="second", fail=fail) as other:
+            while one.process.poll() is None and other.process.poll() is None:
+                time.sleep(_POLL_SECONDS)
+            yield (one, other) if one.process.poll() is None else (other, one)

@@ -15,6 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
+from tests.crashes import forgotten_batch
 from tests.recovery.reporting import Report
 from tests.running import click, read, versions
 from tests.worlds import World, reference_gold, world
@@ -75,15 +76,8 @@ def deleted(file: Path) -> None:
     file.unlink()
 
 
-def taken_back(checkpoint: Path) -> None:
-    """Lose what the second batch wrote, as when an older copy was put back."""
-    for name in ("1", ".1.crc"):
-        for file in list(checkpoint.rglob(name)):
-            file.unlink()
-
-
 # Bronze would read its files again; a command must mend that, whatever is drawn.
-_ALWAYS: Case = ("bronze", ".", taken_back, True)
+_ALWAYS: Case = ("bronze", ".", forgotten_batch, True)
 
 
 def files_of(filled: World, hop: Hop) -> list[str]:
@@ -188,6 +182,6 @@ def test_a_damaged_file_is_refused_by_name_or_harms_nobody(
         told.reached += len(cases)
         for hop, name, damage, has_checksum in cases:
             told.refused += outcomes[hop] == "refused"
-            assert outcomes[hop] == "refused" or damage is not taken_back
+            assert outcomes[hop] == "refused" or damage is not forgotten_batch
             how = f"{damage.__name__}{' beside its checksum' * has_checksum}"
             print(f"{hop} {name} {how}: {outcomes[hop]}")

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.recovery.deliveries import arguments, assert_as_delivered, deliver, run_to_the_end
 from tests.recovery.failpoints import POINTS
-from tests.recovery.processes import Started, race, racing
+from tests.recovery.processes import Started, racing
 from tests.recovery.reporting import Report
 from tests.worlds import write_clickstream
 
@@ -130,9 +130,10 @@ def test_of_two_runs_on_one_root_one_works_and_the_other_is_refused(
         deliver(tmp_path, part, _SEED)
         # The first works for about fifteen seconds; at once is the worst of all moments.
         delay = chance.choice([0, 0, 0.2, 1, 6])
-        one, other = race(tmp_path, arguments(tmp_path), delay=delay)
-        assert one.process.returncode == 0, one.words
-        _assert_refused(other, one)
+        with racing(tmp_path, arguments(tmp_path), delay=delay) as (one, other):
+            one.process.wait()
+            assert one.process.returncode == 0, one.words
+            _assert_refused(other, one)
         told.reached += 1
         told.refused += 1
     assert_as_delivered(tmp_path, range(_RACES), _SEED, told)

@@ -60,6 +60,11 @@ class Pair(NamedTuple):
     rooted: World
     warehouse: Lake
 
+    @property
+    def worlds(self) -> tuple[World, World]:
+        """Both pipelines."""
+        return self.named, self.rooted
+
 
 def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair:
     """Make the worlds; they share the landing folder."""
@@ -102,7 +107,7 @@ def assert_same(pair: Pair) -> None:
     for name in tables:
         if not name.startswith("ops."):
             assert rows_of(warehouse, name) == rows_of(rooted.lake, name), name
-    books = [read_ledger(one.lake, one.pipeline) for one in (named, rooted)]
+    books = [read_ledger(one.lake, one.pipeline) for one in pair.worlds]
     assert books[0].balanced, books[0].problems
     assert books[0].to_json() == books[1].to_json()
     assert _status(named) == _status(rooted)
@@ -128,7 +133,7 @@ def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
         # Each in a run of its own: by name a batch takes all that there is.
         for number, lines in enumerate(files_of_every_fate()):
             pair.rooted.land(f"{number}.jsonl", lines)
-            for one in (pair.named, pair.rooted):
+            for one in pair.worlds:
                 one.run(START + _AFTER + timedelta(minutes=number))
         yield pair
 
@@ -139,7 +144,7 @@ def test_a_run_by_name_gives_what_a_run_under_a_root_gives(pair: Pair) -> None:
 
 @pytest.mark.long
 def test_lists_of_side_tables_are_the_same(pair: Pair) -> None:
-    named, rooted = ([*_lists(one)] for one in (pair.named, pair.rooted))
+    named, rooted = ([*_lists(one)] for one in pair.worlds)
     assert named == rooted
     assert named[0]
 
@@ -189,7 +194,7 @@ def test_a_users_statement_is_answered_by_spark(pair: Pair) -> None:
 
 def test_a_consistent_statement_sees_the_versions_of_the_epoch(pair: Pair) -> None:
     asked = "SELECT count(*) FROM gold.user_sessions JOIN silver.clickstream USING (user_id)"
-    (named, at), (rooted, _) = (ask_at_epoch(one.lake, asked) for one in (pair.named, pair.rooted))
+    (named, at), (rooted, _) = (ask_at_epoch(one.lake, asked) for one in pair.worlds)
     assert named.rows == rooted.rows
     assert at is not None
     assert at.versions.keys() >= {"gold.user_sessions", "silver.clickstream"}
@@ -208,10 +213,9 @@ def test_the_view_of_final_rows_shows_what_sql_shows_under_a_root(pair: Pair) ->
 
 @pytest.mark.long
 def test_late_rows_are_applied_by_name(pair: Pair) -> None:
-    worlds = pair.named, pair.rooted
-    sent = [apply_late(one.context) for one in worlds]
+    sent = [apply_late(one.context) for one in pair.worlds]
     assert sent[0] == sent[1] > 0
-    for one in worlds:
+    for one in pair.worlds:
         one.run(START + _AFTER + timedelta(hours=1))
     assert_same(pair)
 

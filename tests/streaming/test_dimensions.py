@@ -8,7 +8,7 @@ import random
 import time
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +21,6 @@ from tests.worlds import World, world
 from tidelake.config import DimensionSpec, load_pipeline
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import last_commit
-from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.kinds import Inputs
@@ -29,9 +28,6 @@ from tidelake.ledger.terms import read_ledger
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.ops.status import read_status
 from tidelake.replay.verify import verify
-from tidelake.runtime.progress import Progress
-from tidelake.runtime.runner import run_hops
-from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
 _KEYS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "100"))
@@ -163,8 +159,7 @@ def catalogue(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> 
             taken = arriving[: None if found else half]
             found.append(seen(dimension, list(dict.fromkeys(taken))))
 
-    run = replace(dimension.context, progress=Progress(look))
-    run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+    dimension.run(look=look)
     return Catalogue(dimension, found)
 
 

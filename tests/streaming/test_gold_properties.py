@@ -26,14 +26,10 @@ from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import START, event, operations, versions
 from tests.worlds import World, world
 from tidelake.delta.merge import CONFLICTS
-from tidelake.delta.tables import HOPS, Table
+from tidelake.delta.tables import Table
 from tidelake.gold.kinds import MergePlan
 from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import gold
-from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Progress
-from tidelake.runtime.runner import run_hops
-from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _FEW = 60
 _EXAMPLES = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", _FEW))
@@ -143,9 +139,8 @@ def _run_checked(played: World, checked: list[dict[str, int]]) -> None:
                 raise
             checked.append(versions(played.lake))
 
-    run = Run(played.spark, played.pipeline, played.lake, played.environment, Progress(look))
     try:
-        run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+        played.run(look=look)
     except Exception:
         if failures:
             raise failures[0] from None

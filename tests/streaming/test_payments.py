@@ -18,17 +18,12 @@ from tests.oracles.payments import alerts, consumed_payments
 from tests.running import START, read
 from tests.worlds import World, world
 from tidelake.delta.log import last_commit
-from tidelake.delta.tables import HOPS
 from tidelake.errors import TidelakeError
 from tidelake.examples import generate
 from tidelake.gold.detections import Detected
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.verify import judge_target
 from tidelake.runtime.gold_tables import targets_of
-from tidelake.runtime.hop import Run
-from tidelake.runtime.progress import Progress
-from tidelake.runtime.runner import run_hops
-from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 _CARDS = int(os.environ.get("TIDELAKE_GOLD_EXAMPLES", "60"))
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
@@ -69,8 +64,7 @@ def test_after_each_batch_alerts_are_what_the_rules_say_of_the_payments_so_far(
 
     for number, lines in enumerate(_files(random.Random(_SEED))):
         played.land(f"{number}.jsonl", lines)
-    run = Run(spark, played.pipeline, played.lake, played.environment, Progress(look))
-    run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+    played.run(look=look)
     # Not only are there alerts of each rule: some were taken back by what came later.
     assert {rule for _, rule, _ in seen[-1]} == {"unusual_amount", "burst", "impossible_travel"}
     names = [{alert[:2] for alert in now} for now in seen]

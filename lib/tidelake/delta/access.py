@@ -16,6 +16,8 @@ from tidelake.folders import Folder, as_pattern
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 _FEED = "readChangeFeed"
 _ALL_FILES = (1 << 31) - 1
+# The property of a table in which rows may be hidden by a deletion vector, now or once.
+DELETION_VECTORS = "delta.feature.deletionVectors"
 
 
 def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:

@@ -23,7 +23,7 @@ from tidelake.config import FilesSource, Source
 from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
-from tidelake.delta.access import load, properties
+from tidelake.delta.access import DELETION_VECTORS, load, properties
 from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
@@ -56,7 +56,6 @@ from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
 
-_VECTORS = "delta.feature.deletionVectors"
 _MOST_FILES = 20
 
 
@@ -336,7 +335,7 @@ def purge(run: Run) -> list[Remains]:
 
 def _purge_vectors(spark: SparkSession, table: Table) -> None:
     """Rewrite files whose deleted rows are only hidden by a deletion vector."""
-    if _VECTORS in properties(spark, table):
+    if DELETION_VECTORS in properties(spark, table):
         spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
 
 

@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import load, properties, read_parquet
+from tidelake.delta.access import DELETION_VECTORS, load, properties, read_parquet
 from tidelake.delta.log import commits_after, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
@@ -52,7 +52,7 @@ _READERS = 4
 _UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
 # With any of these, the data files alone do not determine the table's rows.
 _INDIRECT = {
-    ("delta.feature.deletionVectors", "supported"),
+    (DELETION_VECTORS, "supported"),
     ("delta.columnMapping.mode", "name"),
     ("delta.columnMapping.mode", "id"),
 }
