@@ -16,11 +16,9 @@ from tidelake.cli.render import print_json
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline, parse_duration
 from tidelake.config.environment import stand_in
 from tidelake.config.locations import given_conf, known_pipelines, only_pipeline
-from tidelake.delta.tables import Lake, lake_of
+from tidelake.delta.tables import Lake, lake_of, refuse_unusable
 from tidelake.errors import ConfigError, NotBuiltError, RefusedError, UsageError
-from tidelake.folders import SCHEME, Folder, is_stored
 from tidelake.instants import Range
-from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.typed import Typed, completing
 
 Command = Callable[..., Any]
@@ -45,7 +43,7 @@ class Place:
     def lake(self) -> Lake:
         """The tables and checkpoints; raises a UsageError if the root cannot be used."""
         if self.environment.root is not None:
-            _refuse_unusable(self.environment.root)
+            refuse_unusable(self.environment.root)
         return lake_of(self.environment)
 
     @functools.cached_property
@@ -76,29 +74,6 @@ class Place:
         if self.json:
             print_json(data)
         return self.json
-
-
-def _refuse_unusable(root: Folder) -> None:
-    """Check that a root can be used; nothing is created.
-
-    Raises:
-        UsageError: It is not a folder, or cannot be read; there is no such bucket.
-        MachineError: The object store does not answer, or refuses access.
-    """
-    if is_stored(root):
-        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
-        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the root {root}")
-        return
-    for place in (root, *root.parents):
-        try:
-            if place.is_dir():
-                next(place.iterdir(), None)
-                return
-            found = place.exists()
-        except OSError as error:
-            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
-        if found:
-            raise UsageError(f"the root {root} cannot be used: {place} is a file, not a folder.")
 
 
 def moment(_: click.Context, __: click.Parameter, value: str | None) -> datetime | None:

@@ -14,8 +14,9 @@ from typing import Literal
 from tidelake.config import Environment, Pipeline
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
-from tidelake.folders import Folder, is_stored, list_matching
+from tidelake.folders import SCHEME, Folder, is_stored, list_matching
 from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name, split_name
+from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable
 
@@ -212,3 +213,26 @@ def require_table(table: Table, pipeline: str) -> None:
         raise UsageError(
             f"{table.name} does not exist yet. Fill it with: {runnable('tidelake run', pipeline)}"
         )
+
+
+def refuse_unusable(root: Folder) -> None:
+    """Check that a root can be used; nothing is created.
+
+    Raises:
+        UsageError: It is not a folder, or cannot be read; there is no such bucket.
+        MachineError: The object store does not answer, or refuses access.
+    """
+    if is_stored(root):
+        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
+        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the root {root}")
+        return
+    for place in (root, *root.parents):
+        try:
+            if place.is_dir():
+                next(place.iterdir(), None)
+                return
+            found = place.exists()
+        except OSError as error:
+            raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
+        if found:
+            raise UsageError(f"the root {root} cannot be used: {place} is a file, not a folder.")
