@@ -151,7 +151,7 @@ def filled(spark: SparkSession, root: Path, landing: Landing, files: int) -> Run
     taken = [[file.path, file.size, file.modified, 1] for file in files_taken]
     # Without their rows: no trigger reads them again.
     note = {**last.note, "batch": last.batch + 1, "files": taken}
-    append(load(spark, bronze).limit(0), bronze, note, surely_filled=False)
+    append(load(spark, bronze).limit(0), bronze, note, even_empty=True)
     repair(run, "bronze")
     return run
 

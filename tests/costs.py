@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -48,7 +49,12 @@ def spent(spark: SparkSession, checkpoints: Path, batch: int) -> Spent:
 
 
 def _belongs(job: Any, query: str, batch: int) -> bool:
-    """Look into what Spark says of a job: a line each for its query, the run and the batch."""
+    """Look into what Spark says of a job: a line each for its query, the run and the batch.
+
+    After the batch Delta says what its own jobs are for.
+    """
     told = job.description().get() if job.description().isDefined() else ""
     lines = told.replace("<br/>", "\n").splitlines()
-    return f"id = {query}" in lines and f"batch = {batch}" in lines
+    return f"id = {query}" in lines and any(
+        re.fullmatch(rf"batch = {batch}(\D.*)?", line) for line in lines
+    )

@@ -151,8 +151,9 @@ def test_a_small_batch_of_silver_shuffles_nothing(spark: SparkSession, played: W
 def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
     spark: SparkSession, played: World
 ) -> None:
-    # Events are kept and counted, then their partial sums; Delta finds the rows, and writes.
-    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=4, shuffles=0)
+    # Events are kept and counted, then their partial sums. Delta reconstructs the table's state,
+    # and its size, each with a shuffle; lists the files in reach, finds the rows, and writes.
+    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=7, shuffles=2)
     # The first batch is appended.
     found = merges(spark, played.lake.gold("minutes"))
     assert [one["numTargetFilesRemoved"] for one in found] == [0] * (BATCHES - 1)
@@ -163,7 +164,8 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
 def test_the_first_batch_of_gold_keeps_its_events_and_no_partial_sums(
     spark: SparkSession, played: World
 ) -> None:
-    # Events are kept and counted, then aggregated and appended: nothing is stored to add them to.
+    # Events are kept and counted, then aggregated and appended: nothing is stored to add them to,
+    # and Delta need not know the table's state.
     assert spent(spark, _checkpoints(played, "gold"), 0) <= Spent(jobs=2, shuffles=0)
 
 

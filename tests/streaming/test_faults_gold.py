@@ -81,6 +81,22 @@ def test_a_table_that_has_another_commit_than_the_one_that_made_it_is_merged(
     assert_gold_follows(made, GOLD[:1])
 
 
+def test_a_first_batch_without_a_row_for_a_table_is_in_its_log(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    returns = {**GOLD[0], "name": "returns", "where": "action = 'return'"}
+    made = world(spark, tmp_path, gold=[returns], quality=None)
+    made.land("0.jsonl", [click(0, minute=0)])
+    made.run()
+    table = made.lake.gold("returns")
+    last = next(commits(table))
+    assert (last.batch, last.note["eligible"]) == (0, 0)
+    made.land("1.jsonl", [click(1, minute=1, action="return")])
+    made.run()
+    assert_gold_follows(made, [returns])
+    assert read_ledger(made.lake, made.pipeline).balanced
+
+
 @pytest.mark.long
 def test_small_files_are_put_together_where_merges_copy_none(
     waiting: World, monkeypatch: pytest.MonkeyPatch

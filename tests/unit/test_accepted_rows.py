@@ -8,11 +8,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, cast
 
+import deltalake
 import numpy as np
 import pyarrow as pa
 import pytest
 from delta.tables import DeltaTable
-from deltalake import write_deltalake
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
@@ -95,7 +95,7 @@ def fill(
         columns["_batch"] = pa.array([batch] * 3)
         columns["_requeued_at"] = pa.array([requeued.get(name) for name in names], _INSTANT)
     # The writer decodes a path twice, so it gets one without a percent sign.
-    write_deltalake(os.path.realpath(str(table.path)), pa.table(columns), mode="append")
+    deltalake.write_deltalake(os.path.realpath(str(table.path)), pa.table(columns), mode="append")
 
 
 def events(spark: SparkSession, hour: int) -> DataFrame:
@@ -135,6 +135,53 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
     assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
     assert known.count == 12
     assert asked == [table.name]
+
+
+@pytest.fixture
+def young(spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
+    """Give a table that was created empty; its files are looked up in the log alone."""
+    columns = "event_id STRING, record_id STRING, event_date DATE, ingested_at TIMESTAMP"
+    schema = from_ddl(spark, f"{columns}, _payload_hash BIGINT")
+    table.create(spark, schema, {"delta.minReaderVersion": "1"})
+    monkeypatch.setattr(accepted_rows, "_look_up", _must_not_be_called)
+    return table
+
+
+def _must_not_be_called(*_: object) -> None:
+    raise AssertionError("Delta was asked")
+
+
+def test_the_log_of_a_young_table_names_its_files(spark: SparkSession, young: Table) -> None:
+    assert ids(FilesInScope(young).rows(spark, scope(0))) == set()
+    known = FilesInScope(young)
+    for hour in range(3):
+        fill(young, hour)
+    # All of them: they hold at least the rows in scope.
+    assert ids(known.rows(spark, scope(2, DAY - 9))) == of_hours(0, 1, 2)
+    assert known.count == 9
+    fill(young, 3)
+    assert ids(known.rows(spark, scope(-99))) == of_hours(0, 1, 2, 3)
+
+
+@pytest.mark.parametrize("why", ["many commits", "no first commit", "rows removed", "many rows"])
+def test_delta_is_asked_of_a_table_whose_log_does_not_say_it_all(
+    spark: SparkSession, young: Table, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    for hour in range(3):
+        fill(young, hour)
+    stored = DeltaTable.forPath(spark, str(young.path))
+    if why == "many commits":
+        monkeypatch.setattr(tuning, "MOST_PATHS", 2)
+    elif why == "many rows":
+        monkeypatch.setattr(tuning, "SPARE_ROWS", 8)
+    elif why == "rows removed":
+        stored.delete("event_id = '0-0'")
+    else:
+        # As Delta cleans up a log: what a checkpoint holds.
+        deltalake.DeltaTable(os.path.realpath(str(young.path))).create_checkpoint()
+        Path(str(young.path), "_delta_log", f"{0:020d}.json").unlink()
+    with pytest.raises(AssertionError, match="Delta was asked"):
+        FilesInScope(young).rows(spark, scope(2))
 
 
 def test_a_batch_that_reaches_back_further_finds_older_files(

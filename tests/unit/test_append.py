@@ -40,6 +40,7 @@ _BATCH = {"hop": "silver", "generation": "g2", "batch": 7}
         ("s3://bucket/lake", _BATCH, True, True),
         ("s3://bucket/lake", {"requeued": 3}, True, False),
         (Path("/unlocked"), _BATCH, True, True),
+        (Path("/unlocked"), {**_BATCH, "hop": "gold"}, True, True),
         (Path("/unlocked"), {"requeued": 3}, True, False),
     ],
 )
@@ -58,7 +59,7 @@ def test_what_may_be_empty_has_a_transaction_id_and_each_batch_where_a_lock_may_
     options = rows.write.format.return_value.mode.return_value.options
 
     lake = Lake(place, needs_locks=root != Path("/unlocked"))
-    append(rows, lake.silver("shop"), note, surely_filled=filled)
+    append(rows, lake.silver("shop"), note, even_empty=not filled)
 
     told = {key: value for key, value in options.call_args.kwargs.items() if key[:3] == "txn"}
     assert told == ({"txnAppId": "silver.shop/g2", "txnVersion": "7"} if has_id else {})

@@ -99,7 +99,7 @@ def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
 
     def append(_: object, own: object, note: dict[str, Any], **options: bool) -> None:
         # Delta would skip an empty commit without an id, and one with the id of the batch.
-        assert (own, options) == (table, {"surely_filled": False, "may_repeat": True})
+        assert (own, options) == (table, {"even_empty": True, "may_repeat": True})
         write_commit(table, newest_version(table) + 1, note=note)
 
     monkeypatch.setattr("tidelake.delta.append.append", append)

@@ -53,7 +53,7 @@ def append(
     table: Table,
     note: dict[str, Any],
     *,
-    surely_filled: bool = True,
+    even_empty: bool = False,
     may_add_columns: bool = False,
     replaces: bool = False,
     replaces_where: str = "",
@@ -62,26 +62,26 @@ def append(
     """Append or overwrite rows in one commit with metadata.
 
     Delta omits a commit without actions, and its metadata is lost. A transaction id is an action,
-    but costs a rebuild of the snapshot. So it is set only where the frame may be empty, and for
-    batches that the table's lock may not protect: Delta then skips or refuses the duplicate append.
+    but costs a rebuild of the snapshot. So it is set only where a commit is needed ``even_empty``,
+    without a row, and for batches that the table's lock may not protect: Delta then skips or
+    refuses the duplicate append.
 
     If the table's files or properties are rewritten meanwhile, the rows are computed and written
     again.
 
-    ``surely_filled`` says that there is at least one row, ``may_add_columns`` that columns which
-    the table lacks are added in the same commit. ``replaces`` overwrites the table's rows and
-    columns; ``replaces_where``, an SQL condition, only the matching rows. Such a commit may be
-    repeated, so it gets no transaction id: Delta would skip a batch's second commit. With
-    ``may_repeat`` it gets an id of its own.
+    With ``may_add_columns``, columns that the table lacks are added in the same commit.
+    ``replaces`` overwrites the table's rows and columns; ``replaces_where``, an SQL condition, only
+    the matching rows. Such a commit may be repeated, so it gets no transaction id: Delta would skip
+    a batch's second commit. With ``may_repeat`` it gets an id of its own.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    is_batch = note.get("hop") in ("bronze", "silver") and note["batch"] >= 0
+    is_batch = note.get("hop") in ("bronze", "silver", "gold") and note["batch"] >= 0
     is_guarded = is_batch and table.needs_transaction_ids
-    if not replaces_where and (not surely_filled or is_guarded):
+    if not replaces_where and (even_empty or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
         suffix = "/made" if note["batch"] < 0 else f"/{uuid.uuid4().hex}" if may_repeat else ""
@@ -114,7 +114,7 @@ def append_nothing(
 ) -> None:
     """Commit metadata without rows; ``may_repeat`` is that of :func:`append`."""
     rows = load(spark, table).limit(0)
-    append(rows, table, note, surely_filled=False, may_repeat=may_repeat)
+    append(rows, table, note, even_empty=True, may_repeat=may_repeat)
 
 
 def ensure_table(
@@ -154,7 +154,7 @@ def ensure_table(
         table.create(spark, created, first, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
-        append(no_rows(spark, schema), table, note, surely_filled=False)
+        append(no_rows(spark, schema), table, note, even_empty=True)
     asks = settings is not None
     said = {} if stored is None else describe(spark, table, stored, comments, asks=asks)
     if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":

@@ -132,7 +132,7 @@ def continue_hop(
     for table, last, batch in zip(tables, newest, batches, strict=True):
         note = {**continued(last), **metadata, "generation": generation, "batch": batch}
         run.locks.step(f"begin generation {generation} in {table.name}")
-        append(load(run.spark, table).limit(0), table, note, surely_filled=False)
+        append(load(run.spark, table).limit(0), table, note, even_empty=True)
     return generation
 
 
@@ -239,7 +239,7 @@ def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[s
     """Replace all rows of a table in one commit; None leaves it empty."""
     run.locks.step(f"{'empty' if rows is None else 'replace'} {table.name}")
     rows = load(run.spark, table).limit(0) if rows is None else rows
-    append(rows, table, {**note, log.REBUILT: True}, surely_filled=False, replaces=True)
+    append(rows, table, {**note, log.REBUILT: True}, even_empty=True, replaces=True)
 
 
 def replace_tables(

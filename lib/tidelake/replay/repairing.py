@@ -299,7 +299,7 @@ def _replace(run: Run, table: Table, rows: DataFrame, note: dict[str, Any]) -> N
     run.locks.step(f"replace {table.name}")
     made = {**note, REBUILT: True}
     # The table may have a commit of this batch: without an id of its own this one is skipped.
-    append(rows, table, made, surely_filled=False, replaces=True, may_repeat=True)
+    append(rows, table, made, even_empty=True, replaces=True, may_repeat=True)
 
 
 def _batch_of(last: Commit | None) -> object:

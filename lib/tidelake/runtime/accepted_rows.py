@@ -2,7 +2,7 @@
 
 After each commit Delta reconstructs a table's state to find the files of a scan: a job over the
 log, several times the work of a small batch. So Delta is queried only from time to time, and files
-that commits added since are read from the log.
+that commits added since, or since a young table's creation, are read from the log.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import unquote
@@ -56,6 +57,8 @@ _INDIRECT = {
     ("delta.columnMapping.mode", "name"),
     ("delta.columnMapping.mode", "id"),
 }
+_ALWAYS = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)
+_EVERYTHING = DedupScope(datetime.min.replace(tzinfo=UTC), requeued=(_ALWAYS,), days=(_ALWAYS,))
 
 
 @dataclass(frozen=True)
@@ -213,11 +216,18 @@ class FilesInScope:
                 # Statistics exclude every file, so that no file is read.
                 load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
 
-        if self._is_direct():
+        if self._is_direct() and not self._is_young():
             InheritableThread(reconstruct, daemon=True).start()
 
     def _is_direct(self) -> bool:
         return runs_in_process() and self.table.reads_files_directly
+
+    def _is_young(self) -> bool:
+        """Return whether all commits since the table was created empty are in a short log."""
+        if newest_version(self.table) > tuning.MOST_PATHS:
+            return False
+        created = commits_after(self.table, -1)[-1:]
+        return not any(one.version or any(one.actions("add")) for one in created)
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""
@@ -268,6 +278,9 @@ class FilesInScope:
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         if not self._is_direct():
             return None
+        if self._found is None and self._is_young() and not self._is_indirect(spark):
+            # As it was created, without a file: what commits added since, the log says.
+            self._found = _InScope(_EVERYTHING, load(spark, self.table).schema, 0, [], 0)
         if not self._catch_up(scope):
             try:
                 self._found = self._query_delta(spark, scope)
@@ -302,9 +315,13 @@ class FilesInScope:
         # A scope of years must not be kept for the batches after it.
         return not found.is_too_wide(scope)
 
+    def _is_indirect(self, spark: SparkSession) -> bool:
+        """Return whether files alone do not determine the rows."""
+        return bool(_INDIRECT & properties(spark, self.table).items())
+
     def _query_delta(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         """Query Delta for the files in scope; None if files alone do not determine the rows."""
-        if _INDIRECT & properties(spark, self.table).items():
+        if self._is_indirect(spark):
             return None
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)

@@ -280,7 +280,7 @@ class BronzeHop(HopQuery):
             **self._offsets(batch, offered),
         )
         try:
-            append(records, self.table, note, surely_filled=count > 0)
+            append(records, self.table, note, even_empty=count == 0)
         except FOREIGN:
             # Report changed and missing files.
             if not self.run.stop.is_set():

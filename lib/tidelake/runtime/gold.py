@@ -192,12 +192,12 @@ class GoldHop(HopQuery):
             note = {**note, REBUILT: True}
         if is_behind or changed_definition(last, target.kind.definition):
             # It may be filled as of the same batch again, under another definition.
-            append(rows, table, note, surely_filled=False, replaces=True, may_repeat=is_behind)
+            append(rows, table, note, even_empty=True, replaces=True, may_repeat=is_behind)
             # Only now it has the columns of its definition, which the settings are for.
             apply_gold_settings(self.run)
         else:
             rows = in_types_of(rows, load(self.run.spark, table).schema)
-            append(rows, table, note, surely_filled=False)
+            append(rows, table, note, even_empty=True)
         new, seconds = last_commit(table), time.monotonic() - began
         count = new.rows or 0 if new else 0
         self.run.progress.say(
@@ -290,7 +290,7 @@ class GoldHop(HopQuery):
             try:
                 with CheckpointedFrames(small=small) as frames:
                     noted = self._merge_once(target, last, note, inputs, frames)
-                # Delta writes no commit for a merge that changes no row.
+                # Delta writes no commit for a merge or an append that changes no row.
                 new = last_commit(target.table)
                 if self.fence.admits(target.table, new, note["batch"], until):
                     close_unchanged(inputs, target.table, noted)
@@ -338,7 +338,8 @@ class GoldHop(HopQuery):
             return note
         note = {**note, "failed": note["failed"] + plan.failed}
         if is_empty:
-            append(_first_rows(plan, load(spark, table)), table, note, surely_filled=False)
+            # Without a row Delta commits nothing, and the batch is closed as one without changes.
+            append(_first_rows(plan, load(spark, table)), table, note)
         else:
             merge(plan, table, note)
         return note

@@ -349,7 +349,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         rows,
         lake.silver(name),
         {**context.note, **note.to_json(), **metadata.silver_note(pipeline)},
-        surely_filled=total[fates.SILVER] > 0,
+        even_empty=total[fates.SILVER] == 0,
         may_add_columns=bool(new),
         replaces=context.rebuilds,
     )
