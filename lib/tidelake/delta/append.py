@@ -28,7 +28,7 @@ from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import FOLLOWS, REBUILT, encode, last_commit
 from tidelake.delta.merge import retry_conflicts
 from tidelake.delta.store import Mode, no_rows, sql_text
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import HOPS, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.names import ID_HASH, quoted
 from tidelake.spark.tuning import LOG_CHECKPOINT_COMMITS
@@ -79,7 +79,7 @@ def append(
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    is_batch = note.get("hop") in ("bronze", "silver", "gold") and note["batch"] >= 0
+    is_batch = note.get("hop") in HOPS and note["batch"] >= 0
     is_guarded = is_batch and table.needs_transaction_ids
     if not replaces_where and (even_empty or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating

@@ -23,7 +23,7 @@ from tidelake.columns import stamped
 from tidelake.config import Source
 from tidelake.delta import log
 from tidelake.delta.access import detail, load
-from tidelake.delta.append import append, ensure_table
+from tidelake.delta.append import append, append_nothing, ensure_table
 from tidelake.delta.commit_metadata import (
     FRESH,
     SilverNote,
@@ -132,7 +132,7 @@ def continue_hop(
     for table, last, batch in zip(tables, newest, batches, strict=True):
         note = {**continued(last), **metadata, "generation": generation, "batch": batch}
         run.locks.step(f"begin generation {generation} in {table.name}")
-        append(load(run.spark, table).limit(0), table, note, even_empty=True)
+        append_nothing(run.spark, table, note)
     return generation
 
 

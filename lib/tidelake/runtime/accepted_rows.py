@@ -226,8 +226,8 @@ class FilesInScope:
         """Return whether all commits since the table was created empty are in a short log."""
         if newest_version(self.table) > tuning.MOST_PATHS:
             return False
-        created = commits_after(self.table, -1)[-1:]
-        return not any(one.version or any(one.actions("add")) for one in created)
+        oldest = commits_after(self.table, -1)[-1:]
+        return not any(one.version or any(one.actions("add")) for one in oldest)
 
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""
@@ -278,12 +278,9 @@ class FilesInScope:
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
         if not self._is_direct():
             return None
-        if self._found is None and self._is_young() and not self._is_indirect(spark):
-            # As it was created, without a file: what commits added since, the log says.
-            self._found = _InScope(_EVERYTHING, load(spark, self.table).schema, 0, [], 0)
         if not self._catch_up(scope):
             try:
-                self._found = self._query_delta(spark, scope)
+                self._found = self._find(spark, scope)
             except _UNREADABLE:
                 self._found = None
         if self._found is not None:
@@ -296,7 +293,7 @@ class FilesInScope:
         return None if self._found is None else self._found.rows
 
     def _catch_up(self, scope: DedupScope) -> bool:
-        """Add the files of newer commits; return False if Delta must be queried again."""
+        """Add the files of newer commits; return False if they must be found anew."""
         found = self._found
         if found is None or not found.scope.holds(scope):
             return False
@@ -315,16 +312,17 @@ class FilesInScope:
         # A scope of years must not be kept for the batches after it.
         return not found.is_too_wide(scope)
 
-    def _is_indirect(self, spark: SparkSession) -> bool:
-        """Return whether files alone do not determine the rows."""
-        return bool(_INDIRECT & properties(spark, self.table).items())
-
-    def _query_delta(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
-        """Query Delta for the files in scope; None if files alone do not determine the rows."""
-        if self._is_indirect(spark):
+    def _find(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
+        """Find the files in scope; None if files alone do not determine the rows."""
+        if _INDIRECT & properties(spark, self.table).items():
             return None
         version = newest_version(self.table)
         rows = load(spark, self.table, version=version)
+        if self._found is None and self._is_young():
+            # As it was created, without a file: what commits added since, the log says.
+            self._found = _InScope(_EVERYTHING, rows.schema, 0, [], 0)
+            if self._catch_up(scope):
+                return self._found
         # Include the dates of recent batches, so that not every batch has to query Delta.
         recent = () if self._found is None else self._found.days
         wide = replace(scope, days=united((*scope.days, *recent)))
