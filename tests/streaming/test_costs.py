@@ -8,6 +8,7 @@ import shutil
 import weakref
 from dataclasses import dataclass, field
 from pathlib import Path
+from threading import enumerate as threads
 from threading import get_ident
 from typing import Any
 
@@ -19,17 +20,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 from tests.costs import Spent, spent
-from tests.running import click
+from tests.running import click, read
 from tests.worlds import World, world
 from tidelake.delta.log import newest_version
 from tidelake.delta.positions import BEGINNING, files_between
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime import runner
+from tidelake.runtime.gold import PREPARING, GoldHop
 from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.silver import SilverHop
-from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
+from tidelake.runtime.triggers import AVAILABLE_NOW, Pace, parse_trigger
 from tidelake.spark.tuning import SMALL_BATCH_SETTINGS
 
 BATCHES = 4
@@ -159,6 +161,27 @@ def test_a_merge_of_a_small_batch_reads_and_rewrites_what_it_touches(
     assert [one["numTargetFilesRemoved"] for one in found] == [0] * (BATCHES - 1)
     assert [one["numTargetRowsCopied"] for one in found] == [0] * (BATCHES - 1)
     assert [one["numTargetFilesAdded"] for one in found] == [1] * (BATCHES - 1)
+
+
+def test_in_a_run_that_goes_on_delta_knows_the_state_before_the_next_merge(
+    spark: SparkSession, played: World, tmp_path: Path
+) -> None:
+    """It reconstructs the state after a batch, while the run waits."""
+    # The same silver, of which another table is made.
+    played = played.copied(tmp_path / "copy").redefined(gold=[_MINUTES | {"name": "again"}])
+    shutil.rmtree(_checkpoints(played, "gold"))
+    hop = GoldHop(played.context)
+    hop.pace = Pace(60.0, hop.most, hop.unit)
+    hop.give_way = lambda _: [one.join() for one in threads() if one.name == PREPARING]
+    query = hop.start(parse_trigger(AVAILABLE_NOW).options)
+    assert query.awaitTermination(120)
+    hop.check(query)
+    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=6, shuffles=0)
+    again, minutes = (
+        read(played.lake, f"gold.{name}", "window_start, user_id, events, total")
+        for name in ("again", "minutes")
+    )
+    assert again == minutes != []
 
 
 def test_the_first_batch_of_gold_keeps_its_events_and_no_partial_sums(

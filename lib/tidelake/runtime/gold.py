@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
+from threading import Thread
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -12,7 +13,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.model import bytes_of
-from tidelake.delta.access import load
+from tidelake.delta.access import detail, load
 from tidelake.delta.append import append, append_nothing, ensure_table
 from tidelake.delta.commit_metadata import (
     changed_definition,
@@ -66,6 +67,9 @@ from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 from tidelake.typed import runnable
+
+# The name of the thread that prepares the next merges.
+PREPARING = "prepare-merges"
 
 
 class GoldHop(HopQuery):
@@ -261,8 +265,26 @@ class GoldHop(HopQuery):
                 wave = [piece for piece in pieces if bool(piece[0].kind.reads) == reads]
                 if wave:
                     self._sessions.each(rows.sparkSession, wave, work)
-        detail = f"into {len(targets)} tables"
-        self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=detail)
+        told = f"into {len(targets)} tables"
+        self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=told)
+        if self.pace is not None:
+            self._prepare_next(rows.sparkSession)
+
+    def _prepare_next(self, spark: SparkSession) -> None:
+        """Start a thread in which Delta reconstructs the tables' states for the next merges.
+
+        Only in runs that go on: they are idle until the next batch, and of a run that ends no batch
+        may follow.
+        """
+
+        def reconstruct() -> None:
+            # The merge that reads the table will raise the same error.
+            with suppress(Exception):
+                for target in self._targets:
+                    detail(spark, target.table)
+
+        # Without Spark's local properties of the batch, to which its jobs do not belong.
+        Thread(target=reconstruct, daemon=True, name=PREPARING).start()
 
     def _taken(
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
