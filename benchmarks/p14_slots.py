@@ -1,9 +1,9 @@
 """P14: a catch-up of the clickstream through all hops on two slots against one.
 
 Each catch-up is one cold run, in a process of its own, since a JVM has one master. The time is from
-its start to its end. Planning, commits, the JVM's compiler and garbage
-collector, and Python run outside the slots on both sides, so with one slot they have the machine's
-other core. Row counts and sums of gold are compared.
+its start to its end. Planning, commits, the JVM's compiler and garbage collector, and Python run
+outside the slots on both sides, so with one slot they have the machine's other core: the report
+tells how many cores each side keeps busy. Row counts and sums of gold are compared.
 
 Usage: python -m benchmarks.p14_slots [--repeats 1] [--events 5000000] [--json FILE]
 """
@@ -11,7 +11,6 @@ Usage: python -m benchmarks.p14_slots [--repeats 1] [--events 5000000] [--json F
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -21,6 +20,7 @@ from statistics import median
 from typing import Any
 
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
+from benchmarks.processes import took
 from benchmarks.watch import Watch
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.tables import HOPS, Hop, Lake
@@ -42,8 +42,9 @@ _CATCH_UP = "catch-up"
 def main() -> None:
     """Measure, and write the report; with ``catch-up`` run one catch-up."""
     if sys.argv[1:2] == [_CATCH_UP]:
-        landing, root, slots = sys.argv[2:]
-        print(json.dumps(_catch_up(Path(landing), Path(root), int(slots))))
+        landing, root, slots, answer = sys.argv[2:]
+        found = _catch_up(Path(landing), Path(root), int(slots))
+        Path(answer).write_text(json.dumps(found), encoding="utf-8")
         return
     parser = arguments(__doc__)
     parser.set_defaults(repeats=1)
@@ -58,19 +59,16 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
     generate(_NAME, landing, events=events, seed=1)
     ends: dict[str, list[dict[Hop, float]]] = {side: [] for side in _SLOTS}
     contents: set[str] = set()
+    busy: dict[str, list[float]] = {side: [] for side in _SLOTS}
 
     def catch_up(side: str, number: int) -> float:
         root = folder / f"{_SLOTS[side]}-{number}"
-        words = [
-            "-m",
-            "benchmarks.p14_slots",
-            _CATCH_UP,
-            str(landing),
-            str(root),
-            str(_SLOTS[side]),
-        ]
-        done = subprocess.run([sys.executable, *words], stdout=subprocess.PIPE, check=True)
-        result: dict[str, Any] = json.loads(done.stdout)
+        answer = folder / f"{root.name}.json"
+        words = [_CATCH_UP, str(landing), str(root), str(_SLOTS[side]), str(answer)]
+        command = [sys.executable, "-m", "benchmarks.p14_slots", *words]
+        process = took(command, folder / f"{root.name}.log")
+        busy[side].append(process.cpu / process.seconds)
+        result: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         ends[side].append(result["ends"])
         contents.add(result["held"])
         if len(contents) > 1:
@@ -91,7 +89,8 @@ def _measured(folder: Path, events: int, repeats: int) -> Report:
             "end_of_hop_s": {
                 side: {hop: round(median(one[hop] for one in found), 1) for hop in HOPS}
                 for side, found in ends.items()
-            }
+            },
+            "busy_cores": {side: round(median(found), 2) for side, found in busy.items()},
         },
     )
 
