@@ -273,18 +273,20 @@ class GoldHop(HopQuery):
     def _prepare_next(self, spark: SparkSession) -> None:
         """Start a thread in which Delta reconstructs the tables' states for the next merges.
 
-        Only in runs that go on: they are idle until the next batch, and of a run that ends no batch
-        may follow.
+        Only in runs that go on, since of others no batch may follow, and of tables on a disk: for
+        others it is not measured, and takes requests.
         """
+        tables = [table for table in self.closing if table.reads_files_directly]
 
         def reconstruct() -> None:
             # The merge that reads the table will raise the same error.
             with suppress(Exception):
-                for target in self._targets:
-                    detail(spark, target.table)
+                for table in tables:
+                    detail(spark, table)
 
-        # Without Spark's local properties of the batch, to which its jobs do not belong.
-        Thread(target=reconstruct, daemon=True, name=PREPARING).start()
+        if tables:
+            # Without Spark's local properties of the batch, to which its jobs do not belong.
+            Thread(target=reconstruct, daemon=True, name=PREPARING).start()
 
     def _taken(
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
