@@ -22,12 +22,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tests.costs import Spent, spent
 from tests.running import click, read
 from tests.worlds import World, world
+from tidelake.delta.access import ASKING_AHEAD
 from tidelake.delta.log import newest_version
 from tidelake.delta.positions import BEGINNING, files_between
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, Table
 from tidelake.runtime import runner
-from tidelake.runtime.gold import PREPARING, GoldHop
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.hop import Heads, HopQuery
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.silver import SilverHop
@@ -172,7 +173,7 @@ def test_in_a_run_that_goes_on_delta_knows_the_state_before_the_next_merge(
     shutil.rmtree(_checkpoints(played, "gold"))
     hop = GoldHop(played.context)
     hop.pace = Pace(60.0, hop.most, hop.unit)
-    hop.give_way = lambda _: [one.join() for one in threads() if one.name == PREPARING]
+    hop.give_way = lambda _: [one.join() for one in threads() if one.name == ASKING_AHEAD]
     query = hop.start(parse_trigger(AVAILABLE_NOW).options)
     assert query.awaitTermination(120)
     hop.check(query)

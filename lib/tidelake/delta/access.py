@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from threading import Thread
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
@@ -16,6 +18,8 @@ from tidelake.folders import Folder, as_pattern
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
 _FEED = "readChangeFeed"
 _ALL_FILES = (1 << 31) - 1
+# The name of the threads of `ask_ahead`.
+ASKING_AHEAD = "ask-ahead"
 # The property of a table in which rows may be hidden by a deletion vector, now or once.
 DELETION_VECTORS = "delta.feature.deletionVectors"
 
@@ -50,6 +54,20 @@ def follow(
 def detail(spark: SparkSession, table: Table) -> Row:
     """Read a table's Delta detail: id, properties, features, files, clustering."""
     return spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
+
+
+def ask_ahead(ask: Callable[[], object]) -> None:
+    """Ask Delta about tables in a thread, so that their state is reconstructed when it is needed.
+
+    Errors are ignored: the batch that reads the tables will raise the same. The thread has none of
+    Spark's local properties, since its jobs do not belong to a batch.
+    """
+
+    def quietly() -> None:
+        with suppress(Exception):
+            ask()
+
+    Thread(target=quietly, daemon=True, name=ASKING_AHEAD).start()
 
 
 def details(spark: SparkSession, table: Table) -> dict[str, str]:

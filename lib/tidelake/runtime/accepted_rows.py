@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -20,13 +19,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pyspark import InheritableThread
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import DELETION_VECTORS, load, properties, read_parquet
+from tidelake.delta.access import DELETION_VECTORS, ask_ahead, load, properties, read_parquet
 from tidelake.delta.log import commits_after, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
@@ -208,16 +206,11 @@ class FilesInScope:
     _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
     def prepare(self, spark: SparkSession) -> None:
-        """Start a thread in which Delta reconstructs the table's state."""
-
-        def reconstruct() -> None:
-            # The batch that reads the table will raise the same error.
-            with suppress(Exception):
-                # Statistics exclude every file, so that no file is read.
-                load(spark, self.table).where(F.col("ingested_at").isNull()).inputFiles()
-
+        """Let Delta reconstruct the table's state in a thread, unless its log names the files."""
         if self._is_direct() and not self._is_young():
-            InheritableThread(reconstruct, daemon=True).start()
+            # Statistics exclude every file, so that no file is read.
+            none = F.col("ingested_at").isNull()
+            ask_ahead(lambda: load(spark, self.table).where(none).inputFiles())
 
     def _is_direct(self) -> bool:
         return runs_in_process() and self.table.reads_files_directly

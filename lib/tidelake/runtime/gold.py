@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack, suppress
-from threading import Thread
+from contextlib import ExitStack
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
@@ -13,7 +12,7 @@ from pyspark.sql import functions as F
 
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.model import bytes_of
-from tidelake.delta.access import detail, load
+from tidelake.delta.access import ask_ahead, detail, load
 from tidelake.delta.append import append, append_nothing, ensure_table
 from tidelake.delta.commit_metadata import (
     changed_definition,
@@ -67,9 +66,6 @@ from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
 from tidelake.spark.tuning import is_small
 from tidelake.typed import runnable
-
-# The name of the thread that prepares the next merges.
-PREPARING = "prepare-merges"
 
 
 class GoldHop(HopQuery):
@@ -271,22 +267,14 @@ class GoldHop(HopQuery):
             self._prepare_next(rows.sparkSession)
 
     def _prepare_next(self, spark: SparkSession) -> None:
-        """Start a thread in which Delta reconstructs the tables' states for the next merges.
+        """Let Delta reconstruct the tables' states for the next merges.
 
         Only in runs that go on, since of others no batch may follow, and of tables on a disk: for
         others it is not measured, and takes requests.
         """
         tables = [table for table in self.closing if table.reads_files_directly]
-
-        def reconstruct() -> None:
-            # The merge that reads the table will raise the same error.
-            with suppress(Exception):
-                for table in tables:
-                    detail(spark, table)
-
         if tables:
-            # Without Spark's local properties of the batch, to which its jobs do not belong.
-            Thread(target=reconstruct, daemon=True, name=PREPARING).start()
+            ask_ahead(lambda: [detail(spark, table) for table in tables])
 
     def _taken(
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
