@@ -9,6 +9,8 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
+from tidelake.config import Environment
+
 # An operator's name, and the join type if it has one.
 _OPERATOR = re.compile(
     r"^[\s:+\-|]*\*?(\(\d+\) )?"
@@ -45,6 +47,13 @@ class Execution:
     tasks: int
 
 
+def recorded(environment: Environment) -> Environment:
+    """Return an environment whose session retains the executions of a benchmark's longest round."""
+    names = ("spark.sql.ui.retainedExecutions", "spark.ui.retainedJobs", "spark.ui.retainedStages")
+    spark = environment.spark | dict.fromkeys(names, "400")
+    return environment.model_copy(update={"spark": spark})
+
+
 def newest(spark: SparkSession) -> tuple[int, int]:
     """Return the ids of the newest execution and of the newest job; -1 if there is none."""
     return (
@@ -54,7 +63,7 @@ def newest(spark: SparkSession) -> tuple[int, int]:
 
 
 def since(spark: SparkSession, mark: tuple[int, int]) -> list[Execution]:
-    """Return the executions since a mark of :func:`newest`; the session retains the last 400."""
+    """Return the executions since a mark of :func:`newest`; see :func:`recorded`."""
     jobs = {
         execution.jobId(): execution
         for execution in _listed(_core(spark).jobsList(None))

@@ -136,7 +136,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        spark = build_session(load_environment("local", root=str(base / "spark")))
+        environment = load_environment("local", root=str(base / "spark"))
+        spark = build_session(executions.recorded(environment))
         try:
             sides = {
                 name: GoldSide(

@@ -128,7 +128,8 @@ def main() -> None:
         _generate(base / "landing", options.events)
         _generate(base / "few", options.events // _FEWER)
         say(f"{options.events:,} events generated in {time.monotonic() - began:.0f} s")
-        spark = build_session(load_environment("local", root=str(base / "spark")), use="bulk")
+        environment = load_environment("local", root=str(base / "spark"))
+        spark = build_session(executions.recorded(environment), use="bulk")
         try:
             report = _measured(spark, base, options.events, options.repeats)
         finally:

@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks import executions
 from benchmarks.long_history import MINUTE, Minutes, fill
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.triggers import Triggers, going_on
@@ -118,7 +119,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        spark = build_session(load_environment("local", root=str(base / "spark")))
+        environment = load_environment("local", root=str(base / "spark"))
+        spark = build_session(executions.recorded(environment))
         try:
             report = _measured(spark, base, options)
         finally:

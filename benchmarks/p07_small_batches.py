@@ -19,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from benchmarks import executions
 from benchmarks.measuring import Finding, Goal, Report, arguments, hand_in, in_turns, ratios, say
 from benchmarks.triggers import GOES_ON, Triggers, going_on
 from benchmarks.visits import MINUTES, NAME, feed, land_batches, opened, version_of
@@ -71,7 +72,8 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         base = Path(folder)
-        spark = build_session(load_environment("local", root=str(base / "spark")))
+        environment = load_environment("local", root=str(base / "spark"))
+        spark = build_session(executions.recorded(environment))
         try:
             report = _measured(spark, base, options.repeats, options.rows, options.turn)
         finally:

@@ -52,8 +52,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     os.environ["TZ"] = "America/New_York"
     time.tzset()
     environment = load_environment("local", root=str(tmp_path_factory.mktemp("spark")))
-    # The state of a table of a few commits is read in one task.
-    settings = environment.spark | {"spark.databricks.delta.snapshotPartitions": "1"}
+    settings = environment.spark | {
+        # The state of a table of a few commits is read in one task.
+        "spark.databricks.delta.snapshotPartitions": "1",
+        # The jobs of a batch are counted some batches later.
+        "spark.ui.retainedJobs": "400",
+    }
     environment = environment.model_copy(update={"spark": settings})
     session = build_session(environment, reads=["s3://tests/of-the-store"])
     try:

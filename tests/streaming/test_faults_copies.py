@@ -27,7 +27,6 @@ from tidelake.replay.requeue import next_instant
 from tidelake.replay.verify import find_repeated_ids, verify
 from tidelake.replay.verify_silver import read_inputs
 from tidelake.runtime.schemas import from_ddl
-from tidelake.spark import tuning
 
 _FULL = os.environ.get("TIDELAKE_FULL") == "1"
 _IDS = 100_000 if _FULL else 2_000
@@ -253,10 +252,8 @@ def test_a_batch_of_nothing_but_copies_closes_and_the_next_goes_on(
 
 
 def test_after_a_backlog_of_years_batches_search_their_own_dates_again(
-    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, tmp_path: Path
 ) -> None:
-    # Of a small table all that was found would be kept: to read it costs less than to ask.
-    monkeypatch.setattr(tuning, "SPARE_ROWS", 50)
     played = world(spark, tmp_path)
     backlog = [click(number, minute=-3 * _DAY * number) for number in range(200)]
     played.land("a.jsonl", [*backlog, click(200, minute=0, event_time="1900-01-01T00:00:00Z")])

@@ -159,13 +159,7 @@ cli.main()
 """
 
 
-def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
-    played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    go(played, hops=["gold"])
-    table, first = played.lake.table(_VISITS), changes_on(kafka, topic_of(played))
-    played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5)])
-    played.run(hops=TO_SILVER)
+def _kill_a_run_of_gold(played: World) -> None:
     where = ["--hop", "gold", "--root", str(played.environment.root)]
     done = subprocess.run(
         [sys.executable, "-c", _KILLED, "run", played.pipeline.file, *where],
@@ -175,6 +169,23 @@ def test_a_killed_run_loses_nothing_and_what_repeats_is_the_same(
         check=False,
     )
     assert done.returncode == -signal.SIGKILL, done.stderr.decode()
+
+
+@pytest.mark.parametrize("is_killed", [False, pytest.param(True, marks=pytest.mark.long)])
+def test_a_run_that_died_loses_nothing_and_what_repeats_is_the_same(
+    played: World, kafka: Kafka, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    go(played, hops=["gold"])
+    table, first = played.lake.table(_VISITS), changes_on(kafka, topic_of(played))
+    played.land("1.jsonl", [click(100, minute=25), click(101, minute=10.5)])
+    played.run(hops=TO_SILVER)
+    # Before the first record is sent.
+    if is_killed:
+        _kill_a_run_of_gold(played)
+    else:
+        with monkeypatch.context() as patch, pytest.raises(CutOffError):
+            patch.setattr(publish._Publication, "_send_change", die)
+            go(played, hops=["gold"])
     reached, last = published_to(table), last_commit(table)
     assert reached is not None
     assert last is not None

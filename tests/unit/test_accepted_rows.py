@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
@@ -19,10 +20,11 @@ from pyspark.sql import functions as F
 from tests.pipelines import shop
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.delta.access import load
-from tidelake.delta.append import append, append_nothing, ensure_table
+from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
+from tidelake.instants import to_micros
 from tidelake.names import ID_HASH
 from tidelake.replay import backfill
 from tidelake.replay.verify_silver import SilverInputs
@@ -132,72 +134,51 @@ def test_what_commits_bring_is_read_without_asking_delta_again(
     assert known.count == 6
     fill(table, 3)
     fill(table, 4)
-    assert ids(known.rows(spark, scope(2))) == of_hours(1, 2, 3, 4)
-    assert known.count == 12
+    assert ids(known.rows(spark, scope(2))) == of_hours(2, 3, 4)
+    assert known.count == 9
     assert asked == [table.name]
 
 
-@pytest.fixture
-def young(spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch) -> Table:
-    """Give a table that was created empty; its files are looked up in the log alone."""
-    columns = "event_id STRING, record_id STRING, event_date DATE, ingested_at TIMESTAMP"
-    schema = from_ddl(spark, f"{columns}, _payload_hash BIGINT")
-    table.create(spark, schema, {"delta.minReaderVersion": "1"})
-    monkeypatch.setattr(accepted_rows, "_look_up", _asked_delta)
-    return table
-
-
-class _DeltaAskedError(Exception):
-    pass
-
-
-def _asked_delta(*_: object) -> None:
-    raise _DeltaAskedError
-
-
-def test_the_log_of_a_young_table_names_its_files(spark: SparkSession, young: Table) -> None:
-    assert ids(FilesInScope(young).rows(spark, scope(0))) == set()
-    known = FilesInScope(young)
-    for hour in range(3):
-        fill(young, hour)
-    # All of them: they hold at least the rows in scope.
-    assert ids(known.rows(spark, scope(2, DAY - 9))) == of_hours(0, 1, 2)
-    assert known.count == 9
-    fill(young, 3)
-    assert ids(known.rows(spark, scope(-99))) == of_hours(0, 1, 2, 3)
-
-
-def test_delta_is_asked_of_a_table_whose_log_does_not_say_it_all(
-    spark: SparkSession, young: Table, monkeypatch: pytest.MonkeyPatch
+def test_the_files_of_a_table_are_in_its_last_checkpoint_and_in_the_commits_after_it(
+    spark: SparkSession, table: Table
 ) -> None:
-    def asks() -> bool:
-        try:
-            FilesInScope(young).rows(spark, scope(2))
-        except _DeltaAskedError:
-            return True
-        return False
-
-    fill(young, 0)
-    append_nothing(spark, young, {"generation": "g1", "hop": "silver", "batch": 1})
-    for hour in (1, 2):
-        fill(young, hour)
-    assert not asks()
-    for limit, most in (("MOST_PATHS", 2), ("SPARE_ROWS", 8)):
-        with monkeypatch.context() as patch:
-            patch.setattr(tuning, limit, most)
-            assert asks()
-    # As Delta cleans up a log: what a checkpoint holds.
-    deltalake.DeltaTable(os.path.realpath(str(young.path))).create_checkpoint()
-    log = Path(str(young.path), "_delta_log")
-    oldest = {file: file.read_bytes() for file in sorted(log.glob("*.json"))[:2]}
-    for file in oldest:
+    for hour in range(3):
+        fill(table, hour)
+    DeltaTable.forPath(spark, str(table.path)).delete("event_id = '1-0'")
+    deltalake.DeltaTable(os.path.realpath(str(table.path))).create_checkpoint()
+    for file in sorted(Path(str(table.path), "_delta_log").glob("*.json"))[:3]:
         file.unlink()
-    assert asks()
-    for file, content in oldest.items():
-        file.write_bytes(content)
-    assert not asks()
-    DeltaTable.forPath(spark, str(young.path)).delete("event_id = '0-0'")
-    assert asks()
+    fill(table, 3)
+    DeltaTable.forPath(spark, str(table.path)).delete("event_id = '0-0'")
+    known = FilesInScope(table)
+    assert ids(known.rows(spark, scope(0))) == of_hours(0, 1, 2, 3) - {"0-0", "1-0"}
+    assert known.count == 10
+    assert ids(known.rows(spark, scope(2))) == of_hours(2, 3)
+    assert known.count == 6
+
+
+def test_statistics_that_a_file_lacks_may_be_anything(spark: SparkSession, table: Table) -> None:
+    fill(table, 0)
+    file = max(Path(str(table.path), "_delta_log").glob("*.json"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    for stats in (None, "{}", '{"numRecords": 3, "minValues": {"ingested_at": "soon"}}'):
+        for line in lines:
+            if "add" in line:
+                line["add"]["stats"] = stats
+        file.write_text("\n".join(map(json.dumps, lines)))
+        known = FilesInScope(table)
+        assert ids(known.rows(spark, scope(9))) == of_hours(0)
+        assert known.count == 3
+
+
+def test_the_last_arrival_of_a_file_is_up_to_a_millisecond_after_its_statistics(
+    spark: SparkSession, table: Table
+) -> None:
+    arrived = NOON + timedelta(microseconds=700)
+    rows = events(spark, 0).withColumn("ingested_at", F.lit(arrived))
+    rows.coalesce(1).write.format("delta").save(str(table.path))
+    since = DedupScope(NOON + timedelta(microseconds=600))
+    assert ids(FilesInScope(table).rows(spark, since)) == of_hours(0)
 
 
 def test_a_batch_that_reaches_back_further_finds_older_files(
@@ -208,7 +189,7 @@ def test_a_batch_that_reaches_back_further_finds_older_files(
         fill(table, hour)
     assert ids(known.rows(spark, scope(2))) == of_hours(2)
     assert ids(known.rows(spark, scope(0))) == of_hours(0, 1, 2)
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_a_date_that_no_batch_had_is_looked_for(
@@ -219,9 +200,8 @@ def test_a_date_that_no_batch_had_is_looked_for(
         fill(table, hour)
     assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
     assert ids(known.rows(spark, scope(9, DAY))) == of_hours(0, 1)
-    # Dates that were asked for before stay known.
-    assert ids(known.rows(spark, scope(9, DAY + 1))) == of_hours(0, 1)
-    assert len(asked) == 2
+    assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
+    assert len(asked) == 1
 
 
 def test_a_compaction_between_two_batches_doubles_no_row(
@@ -236,7 +216,7 @@ def test_a_compaction_between_two_batches_doubles_no_row(
     rows = known.rows(spark, scope(0))
     assert rows.count() == 9
     assert ids(rows) == of_hours(0, 1, 2)
-    assert len(asked) == 2
+    assert len(asked) == 1
 
 
 def test_rows_that_were_taken_out_are_not_met_again(spark: SparkSession, table: Table) -> None:
@@ -266,44 +246,27 @@ def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
     assert {(row.event_id[0], row.coupon) for row in rows} == {("0", None), ("1", "spring")}
 
 
-def test_delta_is_asked_anew_before_the_files_are_too_many(
-    spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(tuning, "MOST_PATHS", 2)
-    known = FilesInScope(table)
-    fill(table, 0)
-    known.rows(spark, scope(0))
-    for hour in (1, 2, 3):
-        fill(table, hour)
-        assert ids(known.rows(spark, scope(0))) == of_hours(*range(hour + 1))
-    assert len(asked) == 2
-
-
 def test_a_table_without_files_in_scope_gives_no_row(spark: SparkSession, table: Table) -> None:
     fill(table, 0)
     assert ids(FilesInScope(table).rows(spark, scope(9))) == set()
 
 
 def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
-    spark: SparkSession, table: Table, asked: list[str], monkeypatch: pytest.MonkeyPatch
+    spark: SparkSession, table: Table
 ) -> None:
-    monkeypatch.setattr(tuning, "SPARE_ROWS", 3)
     known = FilesInScope(table)
     for hour in range(3):
         fill(table, hour)
     # The table's one date is among those of years; what follows has another one.
     years = [DAY - 1 - number for number in range(2_000)]
     assert ids(known.rows(spark, scope(9, DAY, *years))) == of_hours(0, 1, 2)
-    for _ in range(3):
-        assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
-    assert len(asked) == 2
-    # Nor does one that reaches back far by arrival.
+    assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
+    # Nor does one that reaches back far by arrival, or of rows that were sent again.
     assert ids(known.rows(spark, scope(0, DAY + 1))) == of_hours(0, 1, 2)
-    assert ids(known.rows(spark, scope(30, DAY + 1))) == set()
-    # As long as it is near, what was found serves the next batches too.
     assert ids(known.rows(spark, scope(2, DAY + 1))) == of_hours(2)
-    assert ids(known.rows(spark, scope(9, DAY + 1))) == of_hours(2)
-    assert len(asked) == 5
+    hour_1 = to_micros(NOON + timedelta(hours=1))
+    for requeued, found in (((hour_1, hour_1 + 9), {1}), ((hour_1 + 10**6, hour_1 + 10**7), set())):
+        assert ids(known.rows(spark, DedupScope(None, (requeued,)))) == of_hours(*found)
 
 
 def hashed(rows: DataFrame) -> DataFrame:
@@ -334,9 +297,17 @@ COLUMNS = pa.schema(
 )
 
 
+@pytest.mark.parametrize("sparse", [0, 400])
 def test_rows_are_found_by_the_hashes_of_their_ids(
-    spark: SparkSession, table: Table, asked: list[str], hashes: dict[str, int]
+    spark: SparkSession,
+    table: Table,
+    asked: list[str],
+    hashes: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    sparse: int,
 ) -> None:
+    # Read by DuckDB and by Arrow.
+    monkeypatch.setattr(tuning, "SPARSE", sparse)
     known = FilesInScope(table)
     for hour in range(3):
         if hour == 0:
@@ -390,7 +361,7 @@ def test_spark_looks_where_the_hashes_would_fill_the_driver(
 
 
 def test_spark_names_a_file_that_is_gone(
-    spark: SparkSession, table: Table, hashes: dict[str, int]
+    spark: SparkSession, table: Table, monkeypatch: pytest.MonkeyPatch, hashes: dict[str, int]
 ) -> None:
     fill(table, 0, hashes=hashes)
     wanted = sorted_hashes(hashes, "0-1")
@@ -399,7 +370,9 @@ def test_spark_names_a_file_that_is_gone(
     [file] = [Path(str(file)) for file in table.path.glob("*.parquet")]
     file.unlink()
     # Its hashes are known, its rows are not.
-    assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
+    for sparse in (0, 400):
+        monkeypatch.setattr(tuning, "SPARSE", sparse)
+        assert known.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     afresh = FilesInScope(table)
     assert afresh.with_hashes(spark, scope(0), wanted, COLUMNS) is None
     with pytest.raises(JavaError, match="FILE_NOT_EXIST"):

@@ -17,7 +17,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from itertools import takewhile
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from tidelake.folders import Folder, Listed, list_folder
 
@@ -62,6 +62,7 @@ class Info:
     metadata: str | None
 
 
+_File = TypeVar("_File")
 _COMMIT_FILE = re.compile(r"[0-9]{20}\.json")
 
 
@@ -104,11 +105,15 @@ class LogFile:
         """Return whether it removed a data file other than by rewriting its rows."""
         return any(remove.get("dataChange", True) for remove in self.actions("remove"))
 
-    def only_appends(self) -> bool:
-        """Return whether it only added rows, so that earlier reads stay valid."""
-        others = (any(self.actions(kind)) for kind in ("remove", "metaData", "protocol"))
-        rearranged = any(not add.get("dataChange") for add in self.actions("add"))
-        return not rearranged and not any(others)
+    def apply(self, files: dict[str, _File], read: Callable[[dict[str, Any]], _File]) -> None:
+        """Update a table's data files, by path, to this version; ``read`` takes an ``add``."""
+        for remove in self.actions("remove"):
+            files.pop(remove["path"], None)
+        files.update((add["path"], read(add)) for add in self.actions("add"))
+
+    def redefines(self) -> bool:
+        """Return whether it changed the table's schema, properties or features."""
+        return any(self.actions("metaData")) or any(self.actions("protocol"))
 
     def actions(self, kind: str) -> Iterator[dict[str, Any]]:
         """Yield its actions of one kind."""
@@ -222,6 +227,54 @@ def commits_after(table: Table, version: int) -> list[LogFile]:
     """List the commits after a version of a table in a folder, newest first."""
     files = (entry for entry in table.entries() if isinstance(entry, LogFile))
     return list(takewhile(lambda file: file.version > version, files))
+
+
+def live_files(
+    table: Table, read: Callable[[dict[str, Any]], _File]
+) -> tuple[int, dict[str, _File]] | None:
+    """Read the version of a table on a disk, and its data files by their path in the log.
+
+    Delta finds them with a Spark job. Here the last checkpoint is read, and the commits after it.
+    None if these are not enough: the log was cleaned up, or its checkpoint is of several files.
+
+    Args:
+        table: The table.
+        read: Converts a file's ``add`` action, of which a checkpoint has path, size and statistics.
+    """
+    found = _checkpoint(table.path / "_delta_log")
+    if found is None:
+        return None
+    version, adds = found
+    files = {add["path"]: read(add) for add in adds}
+    for commit in reversed(commits_after(table, version)):
+        if commit.version != version + 1:
+            return None
+        commit.apply(files, read)
+        version = commit.version
+    return version, files
+
+
+def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
+    """Read the last checkpoint's version and data files; -1 and none if there is no checkpoint."""
+    # Commands that read no checkpoint do without Arrow.
+    import pyarrow.parquet as pq  # noqa: PLC0415
+
+    try:
+        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+    except FileNotFoundError:
+        return -1, []
+    except (KeyError, TypeError, ValueError):
+        return None
+    file = log / f"{version:020d}.checkpoint.parquet"
+    # One of several parts has other names; one of the V2 format may refer to files beside it.
+    if not file.exists():
+        return None
+    columns = ("add.path", "add.size", "add.stats", "sidecar.path")
+    with pq.ParquetFile(str(file)) as checkpoint:
+        rows = checkpoint.read(columns=columns).to_pylist()
+    if any(row.get("sidecar") for row in rows):
+        return None
+    return version, [row["add"] for row in rows if row["add"]]
 
 
 @dataclass(frozen=True)

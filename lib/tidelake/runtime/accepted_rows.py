@@ -1,18 +1,21 @@
 """Read the accepted rows of silver and late in a batch's deduplication scope.
 
 After each commit Delta reconstructs a table's state to find the files of a scan: a job over the
-log, several times the work of a small batch. So Delta is queried only from time to time, and files
-that commits added since, or since a young table's creation, are read from the log.
+log, several times the work of a small batch. So the files are found in the log itself: in its last
+checkpoint when a query starts, and in the commits after it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import glob
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
-from pathlib import Path
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 import numpy as np
@@ -24,17 +27,21 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import DELETION_VECTORS, ask_ahead, load, properties, read_parquet
-from tidelake.delta.log import commits_after, last_commit, newest_version
+from tidelake.delta.access import DELETION_VECTORS, load, properties, read_parquet
+from tidelake.delta.log import commits_after, last_commit, live_files
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, Table
-from tidelake.instants import from_json
+from tidelake.folders import Folder
+from tidelake.instants import from_json, to_micros
 from tidelake.names import ID_HASH
 from tidelake.silver.dedup import Accepted, AcceptedMatches
 from tidelake.silver.driver_dedup import ACCEPTED, Numbers, may_have_hash, spread
-from tidelake.silver.search_bounds import RANGES, DedupScope, Range, united
+from tidelake.silver.search_bounds import DedupScope, Range
 from tidelake.spark import tuning
 from tidelake.spark.engine import runs_in_process
+
+if TYPE_CHECKING:
+    import duckdb
 
 _OF_SILVER = pa.schema([column for column in ACCEPTED if column.name not in ("record_id", "_late")])
 # Late rows also have a record id, a batch, and when they were requeued before, if ever.
@@ -48,15 +55,19 @@ _OF_LATE = pa.schema(
 )
 # Number of files read concurrently.
 _READERS = 4
-_UNREADABLE = (FileNotFoundError, pa.ArrowInvalid)
+_UNREADABLE = (OSError, pa.ArrowInvalid)
 # With any of these, the data files alone do not determine the table's rows.
 _INDIRECT = {
     (DELETION_VECTORS, "supported"),
     ("delta.columnMapping.mode", "name"),
     ("delta.columnMapping.mode", "id"),
 }
+_ROWS_AT = (
+    "SELECT {} FROM read_parquet($1, file_row_number = true, hive_partitioning = false) "
+    "WHERE file_row_number IN (SELECT unnest($2)) ORDER BY file_row_number"
+)
 _ALWAYS = (np.iinfo(np.int64).min, np.iinfo(np.int64).max)
-_EVERYTHING = DedupScope(datetime.min.replace(tzinfo=UTC), requeued=(_ALWAYS,), days=(_ALWAYS,))
+_1970 = date(1970, 1, 1).toordinal()
 
 
 @dataclass(frozen=True)
@@ -168,25 +179,47 @@ def _without(late: DataFrame, again: DataFrame) -> DataFrame:
     return late.alias("q").join(again.alias("r"), on=same, how="left_anti")
 
 
+class _DataFile(NamedTuple):
+    """A data file: its path, row count, and the ranges of its rows' arrivals and event dates."""
+
+    path: str
+    rows: int
+    arrived: Range
+    days: Range
+
+    @classmethod
+    def of(cls, folder: Folder, add: dict[str, Any]) -> _DataFile:
+        """Read an ``add`` action; what statistics do not say may be anything."""
+        # A clone names the files of its origin, by their whole paths.
+        path = str(folder / unquote(add["path"]).removeprefix("file:"))
+        stats = json.loads(add.get("stats") or "{}")
+        rows = stats.get("numRecords")
+        return cls(
+            path,
+            pq.read_metadata(path).num_rows if rows is None else int(rows),
+            _range(stats, "ingested_at", lambda text: to_micros(datetime.fromisoformat(text)), 999),
+            _range(stats, "event_date", lambda text: date.fromisoformat(text).toordinal() - _1970),
+        )
+
+
+def _range(
+    stats: dict[str, Any], column: str, number: Callable[[str], int], rounded: int = 0
+) -> Range:
+    """Return the range of a column in a file; Delta cuts off up to ``rounded`` of the greatest."""
+    try:
+        least, greatest = (number(stats[kind][column]) for kind in ("minValues", "maxValues"))
+    except (KeyError, TypeError, ValueError):
+        return _ALWAYS
+    return least, greatest + rounded
+
+
 @dataclass
-class _InScope:
-    """The data files found for a scope, with their row count, up to a table ``version``.
+class _Log:
+    """What a table's log says of a version: its schema, and data files by their path in the log."""
 
-    So many were ``added`` since Delta was queried, by batches with the event dates ``days``.
-    """
-
-    scope: DedupScope
     schema: StructType
     version: int
-    files: list[str]
-    rows: int
-    added: int = 0
-    days: tuple[Range, ...] = ()
-
-    def is_too_wide(self, scope: DedupScope) -> bool:
-        """Return whether a batch should query Delta with its own, narrower scope."""
-        is_far = self.scope.is_far_beyond(scope, days=tuning.SPARE_DAYS)
-        return self.rows > tuning.SPARE_ROWS and is_far
+    files: dict[str, _DataFile]
 
 
 class _Ids(NamedTuple):
@@ -198,38 +231,27 @@ class _Ids(NamedTuple):
 
 @dataclass
 class FilesInScope:
-    """The files in scope of an append-only table, cached; only on a disk, where opens are cheap."""
+    """The data files of a table that may hold rows in scope; only on a disk.
+
+    There a file is opened at no cost. ``count`` is the number of rows in the files found last; None
+    if Delta reads the table itself.
+    """
 
     table: Table
-    _found: _InScope | None = field(default=None, init=False)
+    count: int | None = field(default=None, init=False)
+    _log: _Log | None = field(default=None, init=False)
     # By file path.
     _ids: dict[str, _Ids] = field(default_factory=dict, init=False)
 
-    def prepare(self, spark: SparkSession) -> None:
-        """Let Delta reconstruct the table's state in a thread, unless its log names the files."""
-        if self._is_direct() and not self._is_young():
-            # Statistics exclude every file, so that no file is read.
-            none = F.col("ingested_at").isNull()
-            ask_ahead(lambda: load(spark, self.table).where(none).inputFiles())
-
-    def _is_direct(self) -> bool:
-        return runs_in_process() and self.table.reads_files_directly
-
-    def _is_young(self) -> bool:
-        """Return whether all commits since the table was created empty are in a short log."""
-        if newest_version(self.table) > tuning.MOST_PATHS:
-            return False
-        oldest = commits_after(self.table, -1)[-1:]
-        return not any(one.version or any(one.actions("add")) for one in oldest)
-
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""
-        found = self._in_scope(spark, scope)
-        if found is None:
+        files = self._in_scope(spark, scope)
+        # Delta names a file that is gone.
+        if files is None or self._log is None or not all(map(os.path.exists, files)):
             return load(spark, self.table)
-        if not found.files:
+        if not files:
             return load(spark, self.table).limit(0)
-        return read_parquet(spark, found.files, found.schema)
+        return read_parquet(spark, files, self._log.schema)
 
     def with_hashes(
         self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema
@@ -239,14 +261,14 @@ class FilesInScope:
         None if the driver cannot answer: the data files alone do not determine the rows, have too
         many rows to index, have no hash column, or cannot be read (Spark then reports it).
         """
-        found = self._in_scope(spark, scope)
-        if found is None or found.rows > tuning.INDEXED_IDS:
+        files = self._in_scope(spark, scope)
+        if files is None or (self.count or 0) > tuning.INDEXED_IDS:
             return None
         try:
-            if self._index(found.files):
+            if self._index(files):
                 with ThreadPoolExecutor(_READERS) as readers:
                     rows = readers.map(
-                        lambda file: _with_hash(self._ids[file], file, hashes, columns), found.files
+                        lambda file: _with_hash(self._ids[file], file, hashes, columns), files
                     )
                     return pa.concat_tables([columns.empty_table(), *rows])
         except _UNREADABLE:
@@ -255,7 +277,6 @@ class FilesInScope:
 
     def _index(self, files: Sequence[str]) -> bool:
         """Index the id hashes of new files; return False if a file has none."""
-        self._ids = {file: self._ids[file] for file in files if file in self._ids}
         for file in files:
             if file not in self._ids:
                 if ID_HASH not in pq.read_schema(file).names:
@@ -266,81 +287,84 @@ class FilesInScope:
                 hashes = column.to_numpy()
                 places = np.argsort(hashes)
                 self._ids[file] = _Ids(hashes[places], places.astype(np.int32))
+        # Those of other files are kept for batches that reach back further, but not for ever.
+        indexed = sum(ids.hashes.size for ids in self._ids.values())
+        if indexed > 2 * (self.count or 0) + tuning.SPARE_IDS:
+            self._ids = {file: self._ids[file] for file in files}
         return True
 
-    def _in_scope(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
-        if not self._is_direct():
+    def _in_scope(self, spark: SparkSession, scope: DedupScope) -> list[str] | None:
+        """Find the files that may hold rows in scope; None if Delta must read the table."""
+        self.count = None
+        if not (runs_in_process() and self.table.reads_files_directly):
             return None
-        if not self._catch_up(scope):
-            try:
-                self._found = self._find(spark, scope)
-            except _UNREADABLE:
-                self._found = None
-        if self._found is not None:
-            self._found.days = united((*self._found.days, *scope.days))
-        return self._found
+        try:
+            if not self._catch_up():
+                self._log = self._read_log(spark)
+        except _UNREADABLE:
+            self._log = None
+        if self._log is None:
+            return None
+        ranges = self._log.files.values()
+        found = [file for file in ranges if scope.may_include(file.arrived, file.days)]
+        self.count = sum(file.rows for file in found)
+        return [file.path for file in found]
 
-    @property
-    def count(self) -> int | None:
-        """Row count of the files found last; None if Delta reads the table itself."""
-        return None if self._found is None else self._found.rows
+    def _catch_up(self) -> bool:
+        """Apply the commits since the log was read; return False if it must be read anew."""
+        log = self._log
+        if log is None:
+            return False
+        for commit in reversed(commits_after(self.table, log.version)):
+            if commit.version != log.version + 1 or commit.redefines():
+                return False
+            commit.apply(log.files, self._data_file)
+            log.version = commit.version
+        return True
 
-    def _catch_up(self, scope: DedupScope) -> bool:
-        """Add the files of newer commits; return False if they must be found anew."""
-        found = self._found
-        if found is None or not found.scope.holds(scope):
-            return False
-        new = commits_after(self.table, found.version)
-        # A compaction's files repeat rows of other files, and a new column changes the schema.
-        if not all(commit.only_appends() for commit in new):
-            return False
-        added = [add for commit in new for add in commit.added()]
-        paths = [str(self.table.path / unquote(add.path)) for add in added]
-        if found.added + len(paths) > tuning.MOST_PATHS:
-            return False
-        found.files += paths
-        found.rows += sum(add.rows for add in added)
-        found.added += len(paths)
-        found.version = max((commit.version for commit in new), default=found.version)
-        # A scope of years must not be kept for the batches after it.
-        return not found.is_too_wide(scope)
-
-    def _find(self, spark: SparkSession, scope: DedupScope) -> _InScope | None:
-        """Find the files in scope; None if files alone do not determine the rows."""
+    def _read_log(self, spark: SparkSession) -> _Log | None:
+        """Read the log; None if it does not say which files hold the rows, or not these alone."""
         if _INDIRECT & properties(spark, self.table).items():
             return None
-        version = newest_version(self.table)
-        rows = load(spark, self.table, version=version)
-        if self._found is None and self._is_young():
-            # As it was created, without a file: what commits added since, the log says.
-            self._found = _InScope(_EVERYTHING, rows.schema, 0, [], 0)
-            if self._catch_up(scope):
-                return self._found
-        # Include the dates of recent batches, so that not every batch has to query Delta.
-        recent = () if self._found is None else self._found.days
-        wide = replace(scope, days=united((*scope.days, *recent)))
-        if len(wide.days) <= RANGES:
-            found = _look_up(rows, version, wide)
-            if not found.is_too_wide(scope):
-                return found
-        return _look_up(rows, version, scope)
+        found = live_files(self.table, self._data_file)
+        return None if found is None else _Log(load(spark, self.table).schema, *found)
 
-
-def _look_up(rows: DataFrame, version: int, scope: DedupScope) -> _InScope:
-    """Query Delta for the files of a table version that may hold rows in scope."""
-    named = scope.within(rows, is_late_table=False).inputFiles()
-    files = [str(Path(file.removeprefix("file:"))) for file in named]
-    held = sum(pq.read_metadata(file).num_rows for file in files)
-    return _InScope(scope, rows.schema, version, files, held)
+    def _data_file(self, add: dict[str, Any]) -> _DataFile:
+        return _DataFile.of(self.table.path, add)
 
 
 def _with_hash(ids: _Ids, file: str, hashes: Numbers, columns: pa.Schema) -> pa.Table:
     """Read the rows of a file whose id has one of some hashes, ascending and each once."""
     first, end = (np.searchsorted(ids.hashes, hashes, side) for side in ("left", "right"))
-    places, _ = spread(first, end - first)
-    if not places.size:
+    found, _ = spread(first, end - first)
+    if not found.size:
         return columns.empty_table()
-    return _read_file(file, columns.names).take(np.sort(ids.places[places])).cast(columns)
+    places = np.sort(ids.places[found])
+    # DuckDB would read the name as a pattern.
+    if places.size * tuning.SPARSE > ids.hashes.size or glob.has_magic(file):
+        return _read_file(file, columns.names).take(places).cast(columns)
+    return _read_places(file, places, columns.names).cast(columns)
+
+
+def _read_places(
+    file: str, places: np.ndarray[Any, np.dtype[np.int32]], columns: list[str]
+) -> pa.Table:
+    """Read few rows of a file: DuckDB passes over those in between, where Arrow decodes all."""
+    # Most runs do without.
+    import duckdb  # noqa: PLC0415
+
+    try:
+        query = _ROWS_AT.format(", ".join(columns))
+        return _connection().cursor().execute(query, [file, places]).to_arrow_table()
+    except duckdb.Error as error:
+        raise OSError(str(error)) from error
+
+
+@cache
+def _connection() -> duckdb.DuckDBPyConnection:
+    import duckdb  # noqa: PLC0415
+
+    return duckdb.connect()
 
 
 def _read_file(file: str, columns: list[str]) -> pa.Table:

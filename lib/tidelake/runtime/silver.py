@@ -97,8 +97,6 @@ class SilverHop(HopQuery):
 
     def stream(self) -> DataFrame:
         """Stream bronze and the requeue from their first commit, in commit order."""
-        for files in self._files.values():
-            files.prepare(self.run.spark)
         bronze = self._follow("bronze")
         if self._prefilters:
             prefilter.prepare_state(self.run.spark)

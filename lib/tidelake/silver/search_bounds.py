@@ -13,7 +13,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config.pipeline import Dedup
-from tidelake.instants import back, from_micros
+from tidelake.instants import back, from_micros, to_micros
 from tidelake.names import ID_HASH
 from tidelake.silver.stages import ORIGIN, PAYLOAD_HASH, REQUEUED_AT, ROW, STAGE, hash_of_id
 
@@ -144,28 +144,15 @@ class DedupScope:
         ranges = F.expr(" OR ".join(parts) or "false")
         return ranges if self.since is None else (F.col("ingested_at") >= self.since) | ranges
 
-    def holds(self, other: DedupScope) -> bool:
-        """Return whether this scope contains all of another."""
-        starts_later = other.since is not None and (self.since is None or self.since > other.since)
-        return (
-            not starts_later
-            and _cover(self.requeued, other.requeued)
-            and _cover(self.days, other.days)
-        )
+    def may_include(self, arrived: Range, days: Range) -> bool:
+        """Return whether a row may be in scope.
 
-    def is_far_beyond(self, other: DedupScope, *, days: int) -> bool:
-        """Return whether this scope exceeds another by more than the given number of days.
-
-        Compares arrivals, event dates, and the length and number of the requeued ranges.
+        Args:
+            arrived: The range of its arrival, in microseconds since 1970.
+            days: The range of its event date, in days since 1970-01-01.
         """
-        spare = days * _MICROS_A_DAY
-        more = None if other.since is None or self.since is None else other.since - self.since
-        return (
-            (more is not None and more.days >= days)
-            or _length(self.requeued) > _length(other.requeued) + spare
-            or len(self.requeued) > len(other.requeued)
-            or _length(self.days) > _length(other.days) + days
-        )
+        is_recent = self.since is not None and to_micros(self.since) <= arrived[1]
+        return is_recent or _overlap(self.requeued, arrived) or _overlap(self.days, days)
 
 
 def with_id_hash(table: DataFrame) -> DataFrame:
@@ -211,9 +198,5 @@ def _recent_gap(low: int, high: int, newest: int) -> float:
     return (newest - low + 1) / (newest - high + 1)
 
 
-def _cover(outer: Sequence[Range], inner: Sequence[Range]) -> bool:
-    return all(any(a <= first and last <= b for a, b in outer) for first, last in inner)
-
-
-def _length(ranges: Sequence[Range]) -> int:
-    return sum(last - first + 1 for first, last in ranges)
+def _overlap(ranges: Sequence[Range], other: Range) -> bool:
+    return any(first <= other[1] and other[0] <= last for first, last in ranges)

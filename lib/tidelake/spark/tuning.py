@@ -58,12 +58,10 @@ NUMBERED_ROWS = 4_000_000
 COMPARED_ROWS = 1_000_000
 # The most accepted ids whose hashes and positions the driver caches, 12 bytes each.
 INDEXED_IDS = 16_000_000
-# Spark lists more paths than this in a separate job.
-MOST_PATHS = 30
-# A list of data files may cover this many days more than a batch, in arrivals and event dates, once
-# the files hold more rows than can be broadcast.
-SPARE_DAYS = 1
-SPARE_ROWS = BROADCAST
+# So many more than twice those that a batch needs stay cached.
+SPARE_IDS = 1_000_000
+# Of a file with so many times more rows than are needed, DuckDB reads those sooner than Arrow all.
+SPARSE = 400
 # Fewer events of a key are sorted quickly. Splitting and rejoining sessions costs up to twice the
 # work (benchmarks/hot_keys.py), and pays off if the largest key's share exceeds a slot's.
 SPLIT_EVENTS, SPLIT_COST, SPLIT_STRETCHES = 100_000, 2, 4
@@ -84,11 +82,10 @@ SESSION_SETTINGS = {
     # A large silver batch needs 180 generated classes, and Spark caches 100 by default: each batch
     # would compile all of them again, and the JVM too.
     "spark.sql.codegen.cache.maxEntries": "1000",
-    # Without the UI only benchmarks read Spark's record of past executions, plans included: enough
-    # for their longest run, where Spark's default is a thousand.
-    "spark.sql.ui.retainedExecutions": "400",
-    "spark.ui.retainedJobs": "400",
-    "spark.ui.retainedStages": "400",
+    # Spark's record of past executions, plans included, is for its UI: of a thousand by default.
+    "spark.sql.ui.retainedExecutions": "100",
+    "spark.ui.retainedJobs": "100",
+    "spark.ui.retainedStages": "100",
     # Plans are formatted for the UI too; the long form takes a twentieth of a small batch.
     "spark.sql.ui.explainMode": "simple",
     # Spark would cache the file listing of each plan, up to 250 MB, for that plan alone.
