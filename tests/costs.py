@@ -29,7 +29,7 @@ class Spent:
 
 
 def spent(spark: SparkSession, checkpoints: Path, batch: int) -> Spent:
-    """Count a batch's jobs; Spark keeps the last thousand.
+    """Count a batch's jobs; the session retains the last 400.
 
     Args:
         spark: The session. Other tests of it run queries of the same name.

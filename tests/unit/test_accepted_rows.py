@@ -161,7 +161,8 @@ def test_statistics_that_a_file_lacks_may_be_anything(spark: SparkSession, table
     fill(table, 0)
     file = max(Path(str(table.path), "_delta_log").glob("*.json"))
     lines = [json.loads(line) for line in file.read_text().splitlines()]
-    for stats in (None, "{}", '{"numRecords": 3, "minValues": {"ingested_at": "soon"}}'):
+    soon = '{"numRecords": 3, "minValues": {"ingested_at": "soon"}, "maxValues": {}}'
+    for stats in (None, "null", "{}", soon):
         for line in lines:
             if "add" in line:
                 line["add"]["stats"] = stats
@@ -189,18 +190,6 @@ def test_a_batch_that_reaches_back_further_finds_older_files(
         fill(table, hour)
     assert ids(known.rows(spark, scope(2))) == of_hours(2)
     assert ids(known.rows(spark, scope(0))) == of_hours(0, 1, 2)
-    assert len(asked) == 1
-
-
-def test_a_date_that_no_batch_had_is_looked_for(
-    spark: SparkSession, table: Table, asked: list[str]
-) -> None:
-    known = FilesInScope(table)
-    for hour in range(2):
-        fill(table, hour)
-    assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
-    assert ids(known.rows(spark, scope(9, DAY))) == of_hours(0, 1)
-    assert ids(known.rows(spark, scope(9, DAY + 1))) == set()
     assert len(asked) == 1
 
 
@@ -236,6 +225,18 @@ def test_a_table_with_deletion_vectors_is_read_by_delta(spark: SparkSession, tab
     assert ids(FilesInScope(table).rows(spark, scope(0))) == {"0-0", "0-2"}
 
 
+def test_a_table_that_gets_deletion_vectors_is_read_by_delta_from_then_on(
+    spark: SparkSession, table: Table
+) -> None:
+    known = FilesInScope(table)
+    fill(table, 0)
+    assert ids(known.rows(spark, scope(0))) == of_hours(0)
+    spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')")
+    DeltaTable.forPath(spark, str(table.path)).delete("event_id = '0-1'")
+    assert ids(known.rows(spark, scope(0))) == {"0-0", "0-2"}
+    assert known.count is None
+
+
 def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
     known = FilesInScope(table)
     fill(table, 0)
@@ -244,11 +245,6 @@ def test_a_new_column_is_read(spark: SparkSession, table: Table) -> None:
     wider.write.format("delta").mode("append").option("mergeSchema", "true").save(str(table.path))
     rows = known.rows(spark, scope(0)).select("event_id", "coupon").collect()
     assert {(row.event_id[0], row.coupon) for row in rows} == {("0", None), ("1", "spring")}
-
-
-def test_a_table_without_files_in_scope_gives_no_row(spark: SparkSession, table: Table) -> None:
-    fill(table, 0)
-    assert ids(FilesInScope(table).rows(spark, scope(9))) == set()
 
 
 def test_a_batch_of_many_dates_leaves_nothing_to_the_batches_after_it(
@@ -328,6 +324,31 @@ def test_rows_are_found_by_the_hashes_of_their_ids(
     assert found is not None
     assert found["event_id"].to_pylist() == ["1-1"]
     assert asked == [table.name]
+
+
+@pytest.mark.parametrize(("most", "again"), [(1_000_000, []), (5, [0, 1])])
+def test_few_ids_are_cached_beside_those_that_a_batch_needs(
+    spark: SparkSession,
+    table: Table,
+    hashes: dict[str, int],
+    monkeypatch: pytest.MonkeyPatch,
+    most: int,
+    again: list[int],
+) -> None:
+    monkeypatch.setattr(tuning, "SPARE_IDS", most)
+    read, real = [], accepted_rows._read_file
+
+    def noted(file: str, columns: list[str]) -> pa.Table:
+        read.append(file)
+        return real(file, columns)
+
+    for hour in range(3):
+        fill(table, hour, hashes=hashes)
+    known, nothing = FilesInScope(table), np.arange(1, dtype=np.int64)
+    monkeypatch.setattr(accepted_rows, "_read_file", noted)
+    for hour in (0, 2, 0):
+        known.with_hashes(spark, scope(hour), nothing, COLUMNS)
+    assert read[3:] == [read[number] for number in again]
 
 
 def test_spark_looks_where_an_earlier_version_wrote_no_hash(

@@ -106,9 +106,14 @@ class LogFile:
         return any(remove.get("dataChange", True) for remove in self.actions("remove"))
 
     def apply(self, files: dict[str, _File], read: Callable[[dict[str, Any]], _File]) -> None:
-        """Update a table's data files, by path, to this version; ``read`` takes an ``add``."""
+        """Update a table's data files, by path, to this version; ``read`` takes an ``add``.
+
+        Raises:
+            ValueError: It removes a file that is not among them.
+        """
         for remove in self.actions("remove"):
-            files.pop(remove["path"], None)
+            if files.pop(remove["path"], None) is None:
+                raise ValueError(f"version {self.version} removes an unknown file")
         files.update((add["path"], read(add)) for add in self.actions("add"))
 
     def redefines(self) -> bool:
@@ -239,7 +244,10 @@ def live_files(
 
     Args:
         table: The table.
-        read: Converts a file's ``add`` action, of which a checkpoint has path, size and statistics.
+        read: Converts a file's ``add`` action, of which only path and statistics can be relied on.
+
+    Raises:
+        OSError, ValueError: The log cannot be read.
     """
     found = _checkpoint(table.path / "_delta_log")
     if found is None:
@@ -255,7 +263,10 @@ def live_files(
 
 
 def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
-    """Read the last checkpoint's version and data files; -1 and none if there is no checkpoint."""
+    """Read the last checkpoint's version and data files; -1 and none if there is no checkpoint.
+
+    None if there is one of several files.
+    """
     # Commands that read no checkpoint do without Arrow.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
@@ -269,7 +280,7 @@ def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
     # One of several parts has other names; one of the V2 format may refer to files beside it.
     if not file.exists():
         return None
-    columns = ("add.path", "add.size", "add.stats", "sidecar.path")
+    columns = ("add.path", "add.stats", "sidecar.path")
     with pq.ParquetFile(str(file)) as checkpoint:
         rows = checkpoint.read(columns=columns).to_pylist()
     if any(row.get("sidecar") for row in rows):

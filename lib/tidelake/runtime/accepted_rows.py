@@ -55,7 +55,8 @@ _OF_LATE = pa.schema(
 )
 # Number of files read concurrently.
 _READERS = 4
-_UNREADABLE = (OSError, pa.ArrowInvalid)
+# Among the latter are Arrow's.
+_UNREADABLE = (OSError, ValueError)
 # With any of these, the data files alone do not determine the table's rows.
 _INDIRECT = {
     (DELETION_VECTORS, "supported"),
@@ -192,7 +193,7 @@ class _DataFile(NamedTuple):
         """Read an ``add`` action; what statistics do not say may be anything."""
         # A clone names the files of its origin, by their whole paths.
         path = str(folder / unquote(add["path"]).removeprefix("file:"))
-        stats = json.loads(add.get("stats") or "{}")
+        stats = json.loads(add.get("stats") or "{}") or {}
         rows = stats.get("numRecords")
         return cls(
             path,
@@ -231,10 +232,9 @@ class _Ids(NamedTuple):
 
 @dataclass
 class FilesInScope:
-    """The data files of a table that may hold rows in scope; only on a disk.
+    """The data files of a table that may hold rows in scope; only on a disk, where opens are cheap.
 
-    There a file is opened at no cost. ``count`` is the number of rows in the files found last; None
-    if Delta reads the table itself.
+    ``count`` is the number of rows in the files found last; None if Delta reads the table itself.
     """
 
     table: Table
@@ -246,8 +246,9 @@ class FilesInScope:
     def rows(self, spark: SparkSession, scope: DedupScope) -> DataFrame:
         """Read at least the rows in scope, as of the newest commit."""
         files = self._in_scope(spark, scope)
-        # Delta names a file that is gone.
+        # Delta's error names a file that is gone.
         if files is None or self._log is None or not all(map(os.path.exists, files)):
+            self.count = None
             return load(spark, self.table)
         if not files:
             return load(spark, self.table).limit(0)
@@ -277,6 +278,11 @@ class FilesInScope:
 
     def _index(self, files: Sequence[str]) -> bool:
         """Index the id hashes of new files; return False if a file has none."""
+        # Those of other files are kept for batches that reach back further, within limits.
+        wanted, count = set(files), self.count or 0
+        others = sum(ids.hashes.size for file, ids in self._ids.items() if file not in wanted)
+        if others > min(max(count, tuning.SPARE_IDS), tuning.INDEXED_IDS - count):
+            self._ids = {file: ids for file, ids in self._ids.items() if file in wanted}
         for file in files:
             if file not in self._ids:
                 if ID_HASH not in pq.read_schema(file).names:
@@ -287,10 +293,6 @@ class FilesInScope:
                 hashes = column.to_numpy()
                 places = np.argsort(hashes)
                 self._ids[file] = _Ids(hashes[places], places.astype(np.int32))
-        # Those of other files are kept for batches that reach back further, but not for ever.
-        indexed = sum(ids.hashes.size for ids in self._ids.values())
-        if indexed > 2 * (self.count or 0) + tuning.SPARE_IDS:
-            self._ids = {file: self._ids[file] for file in files}
         return True
 
     def _in_scope(self, spark: SparkSession, scope: DedupScope) -> list[str] | None:
@@ -324,10 +326,12 @@ class FilesInScope:
 
     def _read_log(self, spark: SparkSession) -> _Log | None:
         """Read the log; None if it does not say which files hold the rows, or not these alone."""
-        if _INDIRECT & properties(spark, self.table).items():
-            return None
         found = live_files(self.table, self._data_file)
-        return None if found is None else _Log(load(spark, self.table).schema, *found)
+        # Read afterwards: what changes them from now on is a commit after this version.
+        told = {(key, value.lower()) for key, value in properties(spark, self.table).items()}
+        if found is None or _INDIRECT & told:
+            return None
+        return _Log(load(spark, self.table).schema, *found)
 
     def _data_file(self, add: dict[str, Any]) -> _DataFile:
         return _DataFile.of(self.table.path, add)
@@ -350,7 +354,7 @@ def _read_places(
     file: str, places: np.ndarray[Any, np.dtype[np.int32]], columns: list[str]
 ) -> pa.Table:
     """Read few rows of a file: DuckDB passes over those in between, where Arrow decodes all."""
-    # Most runs do without.
+    # Imported here, because it takes 50 ms and few runs need it.
     import duckdb  # noqa: PLC0415
 
     try:
@@ -364,7 +368,8 @@ def _read_places(
 def _connection() -> duckdb.DuckDBPyConnection:
     import duckdb  # noqa: PLC0415
 
-    return duckdb.connect()
+    # It would keep what it has read of each file in memory.
+    return duckdb.connect(config={"enable_external_file_cache": "false"})
 
 
 def _read_file(file: str, columns: list[str]) -> pa.Table:

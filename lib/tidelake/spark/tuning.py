@@ -58,9 +58,9 @@ NUMBERED_ROWS = 4_000_000
 COMPARED_ROWS = 1_000_000
 # The most accepted ids whose hashes and positions the driver caches, 12 bytes each.
 INDEXED_IDS = 16_000_000
-# So many more than twice those that a batch needs stay cached.
+# Of those in files that a batch does not need, as many stay cached as it needs, or so many.
 SPARE_IDS = 1_000_000
-# Of a file with so many times more rows than are needed, DuckDB reads those sooner than Arrow all.
+# DuckDB reads some rows of a file if it has at least so many times more; otherwise Arrow reads all.
 SPARSE = 400
 # Fewer events of a key are sorted quickly. Splitting and rejoining sessions costs up to twice the
 # work (benchmarks/hot_keys.py), and pays off if the largest key's share exceeds a slot's.
