@@ -28,6 +28,16 @@ class Spent:
         return self.jobs <= most.jobs and self.shuffles <= most.shuffles
 
 
+def newest_job(spark: SparkSession) -> int:
+    """Give the number of the newest job that the session has run; -1 before the first."""
+    return max((job.jobId() for job in _retained(spark)), default=-1)
+
+
+def _retained(spark: SparkSession) -> list[Any]:
+    listed: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
+    return [listed.apply(number) for number in range(listed.size())]
+
+
 def spent(spark: SparkSession, checkpoints: Path, batch: int) -> Spent:
     """Count a batch's jobs; the session retains the last 400.
 
@@ -38,11 +48,8 @@ def spent(spark: SparkSession, checkpoints: Path, batch: int) -> Spent:
     """
     [metadata] = checkpoints.glob("*/metadata")
     query = json.loads(metadata.read_text())["id"]
-    listed: Any = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
     mine = [
-        job
-        for job in (listed.apply(number) for number in range(listed.size()))
-        if job.numCompletedTasks() and _belongs(job, query, batch)
+        job for job in _retained(spark) if job.numCompletedTasks() and _belongs(job, query, batch)
     ]
     assert mine, f"no job of batch {batch} under {checkpoints}"
     return Spent(len(mine), sum(job.numCompletedStages() - 1 for job in mine))

@@ -4,6 +4,7 @@ import pytest
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
+from tests.costs import newest_job
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark import internals
@@ -77,18 +78,13 @@ def test_rows_are_computed_once_and_measured(spark: SparkSession, small: bool) -
 
 
 def test_a_small_batch_is_computed_and_measured_in_one_job(spark: SparkSession) -> None:
-    def newest() -> int:
-        # Of the jobs that Spark still knows.
-        jobs = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-        return max((jobs.apply(number).jobId() for number in range(jobs.size())), default=-1)
-
     # Not a range, which Spark evaluates without a job.
     rows = spark.range(0, 40, 1, 2).where(F.rand() < 2)
     with CheckpointedFrames(small=True) as frames:
-        before = newest()
+        before = newest_job(spark)
         kept, measured = frames.materialize(rows, F.count("*").alias("rows"))
         spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
-        assert (measured, newest() - before) == ({"rows": 40}, 1)
+        assert (measured, newest_job(spark) - before) == ({"rows": 40}, 1)
         assert "LocalTableScan" in kept._jdf.queryExecution().toString()
 
 

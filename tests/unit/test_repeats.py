@@ -15,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.collisions import colliding
+from tests.costs import newest_job
 from tests.pipelines import timed
 from tests.unit.test_dedup import (
     EDGE,
@@ -302,11 +303,6 @@ def test_ids_that_come_back_again_and_again_are_judged_as_one_by_one(
     assert 10 < len(rows) - len(told) < 40
 
 
-def _jobs(spark: SparkSession) -> int:
-    newest = spark.sparkContext._jsc.sc().statusStore().jobsList(None)
-    return max(newest.apply(number).jobId() for number in range(newest.size()))
-
-
 @_BOTH
 def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice(
     spark: SparkSession, numbered: bool
@@ -315,9 +311,9 @@ def test_an_id_that_comes_back_often_takes_no_more_jobs_than_one_that_does_twice
     took = []
     for times in (3, 12):
         rows: list[New] = [("e", f"f:{n}", MONDAY, f"{n:02}:00:00", 1) for n in range(times)]
-        before = _jobs(spark)
+        before = newest_job(spark)
         assert _told(classified(spark, rows), _Accepted(), rules, numbered=numbered) == {}
-        took.append(_jobs(spark) - before)
+        took.append(newest_job(spark) - before)
     assert took[0] == took[1]
 
 

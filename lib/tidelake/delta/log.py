@@ -228,10 +228,12 @@ def _commit_file(log: Folder, version: int) -> Folder:
     return log / f"{version:020d}.json"
 
 
-def commits_after(table: Table, version: int) -> list[LogFile]:
-    """List the commits after a version of a table in a folder, newest first."""
+def commits_after(table: Table, version: int) -> list[LogFile] | None:
+    """List a table's commits after a version, oldest first; None if the log lacks one."""
     files = (entry for entry in table.entries() if isinstance(entry, LogFile))
-    return list(takewhile(lambda file: file.version > version, files))
+    newer = list(takewhile(lambda file: file.version > version, files))[::-1]
+    is_complete = all(file.version == number for number, file in enumerate(newer, version + 1))
+    return newer if is_complete else None
 
 
 def live_files(
@@ -253,10 +255,11 @@ def live_files(
     if found is None:
         return None
     version, adds = found
+    newer = commits_after(table, version)
+    if newer is None:
+        return None
     files = {add["path"]: read(add) for add in adds}
-    for commit in reversed(commits_after(table, version)):
-        if commit.version != version + 1:
-            return None
+    for commit in newer:
         commit.apply(files, read)
         version = commit.version
     return version, files

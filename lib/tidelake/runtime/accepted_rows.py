@@ -315,11 +315,10 @@ class FilesInScope:
     def _catch_up(self) -> bool:
         """Apply the commits since the log was read; return False if it must be read anew."""
         log = self._log
-        if log is None:
+        newer = None if log is None else commits_after(self.table, log.version)
+        if log is None or newer is None or any(commit.redefines() for commit in newer):
             return False
-        for commit in reversed(commits_after(self.table, log.version)):
-            if commit.version != log.version + 1 or commit.redefines():
-                return False
+        for commit in newer:
             commit.apply(log.files, self._data_file)
             log.version = commit.version
         return True
