@@ -227,6 +227,9 @@ _SPARK_SETS = [
     "SHOW TABLES IN x.y",
 ]
 _DUCKDB = [
+    "SELECT json_serialize_plan('SELECT nosuch FROM delta_scan(''{outside}'')') FROM gold.totals",
+    "SELECT json_serialize_plan('SELECT current_setting(''memory_limit'')', optimize := true)",
+    "SELECT * FROM duckdb_logs, (WITH duckdb_logs AS (SELECT 1) SELECT 1)",
     "INSERT OR REPLACE INTO gold.totals VALUES ('u9', NULL)",
     "COPY (SELECT 1) TO '{out}'",
     "COPY gold.totals TO '{out}' (FORMAT parquet)",

@@ -9,7 +9,15 @@ from operator import and_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
-from pyspark.sql.types import DataType, StringType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DecimalType,
+    IntegralType,
+    StringType,
+    StructType,
+    TimestampType,
+)
 
 from tidelake.config.expressions import DATELESS, Types
 from tidelake.config.row_guards import (
@@ -147,7 +155,8 @@ def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) 
 def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Column:
     """Return a value in the type in which :func:`equal` compares it with another one.
 
-    A text takes the other type; any other value takes the type that is common to both.
+    A text takes the other type; any other value takes the type that is common to both, or is null
+    if that cannot hold it.
     """
     if isinstance(other_type, StringType) or its_type == other_type:
         return value
@@ -157,7 +166,15 @@ def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Colum
             if isinstance(other_type, TimestampType)
             else value.try_cast(other_type)
         )
-    return F.coalesce(value, F.lit(None).cast(other_type))
+    common = F.coalesce(value, F.lit(None).cast(other_type))
+    if isinstance(its_type, ArrayType | StructType):
+        # The elements are cast too, and a text among them may be of another kind.
+        return null_on_error(common)
+    if isinstance(its_type, DecimalType) and isinstance(other_type, DecimalType | IntegralType):
+        # Of two decimals with more than 38 digits together, Spark rounds the one with the more
+        # digits after the point. What does not survive that is no value of the other type.
+        return F.when(common.try_cast(its_type) == value, common)
+    return common
 
 
 def as_timestamp(value: Column) -> Column:

@@ -45,6 +45,15 @@ class UnpublishedError(TidelakeError):
     """Tables are committed, but changes did not reach their topic; the next run publishes them."""
 
 
+class DamagedError(TidelakeError, ValueError):
+    """A file of a table is missing or cannot be read."""
+
+    def __init__(self, what: str, why: str = "") -> None:
+        """Add the remedy, and ``why`` the reader refused it, to the message."""
+        more = f" ({why if len(why) < 200 else f'{why[:200]}…'})" if why else ""
+        super().__init__(f"{what}{more}. Restore the table's folder from a backup.")
+
+
 class UsageError(TidelakeError):
     """The call, the configuration or the input is wrong; nothing was written."""
 

@@ -280,13 +280,21 @@ def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
     played = filled.copied(tmp_path / "copy")
     with pytest.raises(UsageError, match="were requeued since then"):
         build(played.context, "bronze", since=_ARRIVALS[2])
-    played.run(_ARRIVALS[2])
+    # Silver gets a column for its field, and late has none yet.
+    unknown = played.land("unknown.jsonl", [click(99, minute=3 * _DAY, coupon="x")])
+    try:
+        played.run(_ARRIVALS[2])
+    finally:
+        unknown.unlink()
     before = _fates(played)
+    renamed = played.redefined(event={"id": "concat('x-', event_id)"})
+    with pytest.raises(UsageError, match=r"was filled under another event\.id"):
+        build(renamed.context, "bronze", since=_ARRIVALS[1])
     build(played.context, "bronze", since=_ARRIVALS[1])
     found = differences(played.context, need_state(played.lake, played.pipeline, "built"))
     assert {(one.cause, one.rows) for one in found.silver} == {("late rows", 3)}
     promote(played.context)
-    _assert_right(played, events=66)
+    _assert_right(played, events=67)
     changed = played.redefined(**_CHANGED)
     build(changed.context, "bronze", since=_ARRIVALS[1])
     promote(changed.context)

@@ -84,6 +84,20 @@ def lost(broken: World, hop: Hop) -> None:
         shutil.rmtree(broken.lake.table(name).path)
 
 
+def recreated(broken: World, hop: Hop) -> None:
+    """Delete silver's input with its checkpoint, so that it is read anew from the source."""
+    shutil.rmtree(broken.lake.bronze("clickstream").path)
+    shutil.rmtree(broken.lake.checkpoints("clickstream", "bronze"))
+
+
+def undone(broken: World, hop: Hop) -> None:
+    """Take silver back to before a reset, which replaced its side tables too."""
+    table = broken.lake.silver("clickstream")
+    before = versions(broken.lake)[table.name]
+    reset(broken.context, "silver")
+    DeltaTable.forPath(broken.spark, str(table.path)).restoreToVersion(before)
+
+
 def _mend(broken: World) -> list[str]:
     """Do what the refusals say until the pipeline runs; give the hops that were repaired."""
     mended: list[str] = []
@@ -129,6 +143,8 @@ _FAULTS = [
     pytest.param("gold", older, marks=_LONG),
     pytest.param("gold", restored, marks=_LONG),
     pytest.param("silver", lost, marks=_LONG),
+    pytest.param("silver", recreated, marks=_LONG),
+    pytest.param("silver", undone, marks=_LONG),
     pytest.param("gold", lost, marks=_LONG),
 ]
 
@@ -141,7 +157,7 @@ def test_what_is_refused_is_mended_by_the_command_it_names(
     mended = _mend(broken)
     assert mended[0] == hop
     # Whatever a table lost, those that were filled from it follow.
-    loses = fault in (restored, lost)
+    loses = fault not in (gone, older)
     assert mended == (list(HOPS[HOPS.index(hop) :]) if loses else [hop])
     delivered = [line for part in range(2) for line in _lines(part)]
     _assert_whole(broken, delivered)

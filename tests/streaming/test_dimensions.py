@@ -27,6 +27,8 @@ from tidelake.gold.kinds import Inputs
 from tidelake.ledger.terms import read_ledger
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.ops.status import read_status
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote
 from tidelake.replay.verify import verify
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
@@ -293,6 +295,36 @@ def test_silver_finds_the_version_that_held_and_the_latest(shop: tuple[World, Wo
     assert read(clicks.lake, "gold.by_category", "category, events") == sorted(counted, key=repr)
     shown = {one.table: one for one in read_status(clicks.lake, clicks.pipeline).dimensions}
     assert shown["dim.products"].unmatched == 2
+
+
+@pytest.mark.long
+def test_all_rows_of_a_promotion_are_looked_up_in_one_version(shop: tuple[World, World]) -> None:
+    """Its commit records one, from which `verify` looks them up again."""
+    catalogue, clicks = shop
+    arrivals = [START + timedelta(hours=n) for n in range(1, 4)]
+
+    def changes(number: int, category: str) -> None:
+        line = Change("p0", number, minute(-10 + number), category).line
+        catalogue.land(f"{number}.jsonl", [line])
+        catalogue.run()
+
+    def clicks_again(number: int) -> None:
+        clicks.land(f"{number}.jsonl", [click(3 * number, minute=number)])
+        clicks.run(arrivals[number])
+
+    changes(1, "books")
+    clicks_again(0)
+    build(clicks.context, "bronze")
+    changes(2, "games")
+    clicks_again(1)
+    promote(clicks.context)
+    assert verify(clicks.context).equal
+    changes(3, "toys")
+    clicks_again(2)
+    build(clicks.context, "bronze", since=arrivals[2])
+    promote(clicks.context)
+    assert verify(clicks.context).equal
+    assert len(found(clicks)) == 3
 
 
 def test_a_changed_dimension_does_not_rewrite_the_past(

@@ -600,3 +600,15 @@ def test_the_command_prints_alerts_and_exits_3_where_one_is_critical(
     assert f"hop_refused: tidelake erase {file} --subject COLUMN=VALUE --root {root}\n" in out
     table = [line for line in out.splitlines() if "tidelake" not in line]
     assert max(len(line.rstrip()) for line in table) <= 100
+
+
+def test_a_table_that_cannot_be_read_is_critical_and_other_rules_go_on(shop: Shop) -> None:
+    shop.batch(0)
+    log = shop.lake.silver("shop").path / "_delta_log"
+    newest = max(log.glob("*.json"))
+    newest.write_text('{"add": {"pa', encoding="utf-8")
+    found = shop.judge(10)["hop_refused"]
+    assert found.severity == "critical"
+    assert f"{newest} cannot be read" in found.message
+    newest.write_text("", encoding="utf-8")
+    assert f"{newest} is empty" in shop.judge(10)["hop_refused"].message

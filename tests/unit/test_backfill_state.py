@@ -341,7 +341,8 @@ def test_green_gold_whose_input_is_lost_is_computed_anew(
     green = green_lake(shop.lake, shop.pipeline, "silver")
     note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": 1}
     for name in shop.pipeline.gold_names:
-        write_commit(green.table(name), 0, note={**note, "until": {"silver": [read, -1]}})
+        read_up_to = {**note, "until": {"silver": [read, -1]}}
+        write_commit(green.table(name), 0, note=read_up_to, second=10**9)
     happens(shop)
     fill(run, state)
     assert bool(rebuilt) is is_rebuilt

@@ -325,3 +325,31 @@ def test_a_text_without_a_date_equals_no_timestamp(spark: SparkSession) -> None:
     for one, other in (("s", "t"), ("t", "s")):
         same = equal(F.col(one), kinds[one], F.col(other), kinds[other])
         assert [row["n"] for row in rows.where(same).collect()] == [3]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("1.50 AS DECIMAL(38,2)", "1.501 AS DECIMAL(38,18)", False),
+        ("1.50 AS DECIMAL(38,2)", "1.5 AS DECIMAL(38,18)", True),
+        ("7 AS BIGINT", "7.0000000001 AS DECIMAL(38,37)", False),
+        ("7 AS BIGINT", "7 AS DECIMAL(38,37)", True),
+        ("7 AS INT", "7 AS DECIMAL(9,2)", True),
+        ("99999999999999999999 AS DECIMAL(38,0)", "1 AS DECIMAL(38,37)", False),
+        ("array('abc') AS ARRAY<STRING>", "array(1) AS ARRAY<INT>", False),
+        ("array('1') AS ARRAY<STRING>", "array(1) AS ARRAY<INT>", True),
+        (
+            "named_struct('x', 'abc') AS STRUCT<x: STRING>",
+            "named_struct('x', 1) AS STRUCT<x: INT>",
+            False,
+        ),
+    ],
+)
+def test_values_that_the_common_type_cannot_hold_are_not_equal(
+    spark: SparkSession, one: str, other: str, same: bool
+) -> None:
+    rows = spark.sql(f"SELECT CAST({one}) AS a, CAST({other}) AS b")
+    kinds = {field.name: field.dataType for field in rows.schema.fields}
+    for left, right in (("a", "b"), ("b", "a")):
+        found = rows.select(equal(F.col(left), kinds[left], F.col(right), kinds[right])).collect()
+        assert bool(found[0][0]) is same

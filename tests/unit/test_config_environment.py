@@ -257,5 +257,5 @@ def test_limits_of_a_file_with_a_catalog_hold_under_a_root_that_is_given(tmp_pat
 
 def test_a_root_that_duckdb_would_misread_is_refused_where_tables_are_used(tmp_path: Path) -> None:
     environment = load_environment("local", root=str(tmp_path / "feature%2Fx"))
-    with pytest.raises(UsageError, match=r"/feature%2Fx has a % in its path"):
+    with pytest.raises(UsageError, match=r"/feature%2Fx has a '%' in its path"):
         lake_of(environment)

@@ -678,6 +678,7 @@ def test_two_tables_of_one_name_are_refused(tmp_path: Path, part: str) -> None:
         ({"type": "outer"}, "joins[0].type", "left, inner"),
         ({"on": []}, "joins[0].on", "at least one"),
         ({"on": ["usr_id"]}, "joins[0].on[0]", "did you mean user_id?"),
+        ({"on": ["user_id", "user_id"]}, "joins[0].on", "a column twice"),
         ({"left": {"columns": {"then_at": "n"}}}, "joins[0].right.columns.then_at", "already"),
         ({"left": {"columns": {"a": "m"}}}, "joins[0].left.columns.a", "unknown column m"),
         ({"left": {"where": "m", "columns": {"a": "n"}}}, "joins[0].left.where", "unknown column"),

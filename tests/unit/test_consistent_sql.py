@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import pytest
 from deltalake import DeltaTable, Field
@@ -16,7 +17,7 @@ from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import DamagedError, UsageError
 from tidelake.ledger.query import ask, ask_at_epoch
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -223,3 +224,16 @@ def test_the_command_refuses_what_stands_in_no_epoch(
         "",
         f"tidelake: no epoch holds gold.news yet. Close one with: {command}\n",
     )
+
+
+@pytest.mark.parametrize("version", [None, "newest"])
+def test_a_file_that_the_newest_version_lacks_is_not_vacuumed(
+    lake: Lake, version: str | None
+) -> None:
+    """Another epoch would lack it too."""
+    table = DeltaTable(str(lake.silver("shop").path))
+    Path(unquote(table.file_uris()[0].removeprefix("file://"))).unlink()
+    epoch(lake, "shop", 3, {"silver.shop": 2, "gold.totals": 2})
+    asks = ask_at_epoch if version else ask
+    with pytest.raises(DamagedError, match=r"cannot be read .*Restore the table's folder"):
+        asks(lake, "SELECT max(event_id) FROM silver.shop")

@@ -346,3 +346,37 @@ def test_a_decoder_reaches_another_process_as_its_schema() -> None:
 
 def test_nothing_comes_of_nothing() -> None:
     assert decoded([], decoder_of(parse_schema(SCHEMA), "additive")) == []
+
+
+_NESTED = (
+    "c STRUCT<name: STRING, at: STRUCT<x: INT>>, items ARRAY<STRUCT<sku: STRING>>, "
+    "m MAP<STRING, STRUCT<n: INT>>"
+)
+
+
+def test_members_of_nested_values_that_the_schema_lacks_are_unknown_fields() -> None:
+    payload = (
+        '{"c":{"name":"a","email":"e@x","at":{"x":1,"y":2}},'
+        '"items":[{"sku":"s"},{"sku":"t","qty":5}],"m":{"k":{"n":1,"o":null}}}'
+    )
+    fields = parse_schema(_NESTED)
+    known = '{"c":{"name":"a","at":{"x":1}},"items":[{"sku":"s"},null],"m":{"k":{"n":1}},"z":7}'
+    strict = decoded([payload, known], decoder_of(fields, "strict"))
+    paths = ["c.email", "c.at.y", "items[1].qty", "m.k.o"]
+    assert [row["broken"] for row in strict] == [
+        [f"{path}: not in schema" for path in paths],
+        ["z: not in schema"],
+    ]
+    rescued = decoded([payload, known], decoder_of(fields, "rescue"))
+    values = dict(zip(paths, ["e@x", 2, 5, None], strict=True))
+    assert [json.loads(row["unknown"]) for row in rescued] == [values, {"z": 7}]
+    # Only columns are added.
+    additive = decoded([payload], decoder_of(fields, "additive"))
+    assert (additive[0]["broken"], additive[0]["unknown"]) == ([], None)
+
+
+@pytest.mark.parametrize("text", ["0e-2", "-0e-2", "-0.00e-3", "0.0e7", "0e400"])
+def test_zero_is_exact_with_any_exponent(text: str) -> None:
+    fields = parse_schema("whole INT, price DECIMAL(4,2)")
+    (row,) = decoded([f'{{"whole":{text},"price":{text}}}'], decoder_of(fields, "additive"))
+    assert (row["values"], row["broken"]) == ({"whole": 0, "price": 0}, [])

@@ -214,6 +214,24 @@ def test_resolved_definitions_are_printed_alone(
     assert json.loads(out)["files"][0]["definition"] == definition
 
 
+def test_two_files_that_fill_one_table_are_refused_by_both_paths(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = f"{folder}/other.yml and {folder}/shop.yml would both fill this table"
+    write(folder / "shop.yml", single("shop"))
+    gold = [dict(single("shop")["gold"][0])]
+    write(folder / "other.yml", {**single("other"), "gold": gold})
+    code, out, _ = _run(capsys, "validate", "other")
+    assert code == 2
+    assert f"{gold[0]['name']}: {both}" in " ".join(out.split())
+    _, out, _ = _run(capsys, "validate", "--all")
+    assert out.count("would both fill this table") == 2
+    shared = {**ORDERS, "gold": [{**gold[0], "name": "${country}"}]}
+    shared["for_each"] = [{"country": gold[0]["name"]}, {"country": "elsewhere"}]
+    write(folder / "other.yml", shared)
+    assert "would both fill this table" in _run(capsys, "validate", "shop")[1]
+
+
 def test_two_files_with_one_name_are_refused_by_both_paths(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

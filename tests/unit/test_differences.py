@@ -6,7 +6,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.delta.append import types_of
 from tidelake.replay.compare import TableComparison, TableShape, compare
-from tidelake.replay.differences import _comparable
+from tidelake.replay.differences import _comparable, _hashed
 
 _AT = "TIMESTAMP '2026-01-05 10:00:00' AS at"
 _CLOSE = "abs({e.mean} - {s.mean}) <= 1e-9D"
@@ -53,3 +53,11 @@ def test_what_reads_a_column_of_another_type_is_compared_exactly(spark: SparkSes
     made = spark.sql(f"SELECT {live}, {_AT}")
     found, without = _comparable(made, stored, TableShape(("k",), moment="at"))
     assert (without.moment, types_of(found.schema)["at"]) == (None, "string")
+
+
+def test_a_null_is_the_same_as_a_column_that_the_other_table_lacks(spark: SparkSession) -> None:
+    one, other = "SELECT 1 AS a, 'x' AS c", "SELECT 1 AS a, CAST(NULL AS INT) AS b, 'x' AS c"
+    moved = "SELECT 1 AS a, 'x' AS b, CAST(NULL AS STRING) AS c"
+    hashes = [spark.sql(sql).select(_hashed(spark.sql(sql), ())).collect() for sql in (one, other)]
+    assert hashes[0] == hashes[1]
+    assert spark.sql(moved).select(_hashed(spark.sql(moved), ())).collect() != hashes[0]

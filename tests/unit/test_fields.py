@@ -288,7 +288,7 @@ def test_a_nested_known_field_is_read_beside_unknown_ones(
         decided(spark, pipeline, {"a": text}), Routing(pipeline), generation="g", batch=0
     )
     [row] = silver.select("value", F.col(RESCUED)).collect()
-    assert (row["value"], json.loads(row[RESCUED])) == (1, {"x": {"a": 2}})
+    assert (row["value"], json.loads(row[RESCUED])) == (1, {"value.b": 3, "x": {"a": 2}})
 
 
 def test_stored_text_columns_of_no_definition_are_filled_from_unknown_fields() -> None:

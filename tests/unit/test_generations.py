@@ -12,8 +12,9 @@ from tests.unit.handmade import write_batches, write_checkpoint, write_commit
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import GenerationError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.checkpoints import Fence, open_generation
+from tidelake.runtime.silver import replaced_sides
 
 REPAIR = r"tidelake repair shop --hop gold$"
 FENCE = Fence("shop", "gold", "g1")
@@ -239,7 +240,8 @@ def test_a_table_that_is_added_again_is_filled_and_an_older_copy_is_not(
     assert opened(lake, *tables).unfilled == ("gold.third",)
 
 
-def test_a_table_of_another_pipeline_is_not_filled(lake: Lake, totals: Table) -> None:
+def test_a_table_of_another_pipeline_is_refused_without_a_repair(lake: Lake, totals: Table) -> None:
+    """A repair would replace what the other one filled."""
     write_batches(totals, 1)
     checkpoint(lake, planned=1, committed=1)
     mine = {"generation": "g1", "batch": 1, "pipeline": "shop", "tables": ["gold.totals"]}
@@ -248,7 +250,8 @@ def test_a_table_of_another_pipeline_is_not_filled(lake: Lake, totals: Table) ->
     theirs = {"generation": "g7", "batch": 1, "pipeline": "till", "tables": ["gold.other"]}
     for second in (2, 4):
         write_commit(other, 0, note=theirs, second=second)
-        assert "the tables are of generations g1 and g7" in refused(lake, totals, other)
+        with pytest.raises(UsageError, match=r"gold\.other is filled by the pipeline till"):
+            opened(lake, totals, other)
 
 
 def test_a_table_that_is_added_again_after_a_repair_is_filled(lake: Lake, totals: Table) -> None:
@@ -338,3 +341,34 @@ def test_a_retried_batch_with_another_end_is_refused(totals: Table) -> None:
     assert FENCE.admits(totals, last, 3, {"silver": (5, -1)}) is None
     with pytest.raises(GenerationError, match=f"holds batch 3 with other rows.*{REPAIR}"):
         FENCE.admits(totals, last, 3, {"silver": (4, -1)})
+
+
+@pytest.mark.parametrize(
+    ("note", "silver", "is_refused"),
+    [
+        ({"generation": "g2", "batch": 1, "rebuilt": True}, "g1", True),
+        ({"generation": "g10", "batch": 1, "rebuilt": True}, "g9", True),
+        # A rebuild that silver is of, or that was followed by a repair.
+        ({"generation": "g2", "batch": 1, "rebuilt": True}, "g2", False),
+        ({"generation": "g2", "batch": 1, "rebuilt": True}, "g10", False),
+        # An open batch, whose rows are replaced when it comes again.
+        ({"generation": "g1", "batch": 9}, "g1", False),
+    ],
+)
+def test_side_tables_that_were_rebuilt_after_silver_are_refused(
+    lake: Lake, note: dict[str, Any], silver: str, is_refused: bool
+) -> None:
+    write_commit(lake.silver("shop"), 0, note={"generation": silver, "batch": 8})
+    write_commit(lake.late("shop"), 0, note=note)
+    closed = last_commit(lake.silver("shop"))
+    assert closed is not None
+    problem = replaced_sides(lake, "shop", closed)
+    expected = f"silver.shop__late was rebuilt in generation {note['generation']}"
+    assert problem.startswith(expected) if is_refused else problem == ""
+
+
+def test_a_bronze_that_is_gone_is_not_said_to_be_an_older_copy(lake: Lake) -> None:
+    folder = lake.checkpoints("shop", "bronze")
+    write_checkpoint(folder / "g1", planned=2, committed=2)
+    with pytest.raises(GenerationError, match=r"bronze\.shop is gone.* into another --root$"):
+        open_generation("shop", "bronze", [lake.bronze("shop")], folder)

@@ -579,3 +579,71 @@ def test_what_a_redefined_table_lacks_is_not_compared(spark: SparkSession) -> No
     stored = made.withColumn("half", F.lit(0.6).cast("double"))
     found = compare(made, stored, shape_of(target, stored))
     assert [sorted(one.columns) for one in found.differences] == [["half"]]
+
+
+def test_a_measure_may_have_the_name_of_a_word_of_sql(spark: SparkSession) -> None:
+    names = ("null", "true", "false", "current_date", "current_path", "user", "select")
+    kinds = ("sum", "min", "first", "avg")
+    measures = {f"{name}": {kinds[n % 4]: "value"} for n, name in enumerate(names)}
+    given = GoldTable.model_validate({**ALL, "measures": measures})
+    events = spark.sql("SELECT * FROM VALUES (0, 5BD), (1, 5BD) AS t(half, value)")
+    table = GoldPlan(given).typed(events).table
+    combined = (
+        partials(events, table, "half")
+        .groupBy()
+        .agg(*[F.expr(state.combine).alias(state.name) for state in states_of(table)])
+    )
+    (row,) = with_shown(combined, table).collect()
+    assert {name: row[name] for name in names} == {
+        name: 10 if kinds[n % 4] == "sum" else 5 for n, name in enumerate(names)
+    }
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "distinct"),
+    [
+        ("string", ["x", "", ""], 2),
+        ("string", ["", None], 1),
+        ("string", ["0.0", "-0.0", ""], 3),
+        ("double", ["0.0", "-0.0", "2.5"], 2),
+        ("float", ["-0.0", None], 1),
+        ("decimal(9,2)", ["0", "0.00", "1"], 2),
+    ],
+)
+def test_equal_values_are_counted_once_and_an_empty_text_is_one(
+    spark: SparkSession, kind: str, values: list[str | None], distinct: int
+) -> None:
+    measures = {"values": {"approx_count_distinct": "value"}}
+    given = GoldTable.model_validate({**ALL, "measures": measures})
+    events = spark.createDataFrame([(value,) for value in values], "value string")
+    events = events.withColumn("value", F.col("value").cast(kind))
+    table = GoldPlan(given).typed(events).table
+    (row,) = with_shown(partials(events, table), table).collect()
+    assert row["values"] == distinct
+
+
+@pytest.mark.parametrize(
+    ("kind", "total", "count", "mean"),
+    [
+        ("decimal(9,1)", "78695.1", 111, "708.96486"),
+        ("decimal(5,0)", "50", 101, "0.4950"),
+        ("decimal(9,2)", "100.00", 3, "33.333333"),
+        # Of sums with more digits than the finer quotient takes.
+        ("decimal(28,0)", "9" * 27, 2, "4" + "9" * 26 + ".5000"),
+    ],
+)
+def test_a_mean_is_rounded_once(
+    spark: SparkSession, kind: str, total: str, count: int, mean: str
+) -> None:
+    given = GoldTable.model_validate({**ALL, "measures": {"mean": {"avg": "value"}}})
+    events = spark.range(count).select(
+        F.when(F.col("id") == 0, total).otherwise("0").cast(kind).alias("value")
+    )
+    table = GoldPlan(given).typed(events).table
+    states = with_shown(partials(events, table), table)
+    scale = int(kind.rpartition(",")[2][:-1]) + 4
+    stored = states.select(F.col("mean").cast(f"decimal(38,{scale})")).collect()
+    assert stored == [(Decimal(mean),)]
+    (whole,) = shown_of(table)
+    like_it = values_of(events, table).agg(F.expr(whole.like).alias("mean")).collect()
+    assert like_it == [(Decimal(mean),)]

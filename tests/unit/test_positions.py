@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 
 from tests.unit.handmade import write_commit
-from tidelake.delta.positions import BEGINNING, Position, has_bytes
+from tidelake.delta.positions import BEGINNING, Position, has_bytes, is_recreated
 from tidelake.delta.tables import Lake
 
 
@@ -33,3 +34,14 @@ def test_files_after_a_position_reach_a_size(
     write_commit(table, 2, adds=[(3, True)])
     write_commit(table, 3, adds=[(6, False)], operation="OPTIMIZE")
     assert has_bytes(table, size, after=after) is has
+
+
+def test_a_table_is_recreated_if_its_first_version_is_newer(tmp_path: Path) -> None:
+    table = Lake(tmp_path).bronze("shop")
+    write_commit(table, 0, table_id="x", second=10)
+    write_commit(table, 1, second=20)
+    moments = [datetime(2024, 1, 1, 0, 0, second, tzinfo=UTC) for second in (9, 10, 15)]
+    assert [is_recreated(table, one) for one in moments] == [True, False, False]
+    # When it was created is not known once the log begins later.
+    (table.path / "_delta_log" / f"{0:020}.json").unlink()
+    assert not is_recreated(table, moments[0])

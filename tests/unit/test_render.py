@@ -140,3 +140,11 @@ def test_json_writes_maps_whose_keys_are_no_text(capsys: pytest.CaptureFixture[s
     print_json([{"map": {date(2024, 1, 1): 1}}])
 
     assert json.loads(printed(capsys)) == [{"map": {"2024-01-01": 1}}]
+
+
+def test_a_name_between_colons_is_no_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    """A record id of partition 100 could not be pasted otherwise."""
+    print_table([":id:"], [["orders:100:4711"]], title="orders:100:4711: accepted")
+    out = printed(capsys)
+    assert ":id:" in out
+    assert out.count("orders:100:4711") == 2

@@ -12,6 +12,8 @@ from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
 from tidelake.delta.tables import Lake, Table
+from tidelake.errors import UsageError
+from tidelake.ledger.side_tables import closed_batch, not_requeued
 from tidelake.replay import requeue
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.hop import Run
@@ -43,3 +45,13 @@ def test_live_and_green_side_tables_of_one_name_are_read_apart(
         written = query.format(**{name: f"<{table.name}>" for name, table in frames.items()})
         for table in frames.values():
             assert f"FROM <{table.name}> " in written
+
+
+@pytest.mark.parametrize("gone", ["silver.shop__late", "bronze.shop__requeue"])
+def test_a_deleted_table_is_named_with_what_creates_it(tmp_path: Path, gone: str) -> None:
+    lake = Lake(tmp_path)
+    for table in (lake.silver("shop"), lake.late("shop"), lake.requeue("shop")):
+        if table.name != gone:
+            write_commit(table, 0, note={"generation": "g1", "batch": 0})
+    with pytest.raises(UsageError, match=rf"^{gone} is gone.* tidelake run shop$"):
+        not_requeued(lake.late("shop"), lake.requeue("shop"), closed_batch(lake, "shop"))

@@ -167,7 +167,10 @@ def _rows(verdict: TableVerdict) -> Iterator[list[str | None]]:
     if verdict.standing != "continues" or not (differences or changed):
         yield [table, None, None, None, _STANDING_TEXTS[verdict.standing]]
     for found in differences:
-        yield [table, found.column, found.stored, found.defined, _VERDICT_TEXTS[found.verdict]]
+        text = _VERDICT_TEXTS[found.verdict]
+        if found.verdict == "kept" and table.startswith("silver.") and found.stored == "string":
+            text += ", except from an unknown field of its name"
+        yield [table, found.column, found.stored, found.defined, text]
     for part in changed:
         yield [table, part, None, None, _APPLIES if verdict.may_continue else _INCOMPATIBLE]
 

@@ -29,8 +29,8 @@ from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import slowest_of, unfilled_tables
-from tidelake.delta.tables import HOPS
-from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.delta.tables import HOPS, Table
+from tidelake.errors import ConfigError, DamagedError, UsageError, Violation
 from tidelake.folders import write_whole
 from tidelake.instants import now, to_json
 from tidelake.visible import visible
@@ -262,7 +262,8 @@ def list_pipelines(where: Place) -> None:
             say(f"{table} is not filled yet: the next run of {one['pipeline']} fills it")
         if one["error"]:
             name = one["pipeline"]
-            say(f"{name} is invalid; see {where.typed('tidelake validate', name)}")
+            invalid = f"{name} is invalid; see {where.typed('tidelake validate', name)}"
+            say(f"{name}: {one['error']}" if one["kind"] else invalid)
 
 
 def _listed(name: str, where: Place) -> dict[str, Any]:
@@ -274,12 +275,16 @@ def _listed(name: str, where: Place) -> dict[str, Any]:
         known = {"pipeline": name, "file": getattr(error, "file", None), "error": str(error)}
         return known | {"kind": None, "source": None, "tables": [], "to_fill": [], "runs": runs}
     tables = {hop: where.lake.closing_tables(pipeline, hop) for hop in HOPS}
-    # The log of a table in a catalog is read through Spark.
-    for hop, own in tables.items() if where.lake.catalog is None else ():
-        table = slowest_of(own)
-        last = None if table is None else last_commit(table)
-        runs[hop] = None if last is None else to_json(last.written_at)
-    to_fill = unfilled_tables(tables["gold"]) if where.lake.catalog is None else []
+    to_fill, damaged = list[Table](), None
+    try:
+        # The log of a table in a catalog is read through Spark.
+        for hop, own in tables.items() if where.lake.catalog is None else ():
+            table = slowest_of(own)
+            last = None if table is None else last_commit(table)
+            runs[hop] = None if last is None else to_json(last.written_at)
+        to_fill = unfilled_tables(tables["gold"]) if where.lake.catalog is None else []
+    except DamagedError as error:
+        damaged = str(error)
     return {
         "pipeline": name,
         "file": pipeline.file,
@@ -288,7 +293,7 @@ def _listed(name: str, where: Place) -> dict[str, Any]:
         "tables": [table.name for own in tables.values() for table in own],
         "to_fill": [table.name for table in to_fill],
         "runs": runs,
-        "error": None,
+        "error": damaged,
     }
 
 

@@ -66,7 +66,8 @@ _NO_ALIAS = re.compile(
 # A semicolon ends a statement, except inside strings, quoted identifiers and comments.
 _PART = re.compile(
     r"""
-    '(?:[^']|'')*'?
+    \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)
+    | '(?:[^']|'')*'?
     | "(?:[^"]|"")*"?
     | --[^\n]*
     | /\*.*?(?:\*/|\Z)
@@ -76,6 +77,7 @@ _PART = re.compile(
     re.DOTALL | re.VERBOSE,
 )
 _COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
+_BEFORE = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
 
 
 def run_prompt(
@@ -284,15 +286,15 @@ def statements_of(text: str) -> list[str]:
 
 def is_complete(text: str) -> bool:
     """Return whether Enter submits the text rather than inserting a line break."""
-    return text.lstrip().startswith(".") or all(ended for _, ended in _parts(text))
+    return all(ended for _, ended in _parts(text))
 
 
 def _parts(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each statement and dot command, with whether it is ended."""
     while not _is_blank(text):
-        text = text.lstrip()
-        if text.startswith("."):
-            command, _, text = text.partition("\n")
+        begun = _BEFORE.sub("", text, count=1)
+        if begun.startswith("."):
+            command, _, text = begun.partition("\n")
             yield command.rstrip("; \t"), True
             continue
         end = next((part.start() for part in _PART.finditer(text) if part["end"]), len(text))

@@ -77,7 +77,7 @@ def _draw(
         table.add_column(column, justify="right" if values and numeric else "left", **options)
     for row in rows:
         table.add_row(*map(cell, row[: len(columns)]))
-    Console(file=file, width=width, markup=False, highlight=False).print(table)
+    Console(file=file, width=width, markup=False, emoji=False, highlight=False).print(table)
 
 
 def format_answer(answer: Answer, output_format: Format, width: int) -> tuple[str, bool]:

@@ -49,6 +49,7 @@ from tidelake.config.sharing import (
     read_definition,
     refuse_second,
     replaced,
+    table_names,
 )
 from tidelake.config.source import base_paths, source_findings
 from tidelake.config.table_settings import publish_findings
@@ -142,7 +143,8 @@ def load_pipeline(
     if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     if isinstance(raw.get("name"), str) and is_found_by_name(file):
-        refuse_second(raw["name"], Path(document.file))
+        tables = {name for _, name in table_names(raw)}
+        refuse_second(raw["name"], Path(document.file), tables)
     pipeline = document.validated(PipelineFile, raw)
     findings += [*section_findings(raw), *combination_findings(raw), *duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")

@@ -243,10 +243,12 @@ def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -
     taken = {name.lower() for name in (*known, *names.LATE_COLUMNS)}
     for index, enrich in enrichments.items():
         path: KeyPath = ("enrich", index)
+        # Lateness is decided after the lookup.
+        readable = [name for name in known if name != "is_late"]
         for name in enrich.on:
-            yield from _name_finding((*path, "on", name), name, known)
+            yield from _name_finding((*path, "on", name), name, readable)
         if enrich.as_of is not None:
-            yield from _name_finding((*path, "as_of"), enrich.as_of, known)
+            yield from _name_finding((*path, "as_of"), enrich.as_of, readable)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
                 place: KeyPath = (*path, "columns", position)
@@ -352,6 +354,8 @@ def _join_findings(
                 yield Finding(place, "is already a column of this table; choose another name")
             taken.add(name.lower())
     yield from _name_findings((*path, "on"), join.on, columns)
+    if len(set(join.on)) < len(join.on):
+        yield Finding((*path, "on"), "names a column twice")
 
 
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:

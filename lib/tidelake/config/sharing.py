@@ -6,7 +6,7 @@ Both are resolved here, on the parsed YAML, so that the models know neither of t
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -61,9 +61,11 @@ def find_definition(name: str, folder: Path) -> Path | None:
     return found[0] if found else None
 
 
-def refuse_second(name: str, file: Path) -> None:
-    """Raise a UsageError if another file in a pipeline's folder defines its name too."""
-    named = re.compile(rb"\bname[\"']?\s*:\s*[\"']?" + re.escape(name.encode()) + rb"\b")
+def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
+    """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
+    names = "|".join(map(re.escape, (name, *tables)))
+    key = r"\b(?:name|features)[\"']?\s*:\s*[\"']?"
+    named = re.compile(rf"{key}(?:{names})\b".encode())
     for other in sorted(file.parent.iterdir()) if file.parent.is_dir() else ():
         if other == file or not is_pipeline_file(other) or not other.is_file():
             continue
@@ -73,12 +75,17 @@ def refuse_second(name: str, file: Path) -> None:
             if not named.search(text) and _FOR_EACH.encode() not in text:
                 continue
             document = read_document(other)
-            defined = list(members_in(document)) or [str(document.content.get("name"))]
+            members = members_in(document) or {str(document.content.get("name")): {}}
         except (OSError, UsageError):
             # Reading that file by its own name reports why.
             continue
-        if name in defined:
+        if name in members:
             raise _defined_twice(name, [file, other])
+        if twice := sorted(_resolved(document, members).intersection(tables)):
+            raise UsageError(
+                f"{', '.join(twice)}: {file} and {other} would both fill this table; rename it in "
+                "one of them"
+            )
 
 
 def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
@@ -100,9 +107,14 @@ def defined_tables(folder: Path) -> set[str]:
             members = members_in(document) or {"": {}}
         except UsageError:
             continue
-        names = (name for _, name in table_names(document.content))
-        found |= {replaced(name, (), one, []) for name in names for one in members.values()}
+        found |= _resolved(document, members)
     return found
+
+
+def _resolved(document: Document, members: Mapping[str, Parameters]) -> set[str]:
+    """List the tables that a file's pipelines fill."""
+    names = [name for _, name in table_names(document.content)]
+    return {replaced(name, (), one, []) for name in names for one in members.values()}
 
 
 def names_in(folder: Path) -> list[str]:

@@ -19,6 +19,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from tidelake.errors import DamagedError
 from tidelake.folders import Folder, Listed, list_folder
 
 if TYPE_CHECKING:
@@ -121,11 +122,14 @@ class LogFile:
         return any(self.actions("metaData")) or any(self.actions("protocol"))
 
     def actions(self, kind: str) -> Iterator[dict[str, Any]]:
-        """Yield its actions of one kind."""
-        for line in self.file.text().splitlines():
-            action = json.loads(line).get(kind)
-            if action is not None:
-                yield action
+        """Yield its actions of one kind; raise a DamagedError if it is no commit."""
+        try:
+            found = [json.loads(line).get(kind) for line in self.file.text().splitlines()]
+        except (ValueError, AttributeError) as error:
+            raise DamagedError(f"{self.file.path} cannot be read") from error
+        if not found:
+            raise DamagedError(f"{self.file.path} is empty")
+        yield from (action for action in found if action is not None)
 
 
 # Operations that change no rows.
@@ -314,6 +318,12 @@ class Commit:
     def generation(self) -> str:
         """The generation that it belongs to."""
         return str(self.note["generation"])
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """The numbers of its generation and batch; a generation of another name counts as 0."""
+        number = self.generation[1:]
+        return int(number) if number.isdecimal() else 0, self.batch
 
     @property
     def added_rows(self) -> int:

@@ -27,6 +27,8 @@ from tidelake.delta.log import (
     encode,
     last_commit,
     note_of,
+    oldest_version,
+    written_at,
 )
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
@@ -42,6 +44,15 @@ def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
     since = takewhile(lambda entry: entry.version >= position[0], table.entries())
     return next((entry.version for entry in since if entry.removes_rows()), None)
+
+
+def is_recreated(table: Table, since: datetime) -> bool:
+    """Return whether a table was created after an instant (UTC), as far as its log goes back.
+
+    Positions that were read in the table before it are not positions in this one.
+    """
+    made = written_at(table, 0) if oldest_version(table) == 0 else None
+    return made is not None and made > since
 
 
 def unfilled_tables(tables: Sequence[Table]) -> list[Table]:

@@ -7,6 +7,7 @@ checkpoints and other files are on a volume. Names are validated by :mod:`tidela
 from __future__ import annotations
 
 import functools
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -19,8 +20,11 @@ from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name
 from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable
+from tidelake.visible import visible
 
 Hop = Literal["bronze", "silver", "gold"]
+# DuckDB's reader decodes a path twice, also that of a URI, and takes a backslash for a slash.
+_MISREAD = re.compile(r"[%\\\0-\x1f]")
 HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 
 
@@ -195,11 +199,10 @@ def lake_of(environment: Environment) -> Lake:
             f"environment {environment.name}: set root, or catalog and volume, or give --root DIR"
         )
     if environment.catalog is None:
-        if "%" in str(environment.files):
-            # Its reader decodes a path twice, also that of a URI.
+        if odd := _MISREAD.search(str(environment.files)):
             raise UsageError(
-                f"{environment.files} has a % in its path, which DuckDB would misread: "
-                "give another --root"
+                f"{visible(str(environment.files))} has a {visible(odd[0])!r} in its path, which "
+                "DuckDB would misread: give another --root"
             )
         return Lake(environment.files, needs_locks=environment.locks == "required")
     session = functools.cache(lambda: build_session(environment))

@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, failed_within, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
+from tidelake.names import quoted
 
 _INSTANT = "struct(event_time, event_id)"
 _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
@@ -26,6 +27,8 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _SUMMED_DIGITS, _MOST_DIGITS = 28, 38
 # Spark rounds results of more than 38 digits, to no fewer digits after the point than these.
 _LEAST_SCALE = 6
+# A sum of so many digits has a quotient with 18 more after the point.
+_FINE_DIGITS = 20
 # A mean has this many digits after the point more than its terms.
 _MORE_SCALE = 4
 # Tolerance relative to the value or, if known, to the sum of the terms' absolute values ({1}), as
@@ -40,9 +43,8 @@ _CLOSE = (
 _DISTINCT_ERROR, _RANK_ERROR = 0.05, 0.04
 # Of each sketch: build one, combine many, merge two.
 _SKETCHES = {
-    # HLL does not accept decimals or timestamps; cast to string, equal values stay equal.
     "approx_count_distinct": (
-        "hll_sketch_agg(CAST({0} AS STRING))",
+        "hll_sketch_agg({0})",
         "hll_union_agg({0})",
         "hll_union(t.{0}, s.{0})",
     ),
@@ -224,11 +226,10 @@ def states_of(table: GoldTable) -> tuple[MeasureState, ...]:
 
 
 def aggregates_of(table: GoldTable) -> dict[str, str]:
-    """Return each state column's aggregate over events, with the definition's expression."""
+    """Return an aggregate over events of each measure, with the definition's expression."""
     return {
-        state.name: state.partial
+        measure.name: _states(measure, as_operand(measure.expression))[0].partial
         for measure in table.measures
-        for state in _states(measure, as_operand(measure.expression))
     }
 
 
@@ -246,7 +247,9 @@ def columns_of(table: GoldTable) -> list[str]:
 
 def with_shown(states: DataFrame, table: GoldTable) -> DataFrame:
     """Compute the result columns of combined states."""
-    computed = {one.name: one.over({name: name for name in one.states}) for one in shown_of(table)}
+    computed = {
+        one.name: one.over({name: quoted(name) for name in one.states}) for one in shown_of(table)
+    }
     columns = {name: F.expr(sql) for name, sql in computed.items()}
     return states.withColumns(columns) if columns else states
 
@@ -274,7 +277,7 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
             if _is_ordered(measure):
                 # An id that came back past the TTL may be in silver twice at one instant: then by
                 # value, as a struct orders it, with null as the least.
-                partial, combine = f"struct({partial}, {sql})", f"struct({at}, {name})"
+                partial, combine = f"struct({partial}, {sql})", f"struct({at}, {quoted(name)})"
                 same = f"greatest(s.{name}, t.{name})"
                 if pick == "min":
                     both = f"s.{name} IS NOT NULL AND t.{name} IS NOT NULL"
@@ -284,11 +287,13 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
                 f"WHEN s.{at} = t.{at} THEN {same} ELSE t.{name} END"
             )
             by = f"{pick}_by({{0}}, {{1}})".format
-            state = MeasureState(name, by(sql, partial), by(name, combine), merge)
+            state = MeasureState(name, by(sql, partial), by(quoted(name), combine), merge)
             return [state, _extreme(at, _INSTANT, pick)]
         case "approx_count_distinct" | "approx_percentile":
             partial, combine, merge = _SKETCHES[measure.aggregate]
             merge = merge.format(sketch)
+            if measure.aggregate == "approx_count_distinct":
+                sql = _distinct_text(sql, measure.value_type)
             return [MeasureState(sketch, partial.format(sql), combine.format(sketch), merge)]
 
 
@@ -302,8 +307,18 @@ def _sketch_of(measure: Measure) -> str:
     return f"_{measure.name}_sketch"
 
 
+def _distinct_text(sql: str, kind: str | None) -> str:
+    """Return the text of a value that a sketch of distinct values counts.
+
+    HLL accepts neither decimals nor timestamps, and does not count an empty text.
+    """
+    text = f"CAST({sql} AS STRING)"
+    zero = f"WHEN {sql} = 0 THEN '0.0' " if kind in _INEXACT else ""
+    return f"CASE {zero}WHEN {text} = '' THEN '\\u0000' ELSE {text} END"
+
+
 def _count(name: str, partial: str) -> MeasureState:
-    return MeasureState(name, partial, f"sum({name})", f"t.{name} + s.{name}")
+    return MeasureState(name, partial, f"sum({quoted(name)})", f"t.{name} + s.{name}")
 
 
 def _sum(name: str, sql: str, summed: tuple[int, int] | None) -> MeasureState:
@@ -320,12 +335,13 @@ def _sum(name: str, sql: str, summed: tuple[int, int] | None) -> MeasureState:
         f"CASE WHEN t.{name} IS NULL OR s.{name} IS NULL THEN coalesce(t.{name}, s.{name}) "
         f"ELSE {added} END"
     )
-    return MeasureState(name, f"try_sum({sql})", f"try_sum({name})", merged)
+    return MeasureState(name, f"try_sum({sql})", f"try_sum({quoted(name)})", merged)
 
 
 def _extreme(name: str, sql: str, pick: str) -> MeasureState:
     scalar = "least" if pick == "min" else "greatest"
-    return MeasureState(name, f"{pick}({sql})", f"{pick}({name})", f"{scalar}(t.{name}, s.{name})")
+    merge = f"{scalar}(t.{name}, s.{name})"
+    return MeasureState(name, f"{pick}({sql})", f"{pick}({quoted(name)})", merge)
 
 
 # The results that are computed from states, with the states as positions.
@@ -370,7 +386,14 @@ def _mean_of(summed: tuple[int, int]) -> str:
     wide = f"try_divide(CAST({{0}} AS DECIMAL({most},{scale})), {{1}})"
     # The same type, or coalesce would round both.
     shown = f"DECIMAL({most},{max(scale + _MORE_SCALE, _LEAST_SCALE)})"
-    return f"coalesce({narrow}, try_cast({wide} AS {shown}))"
+    found = f"coalesce({narrow}, try_cast({wide} AS {shown}))"
+    if scale + _MORE_SCALE >= _LEAST_SCALE:
+        return found
+    # Of a quotient with six digits after the point the last ones would be rounded twice. This one
+    # has 18 more than its sum.
+    fine = f"try_divide(try_cast({{0}} AS DECIMAL({_FINE_DIGITS},{scale})), {{1}})"
+    rounded = f"try_cast({fine} AS DECIMAL({most},{scale + _MORE_SCALE}))"
+    return f"coalesce(try_cast({rounded} AS {shown}), {found})"
 
 
 def with_terms(table: GoldTable, types: Mapping[str, str]) -> GoldTable:

@@ -71,7 +71,7 @@ class Aggregated(GoldKind):
         where = self.gold.where
         named = {"where": Expression(OWN, where, is_condition=True)} if where else {}
         return named | {
-            f"measures.{name.lstrip('_')}": Expression(OWN, sql)
+            f"measures.{name}": Expression(OWN, sql)
             for name, sql in aggregates_of(self.gold).items()
         }
 

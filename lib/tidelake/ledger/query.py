@@ -23,9 +23,15 @@ from pyspark.sql.types import TimestampType
 from sqlglot import exp, parse_one, transpile
 
 from tidelake.delta.commit_metadata import Final
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import MachineError, NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import (
+    DamagedError,
+    MachineError,
+    NotBuiltError,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.fingerprints import IN_SPARK
 from tidelake.folders import Folder
 from tidelake.instants import from_micros
@@ -160,7 +166,9 @@ def write_for_user(
     path, options = str(part).replace("'", "''"), _FORMATS[file.suffix.lower()]
     try:
         with _for_user(lake, sql, versions or {}, writes=part) as connection:
-            connection.sql(sql).create_view("answer")
+            asked = connection.sql(sql)
+            Answer(tuple(asked.columns), ()).refuse_same_names()
+            asked.create_view("answer")
             copy = f"COPY (SELECT * FROM answer) TO '{path}' ({options})"
             rows = int((connection.execute(copy).fetchone() or (0,))[0])
         part.replace(file)
@@ -197,9 +205,11 @@ def at_epoch(
     epoch = _epoch_of(lake, names)
     try:
         return read(epoch.versions), epoch
-    except UsageError as error:
+    except (UsageError, DamagedError) as error:
         # An IO error means a missing table file: the statement cannot name other files.
-        if not isinstance(error.__cause__, duckdb.IOException):
+        newest = {name: newest_version(lake.table(name)) for name in names}
+        is_newest = newest.items() <= epoch.versions.items()
+        if is_newest or not isinstance(error.__cause__, duckdb.IOException):
             raise
         pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
         raise UsageError(
@@ -308,7 +318,8 @@ def _create_views(
         try:
             connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
         except duckdb.Error as error:
-            raise UsageError(f"{table.name} cannot be read: {_first_line(error)}") from error
+            what, why = f"{table.name} cannot be read", _first_line(error)
+            raise UsageError(f"{what}: {why}") if pin else DamagedError(what, why) from error
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
@@ -329,8 +340,13 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         result = connection.execute(sql)
         columns = tuple(column[0] for column in result.description or [])
         return Answer(columns, tuple(result.fetchall()))
+    except duckdb.IOException as error:
+        # The statement cannot name other files.
+        raise DamagedError("a file of a table cannot be read", _first_line(error)) from error
     except duckdb.Error as error:
         raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
+    except (OverflowError, ValueError) as error:
+        raise UsageError("a value is too large to show; cast its column to VARCHAR.") from error
 
 
 def _first_line(error: Exception) -> str:

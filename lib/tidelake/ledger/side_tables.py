@@ -12,9 +12,11 @@ from datetime import date, datetime
 from tidelake.config import Pipeline
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
+from tidelake.errors import UsageError
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.history import require_tables
 from tidelake.ledger.query import ask
+from tidelake.typed import runnable
 
 # The number of newest batches in the trend.
 _TREND = 8
@@ -77,7 +79,17 @@ def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
     """Return SQL, for Spark and DuckDB, for a side table's rows that were not requeued since.
 
     Rows of batches after ``closed`` are left out.
+
+    Raises:
+        UsageError: One of the tables was deleted.
     """
+    for table in (side, requeue):
+        if not table.exists:
+            run = runnable("tidelake run", table.bare.partition("__")[0])
+            raise UsageError(
+                f"{table.name} is gone, although silver has run. Restore its folder from a backup; "
+                f"or create it anew, without rows, with: {run}"
+            )
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("
         f"SELECT 1 FROM {requeue.name} r WHERE r.record_id = q.record_id "

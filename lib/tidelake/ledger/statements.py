@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import logging
 from collections.abc import Collection, Iterator
 from typing import Any
 
@@ -15,6 +16,9 @@ from tidelake.config.expressions import UNREADABLE
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.typed import first_command, runnable
+
+# It warns of statements that are refused here.
+logging.getLogger("sqlglot").setLevel(logging.ERROR)
 
 DUCKDB, SPARK = "duckdb", "databricks"
 # What sqlglot stores with a table's name and a subquery in its place can have too.
@@ -30,7 +34,15 @@ SPARK_REFUSED = frozenset(
     }
 )
 # DuckDB functions that read settings or the environment, which hold object store keys, or write.
-_DUCKDB_REFUSED = frozenset({"current_setting", "getenv", "getvariable", "write_log"})
+# They read settings, or bind a statement that is their argument.
+_DUCKDB_REFUSED = frozenset(
+    {
+        *("current_setting", "getenv", "getvariable", "write_log"),
+        *("json_serialize_plan", "json_serialize_sql", "json_deserialize_sql"),
+    }
+)
+# The names of system views begin with these.
+_SYSTEM_VIEWS = ("duckdb_", "pg_", "pragma_", "sqlite_")
 # Functions allowed in FROM: they read only their arguments.
 _SPARK_ROWS = frozenset({"range", "explode", "explode_outer", "inline", "posexplode", "stack"})
 _DUCKDB_ROWS = frozenset(
@@ -99,6 +111,10 @@ def _refuse_in_duckdb(sql: str, lake: Lake, tables: Collection[str]) -> None:
         raise UsageError(_ONE_SELECT)
     nodes = list(_nodes(parsed))
     inner = {one["key"].lower() for node in nodes for one in node.get("cte_map", {}).get("map", ())}
+    for name in inner:
+        # A CTE of a subquery has its own scope, outside of which this is the view.
+        if name.startswith(_SYSTEM_VIEWS):
+            raise UsageError(f"{name} is the name of a system view; give the CTE another name.")
     for node in nodes:
         kind = node.get("type")
         if kind == "BASE_TABLE":

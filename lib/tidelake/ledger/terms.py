@@ -7,14 +7,21 @@ is derived from another.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from typing import Any, Literal
 
 from tidelake.config import FilesSource, GlobalWindow, Pipeline, TumblingWindow
-from tidelake.delta.commit_metadata import FATES, add_up, arrivals_in, erased_rows, position
-from tidelake.delta.log import Commit, newest_version
+from tidelake.delta.commit_metadata import (
+    FATES,
+    add_up,
+    arrivals_in,
+    erased_rows,
+    position,
+    positions,
+)
+from tidelake.delta.log import Commit, last_commit, newest_version
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range
@@ -237,6 +244,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         for table, counts in gold.items()
         if counts.expected != counts.counted
     ]
+    problems += _ahead(lake, pipeline)
     if lake.erasure(name).exists():
         resume = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
         problems.insert(0, f"an erasure was interrupted; finish it with: {resume}")
@@ -257,6 +265,19 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         problems=tuple(problems),
         topics=topics,
     )
+
+
+def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
+    """Find inputs that end before what gold has read of them: older copies, or cut off."""
+    inputs = lake.hop_inputs(pipeline, "gold")
+    for table in lake.closing_tables(pipeline, "gold")[:1]:
+        for key, (version, _) in positions(last_commit(table)).items():
+            read = inputs.get(key)
+            if read is not None and read.exists and version > newest_version(read) + 1:
+                yield (
+                    f"{table.name} was merged up to version {version - 1} of {read.name}, "
+                    f"whose newest version is {newest_version(read)}"
+                )
 
 
 def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> SourceCounts:

@@ -20,7 +20,7 @@ from tidelake.delta.locks import rolls_back, writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
-from tidelake.errors import GenerationError, RefusedError
+from tidelake.errors import GenerationError, RefusedError, TidelakeError
 from tidelake.instants import lasting, to_json
 from tidelake.ledger.history import (
     Backlog,
@@ -44,7 +44,7 @@ from tidelake.runtime.checkpoints import (
 from tidelake.runtime.landed_files import refuse_changed
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
-from tidelake.visible import visible
+from tidelake.visible import first_line, visible
 
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
@@ -195,19 +195,25 @@ def alerts_of(
 
 def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
     """Evaluate some rules and return their open alerts, possibly critical ones first."""
-    opened = []
+    opened, pipeline = [], context.pipeline
     for name, rule in RULES.items():
-        limit = getattr(context.pipeline.alerts, rule.limit) if rule.limit else None
+        limit = getattr(pipeline.alerts, rule.limit) if rule.limit else None
         if name not in rules or (rule.limit and limit is None):
             continue
-        for one in rule.find(context, limit):
+        for one in _found(rule, context, limit):
             command = f"tidelake {one.command or rule.command}"
-            typed = context.typed(command, context.pipeline.name, one.options)
-            severity = one.severity or rule.severity
-            opened.append(
-                Alert(name, context.pipeline.name, one.hop, severity, one.message, one.since, typed)
-            )
+            how = one.severity or rule.severity
+            typed = context.typed(command, pipeline.name, one.options)
+            opened.append(Alert(name, pipeline.name, one.hop, how, one.message, one.since, typed))
     return tuple(opened)
+
+
+def _found(rule: AlertRule, context: AlertContext, limit: Any) -> list[Found]:
+    """Return what a rule finds; that it cannot be evaluated is a critical finding of its own."""
+    try:
+        return list(rule.find(context, limit))
+    except (TidelakeError, OSError, ValueError) as error:
+        return [Found(f"cannot be evaluated: {first_line(error)}", severity="critical")]
 
 
 def _unbalanced(context: AlertContext, _: None) -> Iterator[Found]:
@@ -475,6 +481,7 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
         )
 
 
+_QUARANTINED = partial(_rate, fate="quarantined")
 # Rules that may be critical first: alerts are listed in this order.
 RULES = {
     "books_unbalanced": AlertRule(_unbalanced, "critical", "ledger"),
@@ -486,9 +493,7 @@ RULES = {
     "lag_growing": AlertRule(_lag_growing, "warning", "status", "lag_seconds"),
     "batch_over_interval": AlertRule(_slow_batches, "warning", "status", "batch_over_interval"),
     "watermark_stuck": AlertRule(_watermark_stuck, "warning", "status", "watermark_stuck"),
-    "quarantine_rate": AlertRule(
-        partial(_rate, fate="quarantined"), "warning", "quarantine list", "quarantine_rate"
-    ),
+    "quarantine_rate": AlertRule(_QUARANTINED, "warning", "quarantine list", "quarantine_rate"),
     "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list", "late_rate"),
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
 }

@@ -14,7 +14,7 @@ from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError, imported
+from tidelake.errors import TidelakeError, imported
 from tidelake.instants import from_json, now
 from tidelake.ledger.query import ask
 from tidelake.runtime.schemas import append_records
@@ -163,7 +163,7 @@ def measures_since(
             f"OR error_class IS NOT NULL AND ended_at >= TIMESTAMPTZ {failed}) "
             "ORDER BY ended_at, batch",
         )
-    except UsageError:
+    except TidelakeError:
         # Without this table only the metrics are missing; reports still have the logs.
         return ()
     rows = found.as_dicts()

@@ -6,6 +6,7 @@ rolling back: :mod:`.backfill_promotion`.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -16,10 +17,23 @@ from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
 from tidelake.delta.access import load
-from tidelake.delta.commit_metadata import changed_definition, pipeline_hash, position, positions
+from tidelake.delta.commit_metadata import (
+    SilverNote,
+    changed_definition,
+    changed_parts,
+    pipeline_hash,
+    position,
+    positions,
+)
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
-from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
+from tidelake.delta.positions import (
+    Position,
+    files_between,
+    is_recreated,
+    rewritten_after,
+    rows_between,
+)
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import remove_tree
@@ -46,7 +60,7 @@ from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.gold_tables import Target, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
-from tidelake.runtime.schemas import check_definition
+from tidelake.runtime.schemas import check_definition, lookups
 from tidelake.runtime.silver import Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
@@ -285,6 +299,8 @@ def _can_continue(green: Run, hop: Hop) -> bool:
     filled = [one for one in last if one is not None and one.batch > CREATION]
     if len(filled) < len(last) or len({one.generation for one in filled}) > 1:
         return False
+    if hop == "silver" and _is_looked_up_twice(green, filled[0]):
+        return False
     since = min(one.written_at for one in filled)
     return not any(
         _is_lost(green, table, after, since)
@@ -293,12 +309,36 @@ def _can_continue(green: Run, hop: Hop) -> bool:
     )
 
 
+def _is_looked_up_twice(green: Run, last: Commit) -> bool:
+    """Return whether rows of green silver are, or would be, enriched from different dimensions.
+
+    A promotion makes one batch of them, which records one version of each dimension.
+    """
+    lake, pipeline = green.lake, green.pipeline
+    bronze = lake.bronze(pipeline.name)
+    notes = [SilverNote.of(one) for one in history(lake, lake.silver(pipeline.name))]
+    versions: dict[str, set[int]] = defaultdict(set)
+    for use in (use for note in notes for use in note.dimensions):
+        versions[use.table].add(use.version)
+    if rows_between(bronze, position(last, "bronze")):
+        for lookup in lookups(lake, pipeline):
+            versions[lookup.table.name].add(lookup.version)
+    return any(
+        rewritten_after(table, (min(found) + 1, -1)) is not None
+        or rows_between(table, (min(found) + 1, -1), (max(found) + 1, -1)) > 0
+        for table, found in ((lake.table(name), found) for name, found in versions.items())
+        if len(found) > 1
+    )
+
+
 def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool:
     """Return whether an input cannot be followed from a position, reached at ``since`` (UTC).
 
     Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
     """
-    if rewritten_after(table, after) is not None or oldest_version(table) > after[0]:
+    if rewritten_after(table, after) is not None or is_recreated(table, since):
+        return True
+    if oldest_version(table) > after[0]:
         return True
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.
@@ -341,17 +381,26 @@ def decided_before(live: Run, since: datetime) -> Stored:
     are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
 
     Raises:
-        UsageError: Silver does not exist, or rows from before the instant were requeued.
+        UsageError: Silver does not exist or was filled under another event id or time, or rows from
+            before the instant were requeued.
     """
     lake, pipeline = live.lake, live.pipeline
     require_table(lake.silver(pipeline.name), pipeline.name)
     inputs = read_inputs(live)
+    if changed := changed_parts(inputs.closing[0], pipeline).identity:
+        raise UsageError(
+            f"{lake.silver(pipeline.name).name} was filled under another {' and '.join(changed)}: "
+            "what its rows are duplicates of would be decided in two ways. Recompute all of it "
+            f"with: {backfill_again(pipeline)}"
+        )
     before = F.col("ingested_at") < F.lit(since)
     _refuse_requeued(live, inputs, since)
     silver, quarantine, late = (
         rows.where(before).drop(*BATCH_COLUMNS) for rows in inputs.decided.values()
     )
-    accepted = silver.unionByName(late.select(*silver.columns))
+    # Late lacks the columns of unknown fields that no late row has.
+    same = [quoted(name) for name in silver.columns if name in late.columns]
+    accepted = silver.unionByName(late.select(*same), allowMissingColumns=True)
     batch = inputs.closing[0].batch + 1
     # The rows that are kept, also if a run commits others meanwhile: these are decided anew.
     known = AcceptedRows(live.spark, pipeline, lake, batch, known=before, version=inputs.version)

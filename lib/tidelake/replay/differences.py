@@ -210,4 +210,7 @@ def _fates(decided: Mapping[Table, DataFrame], enriched: Sequence[str]) -> DataF
 def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
     left_out = {*BATCH_COLUMNS, *_OF_THE_BATCH, *but}
     names = sorted(name for name in rows.columns if name not in left_out)
-    return F.xxhash64(*[F.to_json(F.struct(name)) for name in names])
+    # The hash skips nulls: a null is the same as a column that the other table lacks.
+    return F.xxhash64(
+        *[F.when(F.col(name).isNotNull(), F.to_json(F.struct(name))) for name in names]
+    )

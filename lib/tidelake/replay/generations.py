@@ -30,7 +30,13 @@ from tidelake.delta.commit_metadata import (
     changed_definition,
     positions,
 )
-from tidelake.delta.positions import BEGINNING, Position, rewritten_after, rows_between
+from tidelake.delta.positions import (
+    BEGINNING,
+    Position,
+    is_recreated,
+    rewritten_after,
+    rows_between,
+)
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
@@ -307,8 +313,7 @@ def gold_mismatches(run: Run) -> Iterator[str]:
         yield "its tables are at different batches"
     reached = positions(found[0])
     for key, table in run.lake.hop_inputs(run.pipeline, "gold").items():
-        made = log.written_at(table, 0) if log.oldest_version(table) == 0 else None
-        if reached and made is not None and made > found[0].written_at:
+        if reached and is_recreated(table, found[0].written_at):
             yield f"{table.name} was recreated"
         if reached and key not in reached:
             yield f"{table.name} is a new input"

@@ -22,7 +22,7 @@ from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, rewritten_after, unfilled_tables
+from tidelake.delta.positions import BEGINNING, is_recreated, rewritten_after, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -37,10 +37,11 @@ from tidelake.replay.generations import (
     rebuild_gold,
     rebuild_silver,
 )
-from tidelake.runtime.checkpoints import file_entry
+from tidelake.runtime.checkpoints import bronze_is_gone, file_entry, refuse_foreign
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
+from tidelake.runtime.silver import replaced_sides
 from tidelake.typed import runnable
 
 
@@ -96,12 +97,16 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     """
     if hop == "gold":
         need_gold(run.pipeline)
+        refuse_foreign(run.pipeline.name, run.lake.closing_tables(run.pipeline, "gold"))
         for table in run.lake.hop_inputs(run.pipeline, "gold").values():
             newest_of(run, "silver", table)
         return next(gold_mismatches(run), "")
     if hop == "silver":
         return next(_silver_mismatches(run), "")
-    newest_of(run, "bronze", run.lake.bronze(run.pipeline.name))
+    bronze = run.lake.bronze(run.pipeline.name)
+    if not bronze.exists and any(run.lake.checkpoints(run.pipeline.name, hop).glob("*")):
+        raise bronze_is_gone(bronze.name)
+    newest_of(run, "bronze", bronze)
     source = run.pipeline.source
     if not isinstance(source, FilesSource | KafkaSource):
         raise NotBuiltError(
@@ -122,9 +127,13 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
     last = newest_of(run, "silver", table)
     if changed := changed_parts(last, run.pipeline).identity:
         yield f"{' and '.join(changed)} changed"
+    if replaced := replaced_sides(lake, name, last):
+        yield replaced
     until = SilverNote.of(last).until
     for key, followed in lake.silver_inputs(name).items():
-        if rewritten_after(followed, until.get(key, BEGINNING)) is not None:
+        if until and is_recreated(followed, last.written_at):
+            yield f"{followed.name} was recreated"
+        elif rewritten_after(followed, until.get(key, BEGINNING)) is not None:
             yield f"{followed.name} was rewritten"
 
 

@@ -34,7 +34,7 @@ from tidelake.delta.positions import (
     unfilled_tables,
 )
 from tidelake.delta.tables import Hop, Table
-from tidelake.errors import GenerationError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.typed import runnable
@@ -103,6 +103,27 @@ class Fence:
         return GenerationError(what, f"Repair it with: {self.repair}{more}")
 
 
+def refuse_foreign(pipeline: str, tables: Sequence[Table]) -> None:
+    """Raise a UsageError if another pipeline fills one of a pipeline's tables."""
+    for table in tables:
+        last = last_commit(table)
+        other = pipeline if last is None else last.note.get("pipeline", pipeline)
+        if other != pipeline:
+            raise UsageError(
+                f"{table.name} is filled by the pipeline {other}; two cannot fill one table. Give "
+                f"it another name in {pipeline}, or delete its folder if {other} is no more. "
+                "Nothing was written"
+            )
+
+
+def bronze_is_gone(name: str) -> GenerationError:
+    """Build the error for a bronze table that was deleted, which nothing here can recompute."""
+    return GenerationError(
+        f"{name} is gone, and the checkpoint of its hop is there",
+        "Restore the table's folder from a backup, or read the source anew into another --root",
+    )
+
+
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
     """Return the fence of a hop's current generation, unless its checkpoint has another history.
 
@@ -110,6 +131,7 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     is the folder with one checkpoint per generation. Nothing is written.
     """
     last = {table.name: last_commit(table) for table in tables}
+    refuse_foreign(pipeline, tables)
     empty = {table.name for table in unfilled_tables(tables)}
     notes = {name: commit for name, commit in last.items() if commit is not None}
     filled = [commit for name, commit in notes.items() if name not in empty]
@@ -135,6 +157,8 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         )
         if not checkpoint.exists():
             problem = f"holds batch {batch}, but its checkpoint is gone"
+        if hop == "bronze" and commit is None:
+            raise bronze_is_gone(name)
         raise fence.refusal(f"{name} {problem}")
     return fence
 

@@ -150,7 +150,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
         return None
     # The newest versions of the side tables without rows of a batch after silver's.
     sides = {
-        side: _before(side, newest_version(side), lambda commit: _order(commit) <= _order(closed))
+        side: _before(side, newest_version(side), lambda commit: commit.order <= closed.order)
         for side in (lake.quarantine(pipeline), lake.late(pipeline))
     }
     sides[lake.discarded(pipeline)] = newest_version(lake.discarded(pipeline))
@@ -169,12 +169,6 @@ def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
 
 def _batch_of(note: Commit) -> tuple[str, int, dict[str, Position]]:
     return note.generation, note.batch, positions(note)
-
-
-def _order(commit: Commit) -> tuple[int, int]:
-    """Sort key of a commit: generation number, then batch; unknown generation names come first."""
-    number = commit.generation[1:]
-    return int(number) if number.isdecimal() else 0, commit.batch
 
 
 def _versions_at(

@@ -106,6 +106,8 @@ def _empty(source: str, missing: str = "") -> SourceError:
 
 def _list_disk(root: Path, source: str) -> dict[str, LandedFile]:
     if not root.exists():
+        if set(source) & set("*?{"):
+            source += " (patterns are not expanded; name the folder, it is read whole)"
         raise SourceError(
             f"the source {source} does not exist. Create it and put files into it, "
             "or name another with --source."

@@ -19,10 +19,11 @@ from tidelake.delta import commit_metadata as metadata
 from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
 from tidelake.delta.commit_metadata import SilverNote
-from tidelake.delta.log import REBUILT, last_commit
+from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
+from tidelake.names import quoted
 from tidelake.runtime import prefilter, schemas
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -32,8 +33,10 @@ from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver import fates
 from tidelake.silver.dedup import find_repeats
+from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
+from tidelake.silver.stages import SELECTED
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import advance
 from tidelake.spark.engine import fitted
@@ -69,6 +72,11 @@ class SilverHop(HopQuery):
     def most(self) -> int:
         """The environment's ``silver_bytes`` limit."""
         return bytes_of(self.run.environment.limits.silver_bytes)
+
+    def offset_mismatch(self, closed: Commit) -> str:
+        """Compare silver's newest commit with the side tables and with the checkpoint."""
+        sides = replaced_sides(self.run.lake, self.run.pipeline.name, closed)
+        return sides or super().offset_mismatch(closed)
 
     def create_tables(self) -> None:
         """Create silver and its side tables."""
@@ -173,6 +181,21 @@ class SilverHop(HopQuery):
         accepted = context.accepted(rows.sparkSession)
         span = context.before.until.get("bronze", BEGINNING), context.until["bronze"]
         return prefilter.recover(context.frames.checkpoint(rows), accepted, span, context.frames)
+
+
+def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
+    """Describe a side table that was rebuilt after silver's newest commit, or return "".
+
+    Silver was restored to a version before a rebuild, or a rebuild was interrupted.
+    """
+    for side in (lake.quarantine(pipeline), lake.late(pipeline)):
+        last = last_commit(side)
+        if last and REBUILT in last.note and last.order[0] > closed.order[0]:
+            return (
+                f"{side.name} was rebuilt in generation {last.generation}, and silver is of "
+                f"{closed.generation}: one of them is an older copy, or a rebuild was interrupted"
+            )
+    return ""
 
 
 class Decision(NamedTuple):
@@ -340,7 +363,8 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     _write_sides(sides, context, by)
     rows = fates.to_silver(decided, plan.routing, extra=filled, **context.stamp)
     if stored:
-        kept = stamped(stored.silver, **context.stamp)
+        kept = _enriched_again(stored.silver, plan, pinned)
+        kept = stamped(kept, **context.stamp)
         rows = kept.unionByName(rows, allowMissingColumns=True)
     run.locks.step(f"write {lake.silver(name).name}")
     append(
@@ -352,6 +376,17 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         replaces=context.rebuilds,
     )
     return note
+
+
+def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lookup]) -> DataFrame:
+    """Look stored rows up again: the batch that takes them in records one version a dimension."""
+    enrichments = plan.pipeline.enrich
+    if not enrichments:
+        return stored
+    rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns)))
+    names = {name for enrich in enrichments for name in enrich.columns}
+    kept = [F.col(quoted(name)) for name in stored.columns if name not in names]
+    return schemas.enriched(rows, plan, pinned).select(*kept, *enriched_columns(enrichments))
 
 
 def _unknown_columns(

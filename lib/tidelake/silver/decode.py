@@ -9,7 +9,7 @@ refused rather than rounded or guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
 from typing import Any, NamedTuple, NoReturn
@@ -102,7 +102,8 @@ class Decoder:
         """Compile a schema.
 
         For unknown fields ``strict`` adds a reason each, ``additive`` returns their values as
-        strings, and ``rescue`` returns them as one JSON object.
+        strings, and ``rescue`` returns them as one JSON object. Of nested values ``additive``
+        ignores them.
         """
         self.fields = tuple(fields)
         self.evolution = evolution
@@ -138,8 +139,7 @@ class Decoder:
         """
         records: list[Any] = []
         refused: list[int] = []
-        strict: dict[int, list[str]] = {}
-        unknown: dict[int, Any] = {}
+        others: dict[int, dict[str, Any]] = {}
         plain: Callable[[bytes], Any] = _not_plain if self._is_odd else self._plain.decode
         keep, known = records.append, frozenset(self._names)
         for row, payload in enumerate(payloads.to_pylist()):
@@ -154,23 +154,37 @@ class Decoder:
                 refused.append(row)
                 keep(self._nothing)
                 continue
-            others = {name: value for name, value in fields.items() if name not in known}
-            if others and self.evolution == "strict":
-                strict[row] = not_in_schema(others)
-            elif others and self.evolution == "rescue":
-                unknown[row] = canonical_json(others)
-            elif others:
-                unknown[row] = [(name, as_text(value)) for name, value in sorted(others.items())]
+            if found := {name: value for name, value in fields.items() if name not in known}:
+                others[row] = found
             keep(self._record(*map(fields.get, self._names)))
         broken: dict[int, list[str]] = {}
         columns = []
         for attribute, field in zip(self._attributes, self.fields, strict=True):
-            column, bad = to_column(list(map(attrgetter(attribute), records)), field.type)
+            values = list(map(attrgetter(attribute), records))
+            column, bad = to_column(values, field.type)
             columns.append(column)
             add_inexact(broken, field, bad)
-        for row, reasons in strict.items():
-            broken.setdefault(row, []).extend(reasons)
+            if self.evolution != "additive" and pa.types.is_nested(field.type):
+                for row, value in enumerate(values):
+                    if found := dict(_unknown_within(value, field.type, field.name)):
+                        others.setdefault(row, {}).update(found)
+        unknown = self._unknown(others, broken)
         return assembled(self.type, columns, refused, broken, unknown)
+
+    def _unknown(
+        self, others: Mapping[int, Mapping[str, Any]], broken: dict[int, list[str]]
+    ) -> dict[int, Any]:
+        """Return the column ``unknown`` of rows with other fields; if strict, add reasons."""
+        if self.evolution == "strict":
+            for row, found in others.items():
+                broken.setdefault(row, []).extend(not_in_schema(found))
+            return {}
+        if self.evolution == "rescue":
+            return {row: canonical_json(dict(found)) for row, found in others.items()}
+        return {
+            row: [(name, as_text(value)) for name, value in sorted(found.items())]
+            for row, found in others.items()
+        }
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
         """Parse an object with any fields; None if the payload is not a JSON object."""
@@ -185,6 +199,23 @@ class Decoder:
         ):
             return None
         return fields
+
+
+def _unknown_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
+    """Yield the members of a nested value that its type lacks, by path: ``items[0].size``."""
+    if pa.types.is_struct(kind) and isinstance(value, dict):
+        for name, item in value.items():
+            at, place = kind.get_field_index(name), f"{path}.{name}"
+            if at < 0:
+                yield place, item
+            else:
+                yield from _unknown_within(item, kind.field(at).type, place)
+    elif pa.types.is_list(kind) and isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _unknown_within(item, kind.value_type, f"{path}[{number}]")
+    elif pa.types.is_map(kind) and isinstance(value, dict):
+        for key, item in value.items():
+            yield from _unknown_within(item, kind.item_type, f"{path}.{key}")
 
 
 def _not_plain(_: bytes) -> NoReturn:

@@ -21,6 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
+from tidelake.config.locations import project_above
 from tidelake.errors import TransformError
 from tidelake.spark.internals import is_deterministic
 from tidelake.visible import visible
@@ -129,8 +130,10 @@ def _problems(result: StructType, declared: StructType, given: StructType) -> li
 
 
 def project_of(file: str) -> Path:
-    """Return the folder that modules are imported from: the one with ``conf/pipelines``."""
+    """Return the folder of modules: the one with ``tidelake.yml``, or else with ``conf``."""
     folder = Path(file).resolve().parent
+    if (root := project_above(folder)) is not None:
+        return root
     return folder.parent.parent if folder.name == "pipelines" else folder
 
 

@@ -226,6 +226,9 @@ def _scaled(text: str, scale: int) -> int:
         raise Refused
     whole, fraction, exponent = found[1], found[2] or "", int(found[3] or 0)
     digits = (whole + fraction).rstrip("0")
+    if not digits:
+        # Zero, whatever its exponent.
+        return 0
     zeros = len(whole) + len(fraction) - len(digits)
     if len(fraction) - zeros - exponent > scale:
         raise Refused
@@ -233,7 +236,7 @@ def _scaled(text: str, scale: int) -> int:
     if power + len(digits.lstrip("0")) > 40:
         # More digits than any type holds; computing the power could take thousands of digits.
         raise Refused
-    number: int = int(digits or "0") * 10 ** max(power, 0)
+    number: int = int(digits) * 10 ** max(power, 0)
     return -number if text[0] == "-" else number
 
 

@@ -147,7 +147,7 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
     for at, record in enumerate(sample.records):
         first.setdefault(record.payload.strip(), at)
     distinct = list(first.values())
-    ranked = []
+    ranked, unnamed = [], list[str]()
     for column in payload.columns:
         is_time = column.clock is not None and column.clock.has_time
         kinds = ("boolean", "double", "float", "date")
@@ -162,10 +162,15 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
         if rank or is_random:
             choice = DraftChoice(column.field, why, column)
             ranked.append(((rank, share, is_random, -len(column.path)), choice))
+        else:
+            unnamed.append(column.field)
     of_payload = [*_best_first(ranked), *_pairs(payload, distinct)]
     why = "the record's position is used, so a copy sent again counts as another event"
     if not of_payload:
-        why = f"no field is unique per event; {why}"
+        what = "no field is unique per event"
+        if unnamed:
+            what += f" and named like an id ({', '.join(unnamed[:3])} may be chosen with --id)"
+        why = f"{what}; {why}"
     return [*of_payload, DraftChoice("record_id", why)]
 
 
