@@ -30,6 +30,7 @@ from tidelake.runtime import bronze_hop, landed_files
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import CONTINUOUS, parse_trigger
+from tidelake.spark.tuning import FILES_A_BATCH
 
 _SMALL_FILES = 10_000 if os.environ.get("TIDELAKE_FULL") == "1" else 30
 _NOW = START + timedelta(hours=1)
@@ -42,7 +43,7 @@ _LATEST = (1 << 32) - 1
 @pytest.fixture(scope="module")
 def many(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> World:
     """Let many small files arrive at once: old, empty, and with names that need care."""
-    source = {"max_files_per_trigger": _SMALL_FILES // 3}
+    source = {"max_files_per_trigger": min(_SMALL_FILES // 3, FILES_A_BATCH)}
     played = world(spark, tmp_path_factory.mktemp("many"), small=False, source=source)
     # As a pattern of Hadoop's it matches another folder.
     played = replace(played, landing=played.folder / "a [1] {b}").redefined()
