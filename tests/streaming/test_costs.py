@@ -247,7 +247,7 @@ def test_sessions_of_a_small_batch_cost_little_more(
     played.run(hops=["gold"])
     # Beside those of windows: stored sessions in reach are read, put together with the batch's,
     # and kept.
-    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=10, shuffles=2)
+    assert spent(spark, _checkpoints(played, "gold"), BATCHES - 1) <= Spent(jobs=13, shuffles=4)
     found = merges(spark, played.lake.gold("visits"))
     assert [one["numTargetRowsCopied"] for one in found] == [0] * (BATCHES - 1)
 
