@@ -176,6 +176,9 @@ def test_amounts_and_places_on_which_an_expression_fails_break_no_rule(spark: Sp
         travel = {**_TRAVEL, "latitude": latitude}
         rows = [at(-1, (90.0, 0.1)), at(0, (90.0, 0.1))]
         assert found(spark, {"impossible_travel": travel}, *rows) == []
+    # One place, named from both sides of a pole: the square of the distance is rounded below zero.
+    rows = [at(-1, (45.0, 10.0)), at(0, (135.0, 190.0))]
+    assert found(spark, {"impossible_travel": _TRAVEL}, *rows) == []
 
 
 def test_a_speed_has_a_bound_below_which_the_longest_way_takes_forever() -> None:

@@ -351,7 +351,9 @@ def _distance(origin: Column, target: Column) -> Column:
     across = F.radians(target.getField("longitude")) - F.radians(origin.getField("longitude"))
     half = F.pow(F.sin((second - first) / 2), F.lit(2))
     half = half + F.cos(first) * F.cos(second) * F.pow(F.sin(across / 2), F.lit(2))
-    return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(F.least(half, F.lit(1.0))))
+    # Beyond the poles a cosine is negative, and so may be the sum.
+    within = F.greatest(F.least(half, F.lit(1.0)), F.lit(0.0))
+    return F.lit(2 * _EARTH_KM) * F.asin(F.sqrt(within))
 
 
 def features_by_key(

@@ -104,7 +104,7 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     if hop == "silver":
         return next(_silver_mismatches(run), "")
     bronze = run.lake.bronze(run.pipeline.name)
-    if not bronze.exists and any(run.lake.checkpoints(run.pipeline.name, hop).glob("*")):
+    if not bronze.exists and any(run.lake.checkpoints(run.pipeline.name, hop).glob("g*")):
         raise bronze_is_gone(bronze.name)
     newest_of(run, "bronze", bronze)
     source = run.pipeline.source
