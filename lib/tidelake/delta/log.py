@@ -123,13 +123,18 @@ class LogFile:
 
     def actions(self, kind: str) -> Iterator[dict[str, Any]]:
         """Yield its actions of one kind; raise a DamagedError if it is no commit."""
+        is_empty = True
         try:
-            found = [json.loads(line).get(kind) for line in self.file.text().splitlines()]
+            # Only as far as the caller reads: the commit's info is in the first line.
+            for line in self.file.text().splitlines():
+                is_empty = False
+                action = json.loads(line).get(kind)
+                if action is not None:
+                    yield action
         except (ValueError, AttributeError) as error:
             raise DamagedError(f"{self.file.path} cannot be read") from error
-        if not found:
+        if is_empty:
             raise DamagedError(f"{self.file.path} is empty")
-        yield from (action for action in found if action is not None)
 
 
 # Operations that change no rows.

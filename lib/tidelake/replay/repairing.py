@@ -97,7 +97,8 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     """
     if hop == "gold":
         need_gold(run.pipeline)
-        refuse_foreign(run.pipeline.name, run.lake.closing_tables(run.pipeline, "gold"))
+        golds = run.lake.closing_tables(run.pipeline, "gold")
+        refuse_foreign(run.pipeline.name, {one.name: last_commit(one) for one in golds})
         for table in run.lake.hop_inputs(run.pipeline, "gold").values():
             newest_of(run, "silver", table)
         return next(gold_mismatches(run), "")

@@ -103,14 +103,13 @@ class Fence:
         return GenerationError(what, f"Repair it with: {self.repair}{more}")
 
 
-def refuse_foreign(pipeline: str, tables: Sequence[Table]) -> None:
-    """Raise a UsageError if another pipeline fills one of a pipeline's tables."""
-    for table in tables:
-        last = last_commit(table)
-        other = pipeline if last is None else last.note.get("pipeline", pipeline)
+def refuse_foreign(pipeline: str, last: Mapping[str, Commit | None]) -> None:
+    """Raise a UsageError if another pipeline fills one of the tables, given their last commits."""
+    for name, commit in last.items():
+        other = pipeline if commit is None else commit.note.get("pipeline", pipeline)
         if other != pipeline:
             raise UsageError(
-                f"{table.name} is filled by the pipeline {other}; two cannot fill one table. Give "
+                f"{name} is filled by the pipeline {other}; two cannot fill one table. Give "
                 f"it another name in {pipeline}, or delete its folder if {other} is no more. "
                 "Nothing was written"
             )
@@ -131,7 +130,7 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
     is the folder with one checkpoint per generation. Nothing is written.
     """
     last = {table.name: last_commit(table) for table in tables}
-    refuse_foreign(pipeline, tables)
+    refuse_foreign(pipeline, last)
     empty = {table.name for table in unfilled_tables(tables)}
     notes = {name: commit for name, commit in last.items() if commit is not None}
     filled = [commit for name, commit in notes.items() if name not in empty]
