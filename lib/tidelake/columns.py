@@ -166,10 +166,12 @@ def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Colum
             if isinstance(other_type, TimestampType)
             else value.try_cast(other_type)
         )
-    common = F.coalesce(value, F.lit(None).cast(other_type))
     if isinstance(its_type, ArrayType | StructType):
-        # The elements are cast too, and a text among them may be of another kind.
-        return null_on_error(common)
+        # As above: texts among the elements take the other type. No guard that a join would refuse.
+        texts, other_texts = ("string" in one.simpleString() for one in (its_type, other_type))
+        if texts is not other_texts:
+            return value.try_cast(other_type) if texts else value
+    common = F.coalesce(value, F.lit(None).cast(other_type))
     if isinstance(its_type, DecimalType) and isinstance(other_type, DecimalType | IntegralType):
         # Of two decimals with more than 38 digits together, Spark rounds the one with the more
         # digits after the point. What does not survive that is no value of the other type.

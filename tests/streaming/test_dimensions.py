@@ -325,6 +325,14 @@ def test_all_rows_of_a_promotion_are_looked_up_in_one_version(shop: tuple[World,
     promote(clicks.context)
     assert verify(clicks.context).equal
     assert len(found(clicks)) == 3
+    # Looked up by a column that stored rows lack: they have no entry.
+    select = {**(clicks.pipeline.event.select or {}), "other": "product_id"}
+    enrich = [{"dimension": "products", "on": {"other": "product_id"}, "columns": ["category"]}]
+    added = clicks.redefined(event={"select": select}, enrich=enrich, gold=GOLD)
+    build(added.context, "bronze", since=arrivals[2])
+    promote(added.context)
+    categories = read(added.lake, "silver.clickstream", "event_id, category")
+    assert categories == [("e0", None), ("e3", None), ("e6", "toys")]
 
 
 def test_a_changed_dimension_does_not_rewrite_the_past(

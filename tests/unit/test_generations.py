@@ -12,9 +12,8 @@ from tests.unit.handmade import write_batches, write_checkpoint, write_commit
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import GenerationError, UsageError
-from tidelake.runtime.checkpoints import Fence, open_generation
-from tidelake.runtime.silver import replaced_sides
+from tidelake.errors import GenerationError, RefusedError
+from tidelake.runtime.checkpoints import Fence, open_generation, replaced_sides
 
 REPAIR = r"tidelake repair shop --hop gold$"
 FENCE = Fence("shop", "gold", "g1")
@@ -250,7 +249,7 @@ def test_a_table_of_another_pipeline_is_refused_without_a_repair(lake: Lake, tot
     theirs = {"generation": "g7", "batch": 1, "pipeline": "till", "tables": ["gold.other"]}
     for second in (2, 4):
         write_commit(other, 0, note=theirs, second=second)
-        with pytest.raises(UsageError, match=r"gold\.other is filled by the pipeline till"):
+        with pytest.raises(RefusedError, match=r"gold\.other is filled by the pipeline till"):
             opened(lake, totals, other)
 
 
@@ -363,6 +362,9 @@ def test_side_tables_that_were_rebuilt_after_silver_are_refused(
     closed = last_commit(lake.silver("shop"))
     assert closed is not None
     problem = replaced_sides(lake, "shop", closed)
+    # A later batch of the same generation.
+    write_commit(lake.late("shop"), 1, note={"generation": note["generation"], "batch": 10})
+    assert bool(replaced_sides(lake, "shop", closed)) is is_refused
     expected = f"silver.shop__late was rebuilt in generation {note['generation']}"
     assert problem.startswith(expected) if is_refused else problem == ""
 
@@ -370,5 +372,5 @@ def test_side_tables_that_were_rebuilt_after_silver_are_refused(
 def test_a_bronze_that_is_gone_is_not_said_to_be_an_older_copy(lake: Lake) -> None:
     folder = lake.checkpoints("shop", "bronze")
     write_checkpoint(folder / "g1", planned=2, committed=2)
-    with pytest.raises(GenerationError, match=r"bronze\.shop is gone.* into another --root$"):
+    with pytest.raises(RefusedError, match=r"bronze\.shop is gone.* into another --root$"):
         open_generation("shop", "bronze", [lake.bronze("shop")], folder)

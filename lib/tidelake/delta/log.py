@@ -126,7 +126,10 @@ class LogFile:
         is_empty = True
         try:
             # Only as far as the caller reads: the commit's info is in the first line.
-            for line in self.file.text().splitlines():
+            for line in self.file.text().split("\n"):
+                # Texts in JSON may have other ends of lines, such as U+0085.
+                if not line.strip():
+                    continue
                 is_empty = False
                 action = json.loads(line).get(kind)
                 if action is not None:

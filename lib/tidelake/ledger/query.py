@@ -319,7 +319,11 @@ def _create_views(
             connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
         except duckdb.Error as error:
             what, why = f"{table.name} cannot be read", _first_line(error)
-            raise UsageError(f"{what}: {why}") if pin else DamagedError(what, why) from error
+            # A store may refuse or delay an answer for many reasons.
+            is_damaged = isinstance(error, duckdb.IOException) and isinstance(table.path, Path)
+            if is_damaged and not pin:
+                raise DamagedError(what, why) from error
+            raise UsageError(f"{what}: {why}") from error
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:
@@ -340,10 +344,10 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         result = connection.execute(sql)
         columns = tuple(column[0] for column in result.description or [])
         return Answer(columns, tuple(result.fetchall()))
-    except duckdb.IOException as error:
-        # The statement cannot name other files.
-        raise DamagedError("a file of a table cannot be read", _first_line(error)) from error
     except duckdb.Error as error:
+        if isinstance(error, duckdb.IOException) and not lake.is_on_object_store:
+            # The statement cannot name other files.
+            raise DamagedError("a file of a table cannot be read", _first_line(error)) from error
         raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
     except (OverflowError, ValueError) as error:
         raise UsageError("a value is too large to show; cast its column to VARCHAR.") from error

@@ -85,10 +85,15 @@ def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
     """
     for table in (side, requeue):
         if not table.exists:
-            run = runnable("tidelake run", table.bare.partition("__")[0])
+            name = table.bare.partition("__")[0]
+            anew = f"create it anew, without rows, with: {runnable('tidelake run', name)}"
+            if table == requeue:
+                # Silver is refused beside another requeue than it has read.
+                repair = runnable("tidelake repair", name, "--hop silver")
+                anew = f"run the pipeline, and recompute silver from bronze with: {repair}"
             raise UsageError(
                 f"{table.name} is gone, although silver has run. Restore its folder from a backup; "
-                f"or create it anew, without rows, with: {run}"
+                f"or {anew}"
             )
     return (
         f"SELECT q.* FROM {side.name} q WHERE {in_closed_batch(closed)} AND NOT EXISTS ("

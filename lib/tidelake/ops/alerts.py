@@ -40,6 +40,7 @@ from tidelake.runtime.checkpoints import (
     newest_logged,
     open_generation,
     ordered_inputs,
+    replaced_sides,
 )
 from tidelake.runtime.landed_files import refuse_changed
 from tidelake.silver.watermark import held_back_by
@@ -201,25 +202,23 @@ def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
         if name not in rules or (rule.limit and limit is None):
             continue
         for one in _found(rule, context, limit):
-            command = f"tidelake {one.command or rule.command}"
-            how = one.severity or rule.severity
-            typed = context.typed(command, pipeline.name, one.options)
+            command, how = one.command or rule.command, one.severity or rule.severity
+            typed = context.typed(f"tidelake {command}", pipeline.name, one.options)
             opened.append(Alert(name, pipeline.name, one.hop, how, one.message, one.since, typed))
     return tuple(opened)
 
 
-def _found(rule: AlertRule, context: AlertContext, limit: Any) -> list[Found]:
-    """Return what a rule finds; that it cannot be evaluated is a critical finding of its own."""
+def _found(rule: AlertRule, context: AlertContext, limit: Any) -> Iterator[Found]:
+    """Yield a rule's findings; that it cannot be evaluated is a critical one."""
     try:
-        return list(rule.find(context, limit))
+        yield from rule.find(context, limit)
     except (TidelakeError, OSError, ValueError) as error:
-        return [Found(f"cannot be evaluated: {first_line(error)}", severity="critical")]
+        yield Found(f"cannot be evaluated: {first_line(error)}", severity="critical")
 
 
 def _unbalanced(context: AlertContext, _: None) -> Iterator[Found]:
     """Find a ledger that does not balance."""
-    problem = read_ledger(context.lake, context.pipeline).first_problem
-    if problem:
+    if problem := read_ledger(context.lake, context.pipeline).first_problem:
         yield Found(problem)
 
 
@@ -230,9 +229,8 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
         what = f"an erasure of {name} has started and not finished"
         yield Found(what, command="erase", options="--subject COLUMN=VALUE")
     if lake.swap(name).exists():
-        back = rolls_back(lake, name)
         what = f"a swap of {name}'s tables has started and not finished"
-        yield Found(what, command=f"backfill {'rollback' if back else 'promote'}")
+        yield Found(what, command=f"backfill {'rollback' if rolls_back(lake, name) else 'promote'}")
     for hop, tables in context.closing.items():
         error = _refusal(context, hop, tables) if tables else None
         if isinstance(error, GenerationError):
@@ -261,14 +259,15 @@ def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception 
 def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> None:
     """Compare tables and checkpoint as a starting run does; a RefusedError if they disagree."""
     lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
-    folder = lake.checkpoints(name, hop)
+    folder, inputs = lake.checkpoints(name, hop), lake.hop_inputs(context.pipeline, hop)
     fence = open_generation(name, hop, tables, folder)
-    inputs = lake.hop_inputs(context.pipeline, hop)
     checkpoint = folder / fence.generation
     # The next run fills the others before it compares anything.
     filled = tuple(table for table in tables if table.name not in fence.unfilled)
     guard = CheckpointGuard(fence, checkpoint, filled, ordered_inputs(checkpoint, inputs))
     guard.refuse_rewritten()
+    if hop == "silver":
+        guard.refuse_mismatch(partial(replaced_sides, lake, name))
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
         taken = context.backlogs.taken_files()
@@ -443,9 +442,7 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
     )
 
 
-def _rate(
-    context: AlertContext, limit: float, *, fate: Literal["quarantined", "late"]
-) -> Iterator[Found]:
+def _rate(context: AlertContext, limit: float, *, fate: str = "quarantined") -> Iterator[Found]:
     """Check the share of recent rows that were quarantined, or late."""
     fresh, since = context.fresh
     rows = sum(one.rows for one in fresh)
@@ -481,7 +478,6 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
         )
 
 
-_QUARANTINED = partial(_rate, fate="quarantined")
 # Rules that may be critical first: alerts are listed in this order.
 RULES = {
     "books_unbalanced": AlertRule(_unbalanced, "critical", "ledger"),
@@ -493,7 +489,7 @@ RULES = {
     "lag_growing": AlertRule(_lag_growing, "warning", "status", "lag_seconds"),
     "batch_over_interval": AlertRule(_slow_batches, "warning", "status", "batch_over_interval"),
     "watermark_stuck": AlertRule(_watermark_stuck, "warning", "status", "watermark_stuck"),
-    "quarantine_rate": AlertRule(_QUARANTINED, "warning", "quarantine list", "quarantine_rate"),
+    "quarantine_rate": AlertRule(_rate, "warning", "quarantine list", "quarantine_rate"),
     "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list", "late_rate"),
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
 }

@@ -37,11 +37,10 @@ from tidelake.replay.generations import (
     rebuild_gold,
     rebuild_silver,
 )
-from tidelake.runtime.checkpoints import bronze_is_gone, file_entry, refuse_foreign
+from tidelake.runtime.checkpoints import bronze_is_gone, file_entry, refuse_foreign, replaced_sides
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
-from tidelake.runtime.silver import replaced_sides
 from tidelake.typed import runnable
 
 
@@ -132,7 +131,7 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
         yield replaced
     until = SilverNote.of(last).until
     for key, followed in lake.silver_inputs(name).items():
-        if until and is_recreated(followed, last.written_at):
+        if key in until and is_recreated(followed, last.written_at):
             yield f"{followed.name} was recreated"
         elif rewritten_after(followed, until.get(key, BEGINNING)) is not None:
             yield f"{followed.name} was rewritten"

@@ -14,12 +14,15 @@ import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 from tidelake.delta.commit_metadata import positions
 from tidelake.delta.log import (
     CREATION,
     FIRST_GENERATION,
+    REBUILT,
     Commit,
+    commits,
     last_commit,
     newest_version,
     oldest_version,
@@ -33,8 +36,8 @@ from tidelake.delta.positions import (
     size_between,
     unfilled_tables,
 )
-from tidelake.delta.tables import Hop, Table
-from tidelake.errors import GenerationError, UsageError
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.errors import GenerationError, RefusedError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.typed import runnable
@@ -104,22 +107,38 @@ class Fence:
 
 
 def refuse_foreign(pipeline: str, last: Mapping[str, Commit | None]) -> None:
-    """Raise a UsageError if another pipeline fills one of the tables, given their last commits."""
+    """Raise a RefusedError if another pipeline made the last commit of one of the tables."""
     for name, commit in last.items():
         other = pipeline if commit is None else commit.note.get("pipeline", pipeline)
         if other != pipeline:
-            raise UsageError(
+            raise RefusedError(
                 f"{name} is filled by the pipeline {other}; two cannot fill one table. Give "
                 f"it another name in {pipeline}, or delete its folder if {other} is no more. "
-                "Nothing was written"
+                "None of these tables was changed"
             )
 
 
-def bronze_is_gone(name: str) -> GenerationError:
+def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
+    """Describe a side table that was rebuilt after silver's newest commit, or return "".
+
+    Silver was restored to a version before a rebuild, or a rebuild was interrupted.
+    """
+    for side in (lake.quarantine(pipeline), lake.late(pipeline)):
+        newer = takewhile(lambda one: one.order[0] > closed.order[0], commits(side))
+        rebuilt = next((one for one in newer if REBUILT in one.note), None)
+        if rebuilt is not None:
+            return (
+                f"{side.name} was rebuilt in generation {rebuilt.generation}, and silver is of "
+                f"{closed.generation}: one of them is an older copy, or a rebuild was interrupted"
+            )
+    return ""
+
+
+def bronze_is_gone(name: str) -> RefusedError:
     """Build the error for a bronze table that was deleted, which nothing here can recompute."""
-    return GenerationError(
-        f"{name} is gone, and the checkpoint of its hop is there",
-        "Restore the table's folder from a backup, or read the source anew into another --root",
+    return RefusedError(
+        f"{name} is gone, and the checkpoint of its hop is there. Restore the table's folder from "
+        "a backup, or read the source anew into another --root"
     )
 
 

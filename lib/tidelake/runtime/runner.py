@@ -93,11 +93,13 @@ def run_hops(
             _run_to_the_end(run, wanted, trigger, cold=cold)
         else:
             _run_together(run, wanted, trigger, publishes=publishes)
-        # Into different tables, and neither reads what the other writes.
+        # Into different tables, and neither reads what the other writes. A compaction, and
+        # publishing, change settings of their session.
+        own = replace(run, spark=clone_of(run.spark)) if runs_in_process() else run
         run_concurrently(
             run.spark,
             [
-                partial(_copy_books, run, wanted),
+                partial(_copy_books, own, wanted),
                 partial(_publish_and_close, run, publishes=publishes and "gold" in wanted),
             ],
         )

@@ -21,12 +21,13 @@ from tidelake.delta.append import append, types_of
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.names import quoted
 from tidelake.runtime import prefilter, schemas
 from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
+from tidelake.runtime.checkpoints import replaced_sides
 from tidelake.runtime.hop import Heads, HopQuery, Run
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.session_pool import run_concurrently
@@ -183,21 +184,6 @@ class SilverHop(HopQuery):
         return prefilter.recover(context.frames.checkpoint(rows), accepted, span, context.frames)
 
 
-def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
-    """Describe a side table that was rebuilt after silver's newest commit, or return "".
-
-    Silver was restored to a version before a rebuild, or a rebuild was interrupted.
-    """
-    for side in (lake.quarantine(pipeline), lake.late(pipeline)):
-        last = last_commit(side)
-        if last and REBUILT in last.note and last.order[0] > closed.order[0]:
-            return (
-                f"{side.name} was rebuilt in generation {last.generation}, and silver is of "
-                f"{closed.generation}: one of them is an older copy, or a rebuild was interrupted"
-            )
-    return ""
-
-
 class Decision(NamedTuple):
     """Rows with their fates, from :func:`tidelake.silver.fates.decide`.
 
@@ -320,6 +306,10 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     pipeline, name, stored = plan.pipeline, plan.pipeline.name, context.stored
     watermark = None if run.replays else context.before.watermark
     pinned = schemas.lookups(lake, pipeline)
+    if run.replays and context.before.dimensions:
+        # A promotion makes one batch of all, which records one version of each dimension.
+        versions = {use.table: use.version for use in context.before.dimensions}
+        pinned = [one._replace(version=versions.get(one.table.name, one.version)) for one in pinned]
     judged = recovered.rows
     if not recovered.judged:
         # Stored before any row is decided, so that a retry reads the same schemas.
@@ -383,7 +373,10 @@ def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lo
     enrichments = plan.pipeline.enrich
     if not enrichments:
         return stored
-    rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns)))
+    # Null where the definition added the column that is looked up by.
+    sought = {name for one in enrichments for name in (*one.on, one.as_of or "event_time")}
+    missing = [F.lit(None).cast("string").alias(name) for name in sought - {*stored.columns}]
+    rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns), *missing))
     names = {name for enrich in enrichments for name in enrich.columns}
     kept = [F.col(quoted(name)) for name in stored.columns if name not in names]
     return schemas.enriched(rows, plan, pinned).select(*kept, *enriched_columns(enrichments))
