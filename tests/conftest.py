@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import faulthandler
 import gc
 import os
+import shutil
+import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import Any
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
 
@@ -39,6 +46,8 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:MetaspaceSize=400m -XX:InitialRAMPercentage=7 -XX:NewRatio=1 "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+# The longest test that each change runs takes a tenth of it on a slow machine.
+_HANGS_AFTER = 900
 # PySpark takes a main module without a file for its own doctests, and exits; a worker of
 # pytest-xdist has such a one.
 _main = sys.modules["__main__"]
@@ -146,6 +155,36 @@ def lake(environment: Environment) -> Lake:
     """Give the tables of that root."""
     assert environment.root is not None
     return Lake(environment.root)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
+    """End a worker whose test hangs, and print the stacks of its threads and its JVM's."""
+    if item.get_closest_marker("long"):
+        return (yield)
+    capture = item.config.pluginmanager.getplugin("capturemanager")
+    watch = threading.Timer(_HANGS_AFTER, _end_hanging, (item.nodeid, capture))
+    watch.daemon = True
+    watch.start()
+    try:
+        return (yield)
+    finally:
+        watch.cancel()
+
+
+def _end_hanging(test: str, capture: Any) -> None:
+    stacks = [f"{test} hangs since {_HANGS_AFTER} s"]
+    with TemporaryFile("w+") as file:
+        faulthandler.dump_traceback(file)
+        file.seek(0)
+        stacks.append(file.read())
+    jvm = SparkContext._gateway and SparkContext._gateway.proc
+    if jvm and (tool := shutil.which("jcmd")):
+        command = [tool, str(jvm.pid), "Thread.print"]
+        stacks.append(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+    capture.suspend()
+    print(*stacks, sep="\n", file=sys.__stderr__, flush=True)
+    os._exit(1)
 
 
 def pytest_collection() -> None:

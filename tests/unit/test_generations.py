@@ -249,8 +249,13 @@ def test_a_table_of_another_pipeline_is_refused_without_a_repair(lake: Lake, tot
     theirs = {"generation": "g7", "batch": 1, "pipeline": "till", "tables": ["gold.other"]}
     for second in (2, 4):
         write_commit(other, 0, note=theirs, second=second)
-        with pytest.raises(RefusedError, match=r"gold\.other is filled by the pipeline till"):
+        before = sorted(lake.root.rglob("*"))
+        with pytest.raises(RefusedError, match=r"gold\.other is filled by the pipeline") as why:
             opened(lake, totals, other)
+        assert "the pipeline till;" in str(why.value)
+        assert why.value.exit_code == 3
+        assert "tidelake repair" not in str(why.value)
+        assert sorted(lake.root.rglob("*")) == before
 
 
 def test_a_table_that_is_added_again_after_a_repair_is_filled(lake: Lake, totals: Table) -> None:

@@ -584,7 +584,7 @@ def test_what_a_redefined_table_lacks_is_not_compared(spark: SparkSession) -> No
 def test_a_measure_may_have_the_name_of_a_word_of_sql(spark: SparkSession) -> None:
     names = ("null", "true", "false", "current_date", "current_path", "user", "select")
     kinds = ("sum", "min", "first", "avg")
-    measures = {f"{name}": {kinds[n % 4]: "value"} for n, name in enumerate(names)}
+    measures = {name: {kinds[n % 4]: "value"} for n, name in enumerate(names)}
     given = GoldTable.model_validate({**ALL, "measures": measures})
     events = spark.sql("SELECT * FROM VALUES (0, 5BD), (1, 5BD) AS t(half, value)")
     table = GoldPlan(given).typed(events).table

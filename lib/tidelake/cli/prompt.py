@@ -76,8 +76,8 @@ _PART = re.compile(
     """,
     re.DOTALL | re.VERBOSE,
 )
-_COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
-_BEFORE = re.compile(r"(?:\s|--[^\n]*(?:\n|\Z)|/\*.*?\*/)*", re.DOTALL)
+# Blanks and comments before a statement.
+_BEFORE = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
 
 
 def run_prompt(
@@ -291,20 +291,20 @@ def is_complete(text: str) -> bool:
 
 def _parts(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each statement and dot command, with whether it is ended."""
-    while not _is_blank(text):
-        begun = _BEFORE.sub("", text, count=1)
+    while begun := _begun(text):
         if begun.startswith("."):
             command, _, text = begun.partition("\n")
             yield command.rstrip("; \t"), True
             continue
         end = next((part.start() for part in _PART.finditer(text) if part["end"]), len(text))
         statement, ended, text = text[:end], end < len(text), text[end + 1 :]
-        if not _is_blank(statement):
+        if _begun(statement):
             yield statement.strip(), ended
 
 
-def _is_blank(text: str) -> bool:
-    return not _COMMENT.sub("", text).strip()
+def _begun(text: str) -> str:
+    """Return a text without the blanks and comments before its first statement."""
+    return _BEFORE.sub("", text, count=1)
 
 
 def suggestions(

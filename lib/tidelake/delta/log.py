@@ -125,9 +125,9 @@ class LogFile:
         """Yield its actions of one kind; raise a DamagedError if it is no commit."""
         is_empty = True
         try:
-            # Only as far as the caller reads: the commit's info is in the first line.
+            # Not splitlines(): texts in JSON may have other ends of lines, such as U+0085. Parsed
+            # only as far as the caller reads: the commit's info is in the first line.
             for line in self.file.text().split("\n"):
-                # Texts in JSON may have other ends of lines, such as U+0085.
                 if not line.strip():
                     continue
                 is_empty = False

@@ -23,9 +23,9 @@ from tidelake.typed import runnable
 from tidelake.visible import visible
 
 Hop = Literal["bronze", "silver", "gold"]
+HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 # DuckDB's reader decodes a path twice, also that of a URI, and takes a backslash for a slash.
 _MISREAD = re.compile(r"[%\\\0-\x1f]")
-HOPS: tuple[Hop, ...] = ("bronze", "silver", "gold")
 
 
 def hops_in(pipeline: Pipeline) -> tuple[Hop, ...]:

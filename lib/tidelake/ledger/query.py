@@ -206,10 +206,11 @@ def at_epoch(
     try:
         return read(epoch.versions), epoch
     except (UsageError, DamagedError) as error:
-        # An IO error means a missing table file: the statement cannot name other files.
-        newest = {name: newest_version(lake.table(name)) for name in names}
-        is_newest = newest.items() <= epoch.versions.items()
-        if is_newest or not isinstance(error.__cause__, duckdb.IOException):
+        # An IO error means a missing table file: the statement cannot name other files. Another
+        # epoch would lack it too if the newest versions do.
+        if not isinstance(error.__cause__, duckdb.IOException) or all(
+            newest_version(lake.table(name)) == epoch.versions[name] for name in names
+        ):
             raise
         pinned = ", ".join(f"version {epoch.versions[name]} of {name}" for name in sorted(names))
         raise UsageError(

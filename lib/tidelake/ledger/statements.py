@@ -33,8 +33,8 @@ SPARK_REFUSED = frozenset(
         *("secret", "try_secret", "http_request", "remote_query", "ai_query"),
     }
 )
-# DuckDB functions that read settings or the environment, which hold object store keys, or write.
-# They read settings, or bind a statement that is their argument.
+# DuckDB functions that read settings or the environment, which hold object store keys, that write,
+# or that bind a statement that is their argument.
 _DUCKDB_REFUSED = frozenset(
     {
         *("current_setting", "getenv", "getvariable", "write_log"),

@@ -49,6 +49,7 @@ from tidelake.visible import first_line, visible
 
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
+_Rated = Literal["quarantined", "late"]
 # How far back batches are read, in addition to the period of the rule; and how long a failed hop
 # that has committed no batch since is reported.
 _LOOK_BACK, _FAILED_WITHIN = timedelta(hours=1), timedelta(days=7)
@@ -442,7 +443,7 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
     )
 
 
-def _rate(context: AlertContext, limit: float, *, fate: str = "quarantined") -> Iterator[Found]:
+def _rate(context: AlertContext, limit: float, *, fate: _Rated = "quarantined") -> Iterator[Found]:
     """Check the share of recent rows that were quarantined, or late."""
     fresh, since = context.fresh
     rows = sum(one.rows for one in fresh)

@@ -32,7 +32,6 @@ from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, begin_stop
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition, from_ddl
-from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
@@ -93,29 +92,17 @@ def run_hops(
             _run_to_the_end(run, wanted, trigger, cold=cold)
         else:
             _run_together(run, wanted, trigger, publishes=publishes)
-        # Into different tables, and neither reads what the other writes. A compaction, and
-        # publishing, change settings of their session.
-        own = replace(run, spark=clone_of(run.spark)) if runs_in_process() else run
-        run_concurrently(
-            run.spark,
-            [
-                partial(_copy_books, own, wanted),
-                partial(_publish_and_close, run, publishes=publishes and "gold" in wanted),
-            ],
-        )
-
-
-def _publish_and_close(run: Run, *, publishes: bool) -> None:
-    """Close an epoch, whose versions include the positions of the topics, if gold is published."""
-    unpublished = None
-    if publishes:
-        try:
-            publish_gold(run)
-        except TidelakeError as error:
-            unpublished = error
-    _close_epoch(run)
-    if unpublished is not None:
-        raise unpublished
+        _copy_books(run, wanted)
+        unpublished = None
+        # Before the epoch, whose versions then include the positions of the topics.
+        if publishes and "gold" in wanted:
+            try:
+                publish_gold(run)
+            except TidelakeError as error:
+                unpublished = error
+        _close_epoch(run)
+        if unpublished is not None:
+            raise unpublished
 
 
 def refusals(run: Run) -> dict[Hop, str]:

@@ -374,10 +374,11 @@ def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lo
     if not enrichments:
         return stored
     # Null where the definition added the column that is looked up by.
-    sought = {name for one in enrichments for name in (*one.on, one.as_of or "event_time")}
-    missing = [F.lit(None).cast("string").alias(name) for name in sought - {*stored.columns}]
-    rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns), *missing))
-    names = {name for enrich in enrichments for name in enrich.columns}
+    sought = {name for one in enrichments for name in (*one.on, one.as_of) if name}
+    missing = sorted(sought.difference(stored.columns))
+    added = [F.lit(None).cast("string").alias(name) for name in missing]
+    rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns), *added))
+    names = {name for one in enrichments for name in one.columns}
     kept = [F.col(quoted(name)) for name in stored.columns if name not in names]
     return schemas.enriched(rows, plan, pinned).select(*kept, *enriched_columns(enrichments))
 

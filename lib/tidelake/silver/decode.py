@@ -164,7 +164,7 @@ class Decoder:
             column, bad = to_column(values, field.type)
             columns.append(column)
             add_inexact(broken, field, bad)
-            if self.evolution != "additive" and pa.types.is_nested(field.type):
+            if self.evolution != "additive" and _has_members(field.type):
                 for row, value in enumerate(values):
                     if found := dict(_unknown_within(value, field.type, field.name)):
                         others.setdefault(row, {}).update(found)
@@ -199,6 +199,13 @@ class Decoder:
         ):
             return None
         return fields
+
+
+def _has_members(kind: pa.DataType) -> bool:
+    """Return whether a value of a type may have members that the type lacks."""
+    if pa.types.is_list(kind):
+        return _has_members(kind.value_type)
+    return _has_members(kind.item_type) if pa.types.is_map(kind) else pa.types.is_struct(kind)
 
 
 def _unknown_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
