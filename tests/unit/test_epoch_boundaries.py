@@ -152,6 +152,22 @@ def test_a_batch_that_is_open_in_one_gold_table_is_not_seen(lake: Lake) -> None:
     assert versions(lake) == whole(3, bronze__at__shop=2)
 
 
+def test_rows_of_a_batch_whose_commit_metadata_is_still_to_come_are_not_seen(lake: Lake) -> None:
+    # Where compute refuses metadata in a merge, a commit without rows brings it.
+    silver(lake, 3, 2, bronze=(2, 1))
+    write_commit(lake.gold("a"), 3, adds=[(1, False)], operation="OPTIMIZE")
+    write_commit(lake.gold("a"), 4, adds=[(2, True)], operation="MERGE")
+    assert versions(lake) == whole(2, gold__at__a=3)
+
+    note = stamp("gold", 2) | {"until": {"silver": [3, 1]}}
+    write_commit(lake.gold("a"), 5, note=note)
+    assert versions(lake) == whole(2, gold__at__a=3)
+
+    write_commit(lake.gold("b"), 3, adds=[(2, True)], operation="MERGE")
+    write_commit(lake.gold("b"), 4, note=note)
+    assert versions(lake) == whole(3, bronze__at__shop=2, gold__at__a=5, gold__at__b=4)
+
+
 @pytest.mark.parametrize("other", [{"generation": "g2"}, {"silver": (1, 1)}])
 def test_gold_tables_of_another_generation_or_position_are_no_boundary(
     lake: Lake, other: dict[str, Any]

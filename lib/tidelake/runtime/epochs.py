@@ -130,10 +130,7 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
     newest = {table: newest_version(table) for table in closing or (silver,)}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
     common = min((head.batch for head in heads if head), default=CREATION)
-    newest = {
-        table: _before(table, version, lambda commit: commit.batch <= common)
-        for table, version in newest.items()
-    }
+    newest = {table: _closed(table, version, common) for table, version in newest.items()}
     notes = [last_commit(table, up_to=version) for table, version in newest.items()]
     first = notes[0]
     if first is None or any(note is None or _batch_of(note) != _batch_of(first) for note in notes):
@@ -158,6 +155,26 @@ def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Bounda
     found = {**decided, **sides, **read, **looked_up, **newest}
     versions = {table.name: version for table, version in found.items() if version >= 0}
     return Boundary(first.generation, first.batch, books.watermark, versions)
+
+
+def _closed(table: Table, version: int, batch: int) -> int:
+    """Return the newest version, at most ``version``, without rows of a later batch.
+
+    Where compute refuses commit metadata, the rows of an open batch are in commits without any.
+    """
+    version = _before(table, version, lambda commit: commit.batch <= batch)
+    closed = last_commit(table, up_to=version)
+    if closed is None:
+        return version
+    # A RESTORE gives back the rows of the closed batch.
+    later = takewhile(
+        lambda entry: entry.version > closed.version and entry.info.operation != "RESTORE",
+        table.entries(version),
+    )
+    for entry in reversed(list(later)):
+        if entry.added() or entry.removes_rows():
+            return entry.version - 1
+    return version
 
 
 def _before(table: Table, version: int, holds: Callable[[Commit], bool]) -> int:
