@@ -314,6 +314,41 @@ def test_while_a_hop_runs_or_a_backfill_is_open_nothing_is_erased(
     assert versions(played.lake) == before
 
 
+@pytest.mark.long
+def test_records_of_an_earlier_definition_are_found_by_the_rows_that_they_gave(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    played = world(spark, tmp_path, gold=[], joins=[], enrich=[], quality=None)
+    at = 3 * _DAY
+    hers, bot = click(1, minute=at, user_id="zoe"), click(3, minute=at, user_id="zoe")
+    theirs = [click(n, minute=at) for n in (4, 5)]
+    conflict = click(1, minute=at, user_id="zoe", product_id="p9")
+    played.land("0.jsonl", [hers, hers, bot, bot, *theirs, theirs[0], conflict])
+    played.run(_ARRIVALS[0], hops=TO_SILVER)
+    event = played.pipeline.event.model_dump(by_alias=True)
+    changed = played.redefined(
+        event={
+            "schema": f"{event['schema']}, visitor STRING",
+            "where": "action <> 'bot'",
+            "select": {**event["select"], "user_id": "visitor"},
+        }
+    )
+    report = erase(changed.context, _ZOE)
+
+    assert (report.rows["bronze.clickstream"], report.rows["silver.clickstream"]) == (4, 2)
+    payloads = read(played.lake, "bronze.clickstream", "payload")
+    assert sorted(bytes(one) for (one,) in payloads) == sorted([*theirs, theirs[0], conflict])
+    # Whose it is cannot be told: another's record may mention her.
+    unclear = [one for one in report.remains if "mention" in one.what]
+    assert [one.what for one in unclear] == ["1 record that mentions the value, without a user_id"]
+    assert "tidelake erase clickstream --subject event_id=ID" in unclear[0].remedy
+    told = read_ledger(played.lake, changed.pipeline).to_json()
+    assert (told["duplicates"], told["filtered"], told["balanced"]) == (1, 0, True)
+    # The conflict has its event id now.
+    assert (told["silver"], told["quarantined"], report.sent_again) == (3, 0, 1)
+    assert look(changed.context, Subject("event_id", "e1"))["bronze.clickstream"] == 1
+
+
 @contextmanager
 def _refusing_settings() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

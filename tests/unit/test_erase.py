@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -11,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
 from tests.shops import Shop
@@ -24,8 +26,9 @@ from tidelake.errors import UsageError
 from tidelake.replay import erase
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase import _others
-from tidelake.replay.erase_records import Erasure, mentions, stored_ids
+from tidelake.replay.erase_records import Erasure, find_all, mentions, stored_ids
 from tidelake.replay.subject import Subject, parse_subject
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -131,6 +134,58 @@ def test_records_to_erase_are_read_under_a_root_that_looks_like_a_pattern(
     assert [row["record_id"] for row in stored_ids(run, "records").collect()] == ["own"]
 
 
+def test_records_are_found_by_column_row_copy_key_and_header(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = shop(tmp_path)
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(spark, pipeline, Lake(tmp_path), environment, Progress(lambda _: None))
+
+    def event(number: int, **values: str) -> str:
+        return json.dumps({"event_id": f"e{number}", "event_time": "2026-01-05T10:00:00Z"} | values)
+
+    payloads = {
+        "column": event(1, user_id="u1"),
+        "another": event(2, user_id="u2", note="u1"),
+        # An earlier definition took the user from `uid`.
+        "row": event(3, uid="u1"),
+        "copy": event(3, uid="u1"),
+        "copy of another key": event(3, uid="u1"),
+        "unclear": event(4, uid="u1"),
+        "unrelated": event(5, uid="u10"),
+        "broken": "u1 {",
+        "broken, by key": "{",
+        "broken, by header": "{",
+        "broken, of another": "{",
+        "whole, by key": event(6, uid="u3"),
+    }
+    keys = {
+        "broken, by key": "user-u1; u1",
+        "broken, of another": "u10",
+        "whole, by key": "u1",
+        "copy of another key": "k",
+    }
+    frame = bronze(spark, [{"record_id": id_, "payload": one} for id_, one in payloads.items()])
+    key = F.element_at(F.create_map(*map(F.lit, sum(keys.items(), ()))), F.col("record_id"))
+    header = F.array(F.struct(F.lit("by").alias("key"), F.lit(b"u1").alias("value")))
+    has_header = F.col("record_id") == "broken, by header"
+    frame = frame.withColumns(
+        {"key": key.cast("binary"), "headers": F.when(has_header, header)}
+    ).drop("reason", "requeued_at")
+    frame.write.format("delta").save(str(run.lake.bronze("shop").path))
+    stored = spark.createDataFrame(
+        [("row", "u1"), ("another", "u2")], "record_id string, user_id string"
+    )
+    stored.write.format("delta").save(str(run.lake.silver("shop").path))
+
+    with CheckpointedFrames() as frames:
+        found, unclear = find_all(run, Subject("user_id", "u1"), frames)
+        ids = sorted(row["record_id"] for row in found.collect())
+    assert ids == sorted(["column", "row", "copy", "broken", "broken, by key", "broken, by header"])
+    # Of another key, and without a row.
+    assert unclear == 2
+
+
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -149,7 +204,8 @@ def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
     ]
     for value, payload, found in cases:
         frame = bronze(spark, [{"record_id": "r", "payload": payload}])
-        told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
+        found_in = mentions(F.col("payload"), Subject("user_id", value), pipeline)
+        told = frame.select(found_in.alias("found"))
         assert told.collect()[0]["found"] is found, value
 
 
@@ -168,7 +224,8 @@ def test_a_value_is_found_in_a_broken_record_of_csv_in_the_encoding_of_its_file(
     ]
     for value, payload, found in cases:
         frame = bronze(spark, [{"record_id": "r", "payload": payload}])
-        told = frame.select(mentions(Subject("user_id", value), pipeline).alias("found"))
+        found_in = mentions(F.col("payload"), Subject("user_id", value), pipeline)
+        told = frame.select(found_in.alias("found"))
         assert told.collect()[0]["found"] is found, payload
 
 

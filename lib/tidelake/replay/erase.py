@@ -47,7 +47,7 @@ from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import clear
 from tidelake.replay.backfill_state import folder_of, hold_backfill, read_state, what_next
 from tidelake.replay.requeue import requeue_from
-from tidelake.replay.subject import Subject
+from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.epochs import close_epoch, copy_books
 from tidelake.runtime.hop import Run
@@ -107,9 +107,8 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
     """
     require_tables(run.lake, run.pipeline.name)
     with generations.fitted_to_bronze(run), CheckpointedFrames() as frames:
-        return erase_records.count_rows(
-            run, frames.checkpoint(erase_records.find_records(run, subject))
-        )
+        records, _ = erase_records.find_all(run, subject, frames)
+        return erase_records.count_rows(run, records)
 
 
 def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
@@ -188,7 +187,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
                 clear(run)
             locks.step("delete old files")
         broken = purge(run) if purges else []
-        old = _old_files(run) if has_erased else ()
+        old = [*_old_files(run), *_unclear(run, subject, begun)] if has_erased else ()
         sources = begun.sources if begun else ()
         source = run.pipeline.source
         return Report(
@@ -377,6 +376,16 @@ def _old_files(run: Run) -> Iterator[Remains]:
         now + retention,
         "Delta then cleans up its log with the table's next commits",
     )
+
+
+def _unclear(run: Run, subject: Subject, begun: erase_records.Erasure | None) -> Iterator[Remains]:
+    """List records that mention the value and have no value in the column."""
+    if begun is not None and begun.unclear:
+        some = "1 record that mentions" if begun.unclear == 1 else f"{begun.unclear:,} that mention"
+        what = f"{some} the value, without a {subject.column}"
+        again = runnable("tidelake erase", run.pipeline.name, f"--subject {EVENT_ID}=ID")
+        remedy = f"may be of others: look at their payloads, and erase by {again}"
+        yield Remains(what, run.lake.bronze(run.pipeline.name).name, None, remedy)
 
 
 def _files_left(run: Run, table: Table) -> int | None:

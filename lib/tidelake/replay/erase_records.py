@@ -33,6 +33,7 @@ from tidelake.errors import UsageError
 from tidelake.fingerprints import contents, fingerprint
 from tidelake.folders import remove_tree, write_whole
 from tidelake.instants import from_micros
+from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import read_side
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -42,6 +43,8 @@ from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.stages import FILTERED, REASONS, SELECTED, STAGE
 
 _WAS_FILTERED, _STORED = "filtered", "_stored"
+# Whether a record is the subject's for sure, and whether only a stored row says so.
+_SURE, _BY_ROW = "_sure", "_by_row"
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Erasure:
         arrivals: The rows that bronze loses, by arrival.
         deductions: The rows that silver's batches lose, lost fates without a row, and the records.
         sources: The files or topics of the records.
+        unclear: Number of records that mention the value without having the column.
     """
 
     name: str
@@ -65,6 +69,7 @@ class Erasure:
     arrivals: tuple[Arrival, ...]
     deductions: tuple[Deduction, ...]
     sources: tuple[str, ...]
+    unclear: int = 0
 
 
 def stored_ids(run: Run, of: Literal["records", "neighbours"]) -> DataFrame:
@@ -79,7 +84,7 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
     Silver must have processed all of bronze. Writing the state file, last, begins the erasure.
     """
     with CheckpointedFrames() as frames:
-        records = frames.checkpoint(find_records(run, subject))
+        records, unclear = find_all(run, subject, frames)
         rows, arrivals = count_rows(run, records), _count_arrivals(run, records)
         if not arrivals:
             return None
@@ -92,6 +97,7 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
             arrivals=tuple(arrivals),
             deductions=tuple(_count_deductions(run, records, rows)),
             sources=tuple(row["source"] for row in sources),
+            unclear=unclear,
         )
         neighbours = frames.checkpoint(_find_neighbours(run, records))
         run.locks.step("record which rows are erased")
@@ -134,12 +140,29 @@ def end(run: Run) -> None:
     remove_tree(state.parent)
 
 
-def find_records(run: Run, subject: Subject) -> DataFrame:
-    """Find a subject's records in bronze.
+def find_all(run: Run, subject: Subject, frames: CheckpointedFrames) -> tuple[DataFrame, int]:
+    """Find a subject's records in bronze, and count those of which it is unclear.
 
     Returns:
-        ``record_id``, ``ingested_at``, ``source`` and ``filtered``: whether the definition's
-        ``where`` excludes the record.
+        ``record_id``, ``ingested_at``, ``source`` and ``filtered`` (whether the definition's
+        ``where`` excludes the record); and the number of further records that mention the value
+        and have no value in the column.
+    """
+    found = frames.checkpoint(find_records(run, subject))
+    sure = found.where(_SURE).drop(_SURE, _BY_ROW)
+    if found.where(_BY_ROW).isEmpty():
+        return sure, found.where(~F.col(_SURE)).count()
+    copies = frames.checkpoint(_find_copies(run, found.where(_BY_ROW)))
+    sure = sure.union(copies.join(sure, on="record_id", how="left_anti").select(*sure.columns))
+    unclear = found.where(~F.col(_SURE)).join(copies, on="record_id", how="left_anti")
+    return sure, unclear.count()
+
+
+def find_records(run: Run, subject: Subject) -> DataFrame:
+    """Find the records that may be a subject's, by bronze and by the rows of silver and late.
+
+    Returns:
+        ``record_id``, ``ingested_at``, ``source``, ``filtered``, ``_sure`` and ``_by_row``.
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     # Request refused schemas again: some payloads may be decodable now.
@@ -155,35 +178,50 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     unreadable = F.col(STAGE).isin("parse", "contract") | (
         (F.col(STAGE) == FILTERED) & (F.size(REASONS) > 0)
     )
+    mentioned = mentions(F.col("payload"), subject, run.pipeline)
     is_same = column.cast("string") == F.lit(subject.value)
-    found = F.coalesce(is_same, unreadable & mentions(subject, run.pipeline))
-    stored = _stored(run, subject)
-    if stored is not None:
-        rows = rows.join(F.broadcast(stored), on="record_id", how="left")
-        found = found | F.col(_STORED)
-    was_filtered = F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED)
-    return rows.where(found).select("record_id", "ingested_at", "source", was_filtered)
+    stored = F.col(_STORED)
+    by_row = F.coalesce(is_same.isNull() & stored, F.lit(False))
+    is_sure = (
+        F.coalesce(is_same, F.coalesce(unreadable, F.lit(False)) & (mentioned | stored.isNotNull()))
+        | by_row
+        | F.coalesce(stored, F.lit(False))
+    )
+    return (
+        rows.join(F.broadcast(_found_by_id(run, subject, bronze)), on="record_id", how="left")
+        .where(is_sure | (is_same.isNull() & mentioned))
+        .select(
+            *("record_id", "ingested_at", "source"),
+            F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED),
+            is_sure.alias(_SURE),
+            by_row.alias(_BY_ROW),
+        )
+    )
 
 
-def mentions(subject: Subject, pipeline: Pipeline) -> Column:
-    """Return the condition that a raw payload contains a subject's value as a whole word."""
-    as_word = F.col("payload").cast("string").rlike(subject.pattern)
+def mentions(content: Column, subject: Subject, pipeline: Pipeline) -> Column:
+    """Return the condition that some bytes contain a subject's value as a whole word."""
+    as_word = content.cast("string").rlike(subject.pattern)
     if pipeline.csv and keeps_bytes(pipeline.csv.encoding):
         # The payload has the bytes of its file. One that the encoding lacks is in no such file.
         with suppress(UnicodeEncodeError):
             written = subject.value.encode(pipeline.csv.encoding).decode("latin-1")
             pattern = replace(subject, value=written).pattern
-            as_word |= F.decode("payload", "ISO-8859-1").rlike(pattern)
-    if not pipeline.reads_avro:
-        return as_word
-    # In Avro, the bytes around a string may look like letters, so match its encoding too.
-    return as_word | F.contains(F.col("payload"), F.lit(subject.avro))
+            as_word |= F.decode(content, "ISO-8859-1").rlike(pattern)
+    if pipeline.reads_avro:
+        # In Avro, the bytes around a string may look like letters, so match its encoding too.
+        as_word |= F.contains(content, F.lit(subject.avro))
+    return F.coalesce(as_word, F.lit(False))
 
 
-def _stored(run: Run, subject: Subject) -> DataFrame | None:
-    """Find records by the stored column of silver and late, and tombstones in Avro by their key.
+def _found_by_id(run: Run, subject: Subject, bronze: DataFrame) -> DataFrame:
+    """Find records by the stored column of silver and late, and by their keys and headers.
 
     An earlier definition may have computed the column differently.
+
+    Returns:
+        ``record_id`` and ``_stored``; false if only the record's key or headers mention the value,
+        which decides where its payload cannot be decoded.
     """
     lake, name = run.lake, run.pipeline.name
     is_same = F.col(subject.column).cast("string") == F.lit(subject.value)
@@ -192,14 +230,34 @@ def _stored(run: Run, subject: Subject) -> DataFrame | None:
         for table in (lake.silver(name), lake.late(name))
         if table.exists and subject.column in (rows := load(run.spark, table)).columns
     ]
-    if run.pipeline.envelope and run.pipeline.reads_avro:
-        # A tombstone's key is Avro of a schema that is not known here: search its bytes.
-        bronze = load(run.spark, lake.bronze(name))
-        tombstones = bronze.where(F.col("payload").isNull() & F.col("key").isNotNull())
-        keys = tombstones.select("record_id", F.col("key").alias("payload"))
-        in_key = keys.where(mentions(subject, run.pipeline))
-        found.append(in_key.select("record_id", F.lit(True).alias(_STORED)))
-    return reduce(DataFrame.union, found).distinct() if found else None
+
+    def mentioned(content: Column) -> Column:
+        return mentions(content, subject, run.pipeline)
+
+    in_headers = F.exists("headers", lambda header: mentioned(header["value"]))
+    beside = bronze.where(mentioned(F.col("key")) | in_headers)
+    # A tombstone's key is Avro of a schema that is not known here.
+    is_tombstone = F.lit(bool(run.pipeline.envelope) and run.pipeline.reads_avro)
+    is_found = is_tombstone & F.col("payload").isNull() & mentioned(F.col("key"))
+    found.append(beside.select("record_id", is_found.alias(_STORED)))
+    return reduce(DataFrame.union, found).groupBy("record_id").agg(F.max(_STORED).alias(_STORED))
+
+
+def _find_copies(run: Run, records: DataFrame) -> DataFrame:
+    """Find the records with the payload and key of given ones, of which only a row says whose.
+
+    Duplicates and quarantined rows have no such row.
+    """
+    bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
+    rows = bronze.select("record_id", "ingested_at", "source", "key", "payload")
+    known = rows.join(F.broadcast(records.select("record_id", _WAS_FILTERED)), on="record_id")
+    known = known.select(
+        *(F.col(name).alias(f"_{name}") for name in ("key", "payload")), _WAS_FILTERED
+    ).dropDuplicates(["_key", "_payload"])
+    is_same = F.col("key").eqNullSafe(F.col("_key")) & F.col("payload").eqNullSafe(
+        F.col("_payload")
+    )
+    return rows.join(F.broadcast(known), on=is_same).drop("key", "payload", "_key", "_payload")
 
 
 def _find_neighbours(run: Run, records: DataFrame) -> DataFrame:
@@ -273,8 +331,14 @@ def _count_deductions(run: Run, records: DataFrame, rows: dict[str, int]) -> lis
     with_row = reduce(DataFrame.unionByName, [one.select("record_id") for one in frames])
     fate = F.when(F.col(_WAS_FILTERED), "filtered").otherwise("duplicate").alias("fate")
     without_row = records.join(with_row, on="record_id", how="left_anti")
-    found = without_row.groupBy(fate).count().orderBy("fate").collect()
-    return [*deductions, *[Deduction("", -1, name, count, 0, 0) for name, count in found]]
+    lost = {row["fate"]: row["count"] for row in without_row.groupBy(fate).count().collect()}
+    filtered, duplicate = lost.get("filtered", 0), lost.get("duplicate", 0)
+    # Under an earlier `where`, rows may have been duplicates that today's excludes.
+    booked = read_ledger(lake, run.pipeline).fates
+    moved = max(filtered - booked["filtered"], 0) - max(duplicate - booked["duplicate"], 0)
+    fates = (("duplicate", duplicate + moved), ("filtered", filtered - moved))
+    deductions += [Deduction("", -1, name, count, 0, 0) for name, count in fates if count]
+    return deductions
 
 
 def _rows_of(run: Run, table: Table, records: DataFrame) -> DataFrame:
