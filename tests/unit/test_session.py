@@ -197,6 +197,39 @@ def test_java_reads_names_of_files_as_python_does(monkeypatch: pytest.MonkeyPatc
         assert os.environ["LC_ALL"] == used
 
 
+def test_local_files_have_no_checksum_files_and_damage_is_found(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    folder = tmp_path / "rows"
+    frame = spark.range(50_000).select(F.uuid().alias("id")).coalesce(1)
+    frame.write.option("compression", "none").parquet(str(folder))
+    (file,) = folder.glob("*.parquet")
+    assert [one.name for one in folder.iterdir() if one.name.endswith(".crc")] == []
+
+    content = bytearray(file.read_bytes())
+    # A letter of an id: the file can still be read.
+    content[len(content) // 2] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(Exception, match=r"(?i)crc"):
+        spark.read.parquet(str(folder)).where("length(id) = 0").count()
+
+
+def test_a_checksum_file_of_before_goes_when_its_file_is_overwritten(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    java: Any = spark.sparkContext
+    hadoop = java._jvm.org.apache.hadoop.fs
+    files = hadoop.FileSystem.getLocal(java._jsc.hadoopConfiguration())
+    path = hadoop.Path(str(tmp_path / "_last_checkpoint"))
+    for writes, beside in ((True, [".{}.crc"]), (False, [])):
+        files.setWriteChecksum(writes)
+        stream = files.create(path, True)
+        stream.write(65)
+        stream.close()
+        found = [one.name for one in tmp_path.iterdir() if one.name.endswith(".crc")]
+        assert found == [name.format(path.getName()) for name in beside]
+
+
 def test_the_environment_has_the_last_word(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_HOME", "/spark")
     spark = {"spark.driver.host": "10.0.0.9"}

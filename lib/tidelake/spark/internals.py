@@ -81,6 +81,17 @@ def cache_java_classes(spark: SparkSession) -> None:
             setattr(jvm, name, _JavaStatics(found))
 
 
+def write_no_checksum_files(spark: SparkSession) -> None:
+    """Let Hadoop write local files without a checksum file beside each (``.name.crc``).
+
+    Each is one more file to create, open and list, in Delta's log above all. Files that have one
+    are still compared with it; an overwritten file loses it.
+    """
+    context: Any = spark.sparkContext
+    files = context._jvm.org.apache.hadoop.fs.FileSystem
+    files.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
+
+
 def stack_trace(error: BaseException) -> str:
     """Return an error's text; for a JVM exception its stack trace, which includes the causes."""
     return str(error._stackTrace if isinstance(error, CapturedException) else error)

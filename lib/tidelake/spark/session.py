@@ -114,7 +114,11 @@ def build_session(
         from pyspark.errors import PySparkRuntimeError  # noqa: PLC0415  heavy, and optional
         from pyspark.sql import SparkSession  # noqa: PLC0415
 
-        from tidelake.spark.internals import JavaError, cache_java_classes  # noqa: PLC0415
+        from tidelake.spark.internals import (  # noqa: PLC0415
+            JavaError,
+            cache_java_classes,
+            write_no_checksum_files,
+        )
     except ImportError as error:
         raise MachineError(
             "PySpark is not installed. Install it with: pip install 'tidelake[local]'"
@@ -141,6 +145,7 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
             cache_java_classes(session)
+            write_no_checksum_files(session)
     except (JavaError, PySparkRuntimeError, OSError) as error:
         why = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
         raise MachineError(

@@ -99,6 +99,8 @@ SESSION_SETTINGS = {
         f"parquet.enable.dictionary#{column}": "false"
         for column in ("event_id", "event_time", "record_id", "_payload_hash", "_id_hash")
     },
+    # Parquet's own checksums, since local files have none beside them.
+    "spark.hadoop.parquet.page.verify-checksum.enabled": "true",
     # Over TCP each task with a Python function waits 40 ms: its last bytes for an acknowledgement
     # (Nagle's algorithm), and that for more bytes (SPARK-51667 tells of the same elsewhere).
     "spark.python.unix.domain.socket.enabled": "true",
