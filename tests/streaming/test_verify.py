@@ -101,6 +101,19 @@ def _wrong(tables: Iterable[Judged]) -> dict[str, list[tuple[str, list[str]]]]:
     }
 
 
+def test_percentiles_of_many_values_are_those_of_the_stored_sketches(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Of more values than a sketch keeps, each merge drops others at random."""
+    made = world(spark, tmp_path, gold=[_ROUGH], quality=None)
+    for part in range(2):
+        numbers = range(part * 2000, part * 2000 + 2000)
+        values = [click(n, minute=n / 100, user_id=f"u{n % 12}", value=n) for n in numbers]
+        made.land(f"{part}.jsonl", values)
+    made.run(*_ARRIVALS)
+    assert _wrong(verify(made.context).tables) == {}
+
+
 @pytest.mark.long
 def test_tables_that_nobody_touched_are_equal_also_after_a_compaction(played: World) -> None:
     for table in played.lake.existing():

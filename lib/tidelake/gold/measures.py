@@ -461,6 +461,11 @@ def _terms(measure: Measure) -> str:
     return f"_{measure.name}_terms"
 
 
+def merges_at_random(table: GoldTable) -> bool:
+    """Return whether merging the same states twice may give different ones, as of KLL sketches."""
+    return any(measure.aggregate == "approx_percentile" for measure in table.measures)
+
+
 def unhashed_of(table: GoldTable) -> frozenset[str]:
     """Return the columns read only by :func:`tolerances`: sketches and sums of absolute values."""
     names = {measure.name for measure in table.measures}

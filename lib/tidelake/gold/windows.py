@@ -32,6 +32,7 @@ from tidelake.gold.measures import (
     GoldPlan,
     aggregates_of,
     columns_of,
+    merges_at_random,
     shown_of,
     states_of,
     sum_problems,
@@ -186,8 +187,9 @@ class Windowed(Aggregated):
             )
             within = [between(f"t.{self.moment}", bounds)]
         on = " AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within])
-        if self.derived:
-            # A MERGE cannot compute them: `try_eval` has no form in SQL.
+        if self.derived or merges_at_random(self.gold):
+            # A MERGE cannot compute derived columns: `try_eval` has no form in SQL. And it would
+            # merge a sketch twice, for itself and for the column shown, with different results.
             stored = batch.stored(self.name).alias("t").where(" AND ".join(within) or "true")
             combined = _combined(partials, stored, gold, self.identity)
             rows, failed = self.materialized(batch, combined, stored.schema)
