@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
+
+import pyarrow as pa
 import pytest
 
 from tests.shown import shown
 from tidelake.config.types import parse_schema
 from tidelake.silver.payloads import arrow_type
-from tidelake.silver.values import to_column
+from tidelake.silver.values import to_column, to_text_column
 
 BROKEN = "broken"
 
@@ -223,3 +226,13 @@ def test_an_exponent_without_bound_is_broken_and_stops_nothing() -> None:
 
 def test_zeros_before_a_negative_exponent_are_no_digits_beyond_the_scale() -> None:
     assert outcomes("DECIMAL(18,2)", ["1000E-3", "1230E-3"]) == ["1.00", "1.23"]
+
+
+@pytest.mark.parametrize("text", ["4", "6.93791", "-2", "1", "10"])
+def test_a_number_with_digits_before_the_point_is_no_decimal_of_fractions(text: str) -> None:
+    for precision in (18, 37, 38):
+        kind = pa.decimal128(precision, precision)
+        column, bad = to_text_column(pa.array([text, "0.5", "-0.25"]), kind)
+        assert bad == [0]
+        assert column.to_pylist() == [None, Decimal("0.5"), Decimal("-0.25")]
+        assert to_text_column(pa.array([text]), kind)[1] == [0]

@@ -118,7 +118,9 @@ def _plain_pattern(kind: pa.DataType) -> str | None:
         return f"^-?[0-9]{{1,{len(str(1 << (kind.bit_width - 1))) - 1}}}$"
     if pa.types.is_decimal(kind):
         fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
-        return rf"^-?[0-9]{{1,{max(kind.precision - kind.scale, 1)}}}{fraction}$"
+        # Without digits before the point, 4 would overflow Arrow's 128 bits unnoticed.
+        whole = rf"[0-9]{{1,{kind.precision - kind.scale}}}" if kind.precision > kind.scale else "0"
+        return rf"^-?{whole}{fraction}$"
     if pa.types.is_float64(kind):
         return r"^-?[0-9]{1,30}(?:\.[0-9]{1,30})?$"
     if pa.types.is_date(kind):
