@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+import socket
+import threading
 import time
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -130,6 +133,23 @@ def test_a_server_that_refuses_is_not_asked_again(server: Listening) -> None:
     server.answers = [404]
     assert deliver(server.address, {}, pauses=(0, 0)) == "it returned HTTP 404"
     assert server.tries == 1
+
+
+def test_an_answer_byte_by_byte_takes_no_longer_than_a_try() -> None:
+    def trickle(listening: socket.socket) -> None:
+        with suppress(OSError), listening.accept()[0] as one:
+            for letter in b"HTTP/1.1 200 OK":
+                one.send(bytes([letter]))
+                time.sleep(0.1)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        slow = threading.Thread(target=trickle, args=(listening,))
+        slow.start()
+        address = f"http://127.0.0.1:{listening.getsockname()[1]}/"
+        began = time.monotonic()
+        assert "timed out" in deliver(address, {}, timeout=0.3, pauses=())
+        assert time.monotonic() - began < 1
+    slow.join()
 
 
 @pytest.mark.parametrize("code", [301, 302, 303, 307])

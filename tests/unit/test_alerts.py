@@ -556,6 +556,10 @@ def test_the_command_closes_an_alert_on_batches_where_their_metrics_are_kept(
     assert run_command(app, ["alerts", file, "--root", root, "--conf", str(conf), "--tell"]) == 0
     told = json.loads((shop.lake.alerts("shop") / "told.json").read_text())
     assert [one["rule"] for one in told["open"]] == ([] if has_table else ["hop_failed"])
+    # Only who tells needs the secret.
+    (conf / "environments" / "local.yml").write_text("alerts: {webhook: env:NOT_SET_HERE}")
+    command = ["alerts", file, "--root", root, "--conf", str(conf)]
+    assert [run_command(app, [*command, *more]) for more in ([], ["--tell"])] == [0, 2]
 
 
 def test_critical_alerts_come_first_and_every_rule_is_listed(shop: Shop) -> None:

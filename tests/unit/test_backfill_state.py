@@ -40,10 +40,12 @@ from tidelake.replay.backfill_promotion import need_promotable
 from tidelake.replay.backfill_state import (
     Stage,
     State,
+    backfill_again,
     folder_of,
     green_lake,
     hold_backfill,
     read_state,
+    what_next,
     write_state,
 )
 from tidelake.replay.subject import Subject
@@ -97,6 +99,30 @@ def test_after_a_rule_of_the_suite_has_changed_nothing_is_promoted_and_all_is_fi
     _expect(shop, most=64)
     with pytest.raises(UsageError, match=r"Restore the definition, then promote; or .* rollback"):
         need_promotable(shop.lake, shop.pipeline)
+
+
+@pytest.mark.parametrize(
+    ("state", "options"),
+    [
+        (State("bronze", ""), ""),
+        (
+            State("bronze", "", since="2026-01-05T00:00:00+00:00"),
+            "--start 2026-01-05T00:00:00+00:00",
+        ),
+        (State("silver", ""), "--from silver"),
+        (
+            State("silver", "", span=["2026-01-05", "2026-01-06"]),
+            "--from silver --start 2026-01-05 --end 2026-01-06",
+        ),
+        (State("silver", "", table="gold.totals"), "--table gold.totals"),
+    ],
+)
+def test_a_backfill_is_continued_with_its_own_options(
+    shop: Shop, state: State, options: str
+) -> None:
+    # Without them its tables would be dropped, and others filled.
+    for told in (what_next(shop.pipeline, state), backfill_again(shop.pipeline, state)):
+        assert told.endswith(f"tidelake backfill run shop {options}".strip())
 
 
 @pytest.mark.parametrize("table", [None, "gold.none"])

@@ -176,8 +176,11 @@ def test_the_version_goes_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
         (["demo", "--seed", "x"], "'x' is not a valid integer"),
         (["generate", "clickstream"], "Missing option '--to'"),
         (["generate", "clickstream", "--to", "kafka://h:1"], "write kafka://HOST:PORT/TOPIC"),
+        (["generate", "clickstream", "--to", "kafka://[h/t"], "write kafka://HOST:PORT/TOPIC"),
         (["generate", "clickstream", "--to", "kafka://127.0.0.1:1/t"], "tidelake kafka up"),
         (["run", "clickstream", "--source", "kafka:///t"], "write kafka://HOST:PORT/TOPIC"),
+        (["run", "clickstream", "--trigger", "99999999999 hours"], "is too long for a duration"),
+        (["run", 300 * "x"], "there is no pipeline"),
         (["late", "nope"], "No such command 'nope'"),
         (["late", "apply", "clickstream", "--start", "5.1.2026"], "'5.1.2026' is not a timestamp"),
         (

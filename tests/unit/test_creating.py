@@ -167,7 +167,7 @@ def test_a_clone_of_a_project_has_the_input_that_its_readme_runs(
     [
         (["used"], "used is not empty"),
         (["file"], "file is no folder"),
-        (["file/below"], "no write permission on"),
+        (["file/below"], "file is no folder"),
         (["日本"], "does not begin with a Latin letter"),
         (["shop", "--from", "missing"], "name another with --from"),
         (["shop", "--key", "status"], "tidelake new DIR --from SAMPLE"),

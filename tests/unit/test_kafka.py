@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.errors import RefusedError, SourceError, TidelakeError, UsageError
 from tidelake.kafka import client, topic_source
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
@@ -200,6 +200,32 @@ def test_where_no_broker_was_started_none_is_found(tmp_path: Path) -> None:
     assert find(tmp_path) is None
     assert down(tmp_path) is False
     assert log_tail(tmp_path) == ""
+
+
+def test_a_broker_that_accepts_connections_and_never_answers_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(client, "_SECONDS", 0.2)
+    monkeypatch.setattr(client, "_PRODUCE_SECONDS", 0.2)
+    monkeypatch.setattr(client, "_GRACE_SECONDS", 0.1)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        at = f"127.0.0.1:{silent.getsockname()[1]}"
+        asked = (
+            lambda: client.ends_of(_source(bootstrap=at), {"clicks": {"0": 1}}),
+            lambda: client.produce(Address(at, "clicks"), [b"{}"]),
+        )
+        for ask in asked:
+            with pytest.raises(
+                TidelakeError, match=f"the Kafka broker at {at}|Kafka broker {at}: "
+            ):
+                ask()
+
+
+def test_a_damaged_note_of_a_broker_is_none(tmp_path: Path) -> None:
+    for text in ("", "[]", '{"port": 1}'):
+        (tmp_path / "broker.json").write_text(text)
+        assert find(tmp_path) is None
+        assert not down(tmp_path)
 
 
 def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:

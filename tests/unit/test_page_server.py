@@ -278,3 +278,12 @@ def test_a_reader_who_goes_away_is_passed_over_and_a_fault_is_not(
     told = capsys.readouterr().err
     assert "a bug" in told
     assert "gone" not in told
+
+
+def test_an_address_of_ipv6_is_listened_to(tmp_path: Path) -> None:
+    shop = Shop(tmp_path)
+    # An address that no machine has, since not every machine has ::1.
+    refusing = pytest.raises(UsageError, match="cannot be served at 100::1:0")
+    with refusing as refused, served(shop, host="100::1"):
+        pass
+    assert "Address family for hostname" not in str(refused.value)

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import pytest
+from pathlib import Path
 
+import pytest
+from pydantic import ValidationError
+
+from tidelake.config import Environment
 from tidelake.errors import UsageError
 from tidelake.runtime.triggers import Trigger, parse_trigger
 
@@ -46,6 +50,13 @@ def test_an_interval_goes_to_spark_as_it_is_and_bounds_a_batch(text: str, second
 def test_anything_else_is_refused_with_what_to_write(text: str) -> None:
     with pytest.raises(UsageError, match="is not a trigger: write available-now, continuous or"):
         parse_trigger(text)
+
+
+def test_an_interval_beyond_all_durations_is_refused() -> None:
+    with pytest.raises(UsageError, match="is too long for a duration"):
+        parse_trigger("99999999999 hours")
+    with pytest.raises(ValidationError, match="is too long"):
+        Environment(name="e", root=Path("/r"), triggers={"all": "99999999999 hours"})
 
 
 def test_digits_of_another_script_are_refused() -> None:

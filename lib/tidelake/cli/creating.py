@@ -197,9 +197,8 @@ def _refuse_used(folder: Path) -> None:
         raise UsageError(f"{folder} is no folder; name a new folder, or an empty one")
     above = next(one for one in (folder, *folder.absolute().parents) if one.exists())
     if not above.is_dir() or not os.access(above, os.W_OK):
-        raise UsageError(
-            f"{folder} cannot be created: no write permission on {above}. Name another folder"
-        )
+        why = f"no write permission on {above}" if above.is_dir() else f"{above} is no folder"
+        raise UsageError(f"{folder} cannot be created: {why}. Name another folder")
     if folder.is_dir() and any(folder.iterdir()):
         raise UsageError(
             f"{folder} is not empty; name a new folder, or an empty one. A pipeline is added to a "

@@ -50,7 +50,8 @@ def alerts(tell: bool, where: Place) -> int:
     from tidelake.ops.alerts import MEASURED, RULES, alerts_of  # noqa: PLC0415
 
     name = where.pipeline.name
-    deliver = sender_of(where.environment)
+    # Only who tells needs the webhook's secret.
+    deliver = sender_of(where.environment) if tell else None
     # Before the first batch no rule has anything to look at; a job that watches is not red.
     unfilled = has_no_tables(where.lake, where.pipeline)
     if unfilled:
@@ -208,8 +209,9 @@ def serve(port: int, host: str, where: Place) -> None:
     with serving(where.environment, where.lake, host=host, port=port) as registered:
         # After Spark has started: it installs its own handlers.
         stop_on_signal(stop)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         say(
-            f"{len(registered.tables)} tables at jdbc:hive2://{host}:{port}/gold "
+            f"{len(registered.tables)} tables at jdbc:hive2://{address}/gold "
             "(read-only, no password). Ctrl-C stops it."
         )
         while not stop.wait(_REFRESH_SECONDS):

@@ -158,8 +158,14 @@ def _print_steps(steps: Sequence[Step], title: str) -> None:
     print_table(["hop", "reads", "version", "rows", "fills", "estimate"], rows, title=title)
 
 
-def _show_plan(start: Start, where: Place, table: str | None) -> None:
-    from tidelake.replay.backfill_state import read_state, table_option  # noqa: PLC0415
+def _show_plan(
+    start: Start,
+    where: Place,
+    table: str | None,
+    first: datetime | None = None,
+    last: datetime | None = None,
+) -> None:
+    from tidelake.replay.backfill_state import State, run_options, read_state  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
@@ -169,7 +175,10 @@ def _show_plan(start: Start, where: Place, table: str | None) -> None:
     if state is not None:
         gives_up = "; a new one gives up its rollback" if state.is_promoted else ""
         say(f"The last backfill of {name} is {state.stage}{gives_up}.")
-    command = where.command("backfill run", table_option(table))
+    span = (first.isoformat(), last.isoformat()) if first and last else None
+    since = first.isoformat() if first else None
+    options = run_options(State(start, "", table=table, span=span, since=since))
+    command = where.command("backfill run", options)
     say(f"Live tables are not changed. Start with: {command}")
 
 
@@ -223,7 +232,7 @@ def run(
     if dry_run:
         if first:
             say("The rows and the estimate are those of whole tables, not of the range.")
-        _show_plan(start, where, table)
+        _show_plan(start, where, table, first, last)
         return
     from tidelake.replay.backfill import build  # noqa: PLC0415
     from tidelake.replay.backfill_state import read_state  # noqa: PLC0415

@@ -25,6 +25,7 @@ from tidelake.kafka.broker import up as start_broker
 from tidelake.kafka.client import produce
 from tidelake.names import logical_name
 from tidelake.runtime.triggers import AVAILABLE_NOW
+from tidelake.typed import runnable
 
 if TYPE_CHECKING:
     from tidelake.examples import Generated
@@ -192,7 +193,7 @@ def up(port: int, folder: Path | None, where: Place) -> None:
         return
     say(
         f"Kafka is running at {broker.bootstrap}, process {broker.process}. "
-        f"Stop it with: tidelake kafka down --dir {broker.folder}"
+        f"Stop it with: {runnable('tidelake kafka down --dir', str(broker.folder))}"
     )
 
 

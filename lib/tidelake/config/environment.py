@@ -13,7 +13,14 @@ from pydantic import AfterValidator, Field, PlainValidator, model_validator
 
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.locations import find_file, own_conf
-from tidelake.config.model import ByteSize, Model, PositiveDuration, Text, matching
+from tidelake.config.model import (
+    ByteSize,
+    Model,
+    PositiveDuration,
+    Text,
+    matching,
+    parse_duration,
+)
 from tidelake.config.source import (
     REFERENCE,
     SERVICE_CREDENTIAL,
@@ -56,6 +63,14 @@ RESULT_SETTINGS = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
 }
 _UTC = ("utc", "etc/utc")
+
+
+def _bounded(trigger: str) -> str:
+    if trigger[0].isdigit():
+        parse_duration(trigger)
+    return trigger
+
+
 INTERVAL = r"[0-9]+ (milliseconds?|seconds?|minutes?|hours?)"
 Trigger = Annotated[
     str,
@@ -63,6 +78,7 @@ Trigger = Annotated[
         rf"available-now|continuous|{INTERVAL}",
         "must be available-now, continuous or an interval like '10 seconds'",
     ),
+    AfterValidator(_bounded),
 ]
 # Without options of the client, such as a token: a file must not contain secrets.
 _Remote = Annotated[

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from tidelake import names
 from tidelake.config.document import Document, Finding, KeyPath
@@ -21,6 +20,7 @@ from tidelake.config.expectations import Suite, load_suite
 from tidelake.config.expressions import type_of
 from tidelake.config.gold_definitions import Join
 from tidelake.config.locations import base_of, conf_dir, find_file, is_found_by_name
+from tidelake.config.model import url_of
 from tidelake.config.pipeline import (
     Pipeline,
     PipelineFile,
@@ -76,7 +76,7 @@ def is_address(text: str) -> bool:
 
 def address_of(text: str) -> Address:
     """Parse ``kafka://host:port/topic``, or raise a UsageError."""
-    parts = urlsplit(text)
+    parts = url_of(text)
     topic = parts.path.strip("/")
     if parts.scheme != "kafka" or not parts.netloc or not topic or "/" in topic or parts.query:
         raise UsageError(f"{text} is not the address of a topic: write kafka://HOST:PORT/TOPIC")

@@ -11,6 +11,7 @@ from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
 from typing import Annotated
+from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
@@ -50,6 +51,14 @@ def unknown(what: str, name: str, known: Iterable[str]) -> str:
     known = tuple(known)
     hint = suggestion(name, known) or f" (known: {', '.join(known)})"
     return f"unknown {what} {name}{hint}"
+
+
+def url_of(text: str) -> SplitResult:
+    """Split a URL; all parts are empty if it is malformed, as with an unbalanced bracket."""
+    try:
+        return urlsplit(text)
+    except ValueError:
+        return urlsplit("")
 
 
 def parse_duration(text: str) -> timedelta:

@@ -5,6 +5,7 @@ Both are resolved here, on the parsed YAML, so that the models know neither of t
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
@@ -44,7 +45,8 @@ def find_definition(name: str, folder: Path) -> Path | None:
         ConfigError: No file defines it, and the ``for_each`` of one that might is invalid.
     """
     named = [folder / f"{name}{suffix}" for suffix in SUFFIXES]
-    found = [file for file in named if is_pipeline_file(file) and file.is_file()][:1]
+    # Unlike Path.is_file(), false for a name that is too long.
+    found = [file for file in named if is_pipeline_file(file) and os.path.isfile(file)][:1]
     broken: ConfigError | None = None
     for file in _shared_files(folder):
         try:

@@ -9,12 +9,11 @@ from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.document import Finding, KeyPath
-from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching
+from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching, url_of
 from tidelake.external import MOUNTED, is_external
 from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
 from tidelake.names import quoted
@@ -476,7 +475,7 @@ def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
     if not isinstance(url, str):
         return
     place = ("source", "registry", "url")
-    address = urlsplit(url)
+    address = url_of(url)
     if address.scheme not in ("http", "https") or not address.hostname:
         # The message omits the address, which may contain a password.
         yield Finding(place, "is not a URL: write https://HOST:PORT")

@@ -368,6 +368,8 @@ def hold(
         try:
             file = held.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
             _lock(file, what, waits=waits)
+            # A name that stays is of a process that was killed.
+            held.callback(file.truncate, 0)
         except OSError as error:
             if error.errno not in _NO_LOCKS:
                 raise

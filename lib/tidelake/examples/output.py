@@ -121,8 +121,9 @@ def missing_in(to: Folder, files: Mapping[str, bytes]) -> list[str]:
     Raises:
         UsageError: A file exists with other content, or ``to`` is not a folder.
     """
-    if to.exists() and not to.is_dir():
-        raise UsageError(f"{to} is a file; give a folder to generate into")
+    for one in (to, *to.parents):
+        if one.exists() and not one.is_dir():
+            raise UsageError(f"{one} is a file; give a folder to generate into")
     present = {name: to / name for name in files if (to / name).exists()}
     changed = []
     for name, path in present.items():

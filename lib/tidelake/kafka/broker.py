@@ -23,6 +23,7 @@ import psutil
 
 from tidelake.config import conf_file
 from tidelake.errors import MachineError, UsageError, imported
+from tidelake.folders import write_whole
 from tidelake.spark.java import ensure_jars, java_path, read_lock
 from tidelake.typed import runnable
 
@@ -42,7 +43,7 @@ controller.quorum.voters=1@{host}:{controller}
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller}
 advertised.listeners=PLAINTEXT://{host}:{port}
 controller.listener.names=CONTROLLER
-log.dirs={topics}
+log.dirs=topics
 num.partitions=4
 offsets.topic.replication.factor=1
 offsets.topic.num.partitions=4
@@ -94,7 +95,11 @@ class Broker:
 def find(folder: Path) -> Broker | None:
     """Return the broker that was last started in a folder, if any."""
     file = folder.absolute() / _STATE
-    return Broker(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
+    try:
+        return Broker(**json.loads(file.read_text(encoding="utf-8")))
+    except (FileNotFoundError, ValueError, TypeError):
+        # Damaged: a broker that runs holds its port, which the next start reports.
+        return None
 
 
 def up(folder: Path, port: int) -> Broker:
@@ -113,12 +118,13 @@ def up(folder: Path, port: int) -> Broker:
         if port not in (0, running.port):
             raise UsageError(
                 f"a broker runs in {folder} on port {running.port}. "
-                f"Stop it first: tidelake kafka down --dir {folder}"
+                f"Stop it first: {runnable('tidelake kafka down --dir', str(folder))}"
             )
         return running
     port = port or _free_port()
     if not _wait_for_port(port):
-        raise UsageError(f"port {port} is taken. Name another: tidelake kafka up --port {port + 1}")
+        free = runnable("tidelake kafka up --port 0 --dir", str(folder))
+        raise UsageError(f"port {port} is taken. Name another, or take any: {free}")
     command = _java_command()
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / _LOG).open("ab") as log:
@@ -133,7 +139,7 @@ def up(folder: Path, port: int) -> Broker:
             start_new_session=True,
         )
     broker = Broker(str(folder), port, started.pid)
-    (folder / _STATE).write_text(json.dumps(asdict(broker)), encoding="utf-8")
+    write_whole(folder / _STATE, json.dumps(asdict(broker)))
     deadline = time.monotonic() + _START_SECONDS
     while not broker.answers:
         if started.poll() is not None or time.monotonic() > deadline:
@@ -215,9 +221,9 @@ def _java_command() -> list[str]:
 
 def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
     """Write a broker's settings, and format a new folder of topics."""
-    settings = _SERVER_PROPERTIES.format(
-        host=_HOST, port=port, controller=_free_port(), topics=folder / "topics"
-    )
+    settings = _SERVER_PROPERTIES.format(host=_HOST, port=port, controller=_free_port())
+    # Java would read another folder's name as Latin-1, and as several at its commas: the topics are
+    # in the broker's current folder.
     (folder / _SETTINGS).write_text(settings, encoding="utf-8")
     if (folder / "topics" / "meta.properties").exists():
         return
@@ -228,6 +234,7 @@ def _prepare(folder: Path, port: int, command: list[str], log: int) -> None:
         stdin=subprocess.DEVNULL,
         stdout=log,
         stderr=log,
+        cwd=folder,
         check=False,
     )
     if formatted.returncode:

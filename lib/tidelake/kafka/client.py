@@ -95,6 +95,8 @@ def offset_difference(reached: Offsets, known: Mapping[str, Mapping[str, int]]) 
 
 
 _SECONDS = 10.0
+# Of the client's own answer, that the request's time is over.
+_GRACE_SECONDS = 3.0
 _CONNECT_SECONDS = 3.0
 _EVERY_SECONDS = 5.0
 _PARTITIONS, _PRODUCE_SECONDS, _REPORT_EVERY = 4, 30, 50_000
@@ -180,7 +182,8 @@ def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
         options = client_options(resolved(source.options))
         admin = administration.AdminClient(_settings(source.bootstrap) | options)
         for place, future in admin.list_offsets(requests, request_timeout=_SECONDS).items():
-            ends.setdefault(place.topic, {})[str(place.partition)] = future.result(_SECONDS).offset
+            found = future.result(_SECONDS + _GRACE_SECONDS)
+            ends.setdefault(place.topic, {})[str(place.partition)] = found.offset
     return ends
 
 
@@ -314,7 +317,9 @@ def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
         made = admin.create_topics(
             [administration.NewTopic(to.topic, _PARTITIONS, 1)], request_timeout=_PRODUCE_SECONDS
         )
-        made[to.topic].result(_PRODUCE_SECONDS)
+        made[to.topic].result(_PRODUCE_SECONDS + _GRACE_SECONDS)
+    except TimeoutError as error:
+        raise _silent(f"creating topic {to.topic}", to.bootstrap) from error
     except kafka.KafkaException as error:
         if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
             raise TidelakeError(
@@ -339,11 +344,20 @@ def _requesting(kafka: Any, what: str, bootstrap: str) -> Iterator[None]:
     """Turn errors of Kafka during the operation ``what`` into a SourceError."""
     try:
         yield
+    except TimeoutError as error:
+        raise _silent(what, bootstrap) from error
     except kafka.KafkaException as error:
         raise SourceError(
             f"{what} failed at the Kafka broker {bootstrap}: {error.args[0].str()}. "
             "Check the address, and the options and rights of the client, then run again."
         ) from error
+
+
+def _silent(what: str, bootstrap: str) -> SourceError:
+    return SourceError(
+        f"{what} failed at the Kafka broker {bootstrap}: it accepts connections and does not "
+        "answer. Check the address and the broker, then run again."
+    )
 
 
 _REGISTRY_SECONDS = 10

@@ -14,6 +14,7 @@ from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
+from queue import Empty, SimpleQueue
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -95,25 +96,39 @@ def deliver(
     """
     data = json.dumps(body).encode()
     headers = {"Content-Type": "application/json", "User-Agent": "tidelake"}
-    opener = urllib.request.build_opener(_NoRedirects)
     for pause in (*pauses, None):
         request = urllib.request.Request(address, data=data, headers=headers, method="POST")
+        answers: SimpleQueue[tuple[str, bool]] = SimpleQueue()
+        # In a thread: the socket's timeout is for each read, and an answer may come byte by byte.
+        work = partial(_attempt, request, timeout, answers)
+        threading.Thread(target=work, name="tidelake-webhook", daemon=True).start()
         try:
-            with opener.open(request, timeout=timeout):
-                return ""
-        except urllib.error.HTTPError as error:
-            error.close()
-            problem = f"it returned HTTP {error.code}"
-            if error.code < 500 and error.code != 429:
-                break
-        except OSError as error:
-            problem = f"it did not respond: {getattr(error, 'reason', None) or error}"
-        except (HTTPException, ValueError) as error:
-            # Their messages quote parts of the address, or of the answer.
-            problem = f"it did not respond: {type(error).__name__}"
+            problem, may_retry = answers.get(timeout=timeout)
+        except Empty:
+            problem, may_retry = "it did not respond: timed out", True
+        if not problem or not may_retry:
+            break
         if pause is not None:
             time.sleep(pause)
     return problem
+
+
+def _attempt(
+    request: urllib.request.Request, timeout: float, answers: SimpleQueue[tuple[str, bool]]
+) -> None:
+    """Send a request; put what was wrong with the answer, "" for nothing, and whether to retry."""
+    try:
+        with urllib.request.build_opener(_NoRedirects).open(request, timeout=timeout):
+            answers.put(("", False))
+    except urllib.error.HTTPError as error:
+        error.close()
+        answers.put((f"it returned HTTP {error.code}", error.code >= 500 or error.code == 429))
+    except OSError as error:
+        reason = getattr(error, "reason", None) or error
+        answers.put((f"it did not respond: {reason}", True))
+    except (HTTPException, ValueError) as error:
+        # Their messages quote parts of the address, or of the answer.
+        answers.put((f"it did not respond: {type(error).__name__}", True))
 
 
 class AlertReporter:
@@ -225,9 +240,10 @@ def watching(
             if not found.lake.bronze(found.pipeline.name).exists:
                 return ""
             alerts = judge(found, RUNNING)
+            reporter.report(alerts, rules=RUNNING, measures=found.measures)
+            # Last, since it may ask brokers for the lag.
             if on_result is not None:
                 on_result(alerts, found.waiting, found.lag)
-            reporter.report(alerts, rules=RUNNING, measures=found.measures)
         except Exception as error:
             # No error here may stop the run, which itself reports problems with its tables.
             return first_line(error)

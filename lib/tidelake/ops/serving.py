@@ -390,12 +390,14 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
             "Connect to the SQL warehouse, or the server, that is there.",
         )
     # Check now, since Spark takes long to start.
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        with socket.create_server((host, port)):
+        with socket.create_server((host, port), family=family):
             pass
     except OSError as error:
         raise UsageError(
-            f"cannot listen at {host}:{port}: {error.strerror}. Choose another port with --port."
+            f"cannot listen at {host}:{port}: {error.strerror}. "
+            "Choose another address with --host and --port."
         ) from error
     settings = _settings(environment, host, port)
     spark = build_session(environment.model_copy(update={"spark": settings}))

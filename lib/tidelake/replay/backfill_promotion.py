@@ -93,7 +93,7 @@ def need_promotable(
     """
     state = need_state(lake, pipeline, *stages)
     if not is_of_pipeline(state.definition, pipeline):
-        remedy = f"Fill it again with: {backfill_again(pipeline, state.table)}"
+        remedy = f"Fill it again with: {backfill_again(pipeline, state)}"
         if state.stage == "promoting":
             rollback = runnable("tidelake backfill rollback", pipeline.name)
             remedy = f"Restore the definition, then promote; or roll it back with: {rollback}"

@@ -150,19 +150,24 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
     before, command, after = _NEXT[state.stage]
-    options = table_option(state.table) if state.stage == "building" else ""
+    options = run_options(state) if state.stage == "building" else ""
     following = runnable(f"tidelake backfill {command}", pipeline.name, options)
     return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
 
 
-def backfill_again(pipeline: Pipeline, table: str | None = None) -> str:
-    """Return the command that fills the tables of a backfill, or one table."""
-    return runnable("tidelake backfill run", pipeline.name, table_option(table))
+def backfill_again(pipeline: Pipeline, state: State | None = None) -> str:
+    """Return the command that fills the tables of a backfill again, or all tables from bronze."""
+    return runnable("tidelake backfill run", pipeline.name, run_options(state) if state else "")
 
 
-def table_option(table: str | None) -> str:
-    """Return the option that limits a backfill to a table; empty for none."""
-    return f"--table {table}" if table else ""
+def run_options(state: State) -> str:
+    """Return the options of ``backfill run`` that begin or continue the same backfill."""
+    if state.table:
+        return f"--table {state.table}"
+    start, end = state.span or (state.since, None)
+    options = ("--from", state.start if state.start == "silver" else None)
+    given = (options, ("--start", start), ("--end", end))
+    return " ".join(f"{option} {value}" for option, value in given if value)
 
 
 def ended_swap(

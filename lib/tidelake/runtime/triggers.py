@@ -51,7 +51,10 @@ def parse_trigger(text: str) -> Trigger:
             f"{text!r} is not a trigger: write available-now, continuous or an interval like "
             "'10 seconds'."
         )
-    seconds = parse_duration(interval).total_seconds()
+    try:
+        seconds = parse_duration(interval).total_seconds()
+    except ValueError as error:
+        raise UsageError(f"{text!r} is not a trigger: {error}") from None
     return Trigger(
         ends=False,
         options={"processingTime": interval},

@@ -11,6 +11,7 @@ import hashlib
 import ipaddress
 import itertools
 import re
+import socket
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -305,6 +306,7 @@ class PageServer(ThreadingHTTPServer):
         """Bind to an address, port 0 for any free one; a UsageError if that fails."""
         self.host, self.cache, self.renderer = host, cache, renderer
         self._rendered_pages: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
         except (OSError, OverflowError) as error:
