@@ -211,7 +211,8 @@ def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
     lake = tmp_path / "lake"
     died = shop.play(lake, "--fails", "dying", remote=server)
     assert died.code == 1, died.words
-    assert "the lights went out" in died.words
+    # The text of an error that is not Tidelake's may contain values.
+    assert "RuntimeError" in died.words and "the lights went out" not in died.words
     done = shop.play(lake, "--verify", remote=server)
     assert done.code == 0, done.words
     _assert_same(contents(Lake(lake)), expected)
