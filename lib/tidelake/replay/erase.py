@@ -381,7 +381,8 @@ def _old_files(run: Run) -> Iterator[Remains]:
 def _unclear(run: Run, subject: Subject, begun: erase_records.Erasure | None) -> Iterator[Remains]:
     """List records that mention the value and have no value in the column."""
     if begun is not None and begun.unclear:
-        some = "1 record that mentions" if begun.unclear == 1 else f"{begun.unclear:,} that mention"
+        found = begun.unclear
+        some = "1 record that mentions" if found == 1 else f"{found:,} records that mention"
         what = f"{some} the value, without a {subject.column}"
         again = runnable("tidelake erase", run.pipeline.name, f"--subject {EVENT_ID}=ID")
         remedy = f"may be of others: look at their payloads, and erase by {again}"
