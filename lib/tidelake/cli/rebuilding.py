@@ -165,7 +165,7 @@ def _show_plan(
     first: datetime | None = None,
     last: datetime | None = None,
 ) -> None:
-    from tidelake.replay.backfill_state import State, run_options, read_state  # noqa: PLC0415
+    from tidelake.replay.backfill_state import State, read_state, run_options  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
