@@ -208,8 +208,8 @@ def _next_record(consumer: Consumer) -> Message | None:
 @contextmanager
 def a_broker(folder: Path) -> Iterator[Kafka]:
     """Run a broker in a new folder on a free port; nothing of it stays, whatever happens."""
-    # Java's properties would be read as Latin-1, and folders be separated by commas.
-    folder = folder / "é, ü"
+    # In Java's properties it would be read as Latin-1, and as two folders.
+    folder = folder.with_name(f"{folder.name}, ü")
     folder.mkdir(parents=True)
     with clearing_up(folder):
         yield Kafka(folder, up(folder, 0))

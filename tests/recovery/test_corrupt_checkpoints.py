@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
-from tests.crashes import forgotten_batch
+from tests.crashes import forgotten_batch, local_files
 from tests.recovery.reporting import Report
 from tests.running import click, read, versions
 from tests.worlds import World, reference_gold, world
@@ -47,7 +47,13 @@ def filled(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Wor
     made = world(spark, tmp_path_factory.mktemp("corrupt"), gold=gold, quality=None)
     for part in range(2):
         made.land(f"{part}.jsonl", _lines(part))
-    made.run()
+    # As earlier code wrote them.
+    files = local_files(spark)
+    files.setWriteChecksum(True)
+    try:
+        made.run()
+    finally:
+        files.setWriteChecksum(False)
     made.land("2.jsonl", _lines(2))
     return made
 

@@ -17,10 +17,12 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
 
+from tests.crashes import local_files
 from tidelake.config import Environment
 from tidelake.config.environment import RESULT_SETTINGS
 from tidelake.delta.tables import lake_of
 from tidelake.errors import MachineError
+from tidelake.spark.internals import jvm_of
 from tidelake.spark.session import (
     _connected,
     _ensure_utf8_names,
@@ -217,10 +219,9 @@ def test_local_files_have_no_checksum_files_and_damage_is_found(
 def test_a_checksum_file_of_before_goes_when_its_file_is_overwritten(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    java: Any = spark.sparkContext
-    hadoop = java._jvm.org.apache.hadoop.fs
-    files = hadoop.FileSystem.getLocal(java._jsc.hadoopConfiguration())
-    path = hadoop.Path(str(tmp_path / "_last_checkpoint"))
+    files, java = local_files(spark), jvm_of(spark)
+    assert java is not None
+    path = java.org.apache.hadoop.fs.Path(str(tmp_path / "_last_checkpoint"))
     for writes, beside in ((True, [".{}.crc"]), (False, [])):
         files.setWriteChecksum(writes)
         stream = files.create(path, True)
