@@ -173,18 +173,22 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[object]:
 
 
 def _end_hanging(test: str, capture: Any) -> None:
-    stacks = [f"{test} hangs since {_HANGS_AFTER} s"]
-    with TemporaryFile("w+") as file:
-        faulthandler.dump_traceback(file)
-        file.seek(0)
-        stacks.append(file.read())
-    jvm = SparkContext._gateway and SparkContext._gateway.proc
-    if jvm and (tool := shutil.which("jcmd")):
-        command = [tool, str(jvm.pid), "Thread.print"]
-        stacks.append(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
-    capture.suspend()
-    print(*stacks, sep="\n", file=sys.__stderr__, flush=True)
-    os._exit(1)
+    try:
+        stacks = [f"{test} hangs since {_HANGS_AFTER} s"]
+        with TemporaryFile("w+") as file:
+            faulthandler.dump_traceback(file)
+            file.seek(0)
+            stacks.append(file.read())
+        jvm = SparkContext._gateway and SparkContext._gateway.proc
+        if jvm and (tool := shutil.which("jcmd")):
+            command = [tool, str(jvm.pid), "Thread.print"]
+            done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+            stacks.append(done.stdout)
+        capture.suspend()
+        print(*stacks, sep="\n", file=sys.__stderr__, flush=True)
+    finally:
+        # Also if nobody reads the output, or the JVM does not answer.
+        os._exit(1)
 
 
 def pytest_collection() -> None:

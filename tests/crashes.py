@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
 from tidelake.delta import locks
 from tidelake.delta.tables import Table
@@ -112,9 +112,3 @@ def _dying() -> Iterator[pytest.MonkeyPatch]:
     how = "cut off|RuntimeError"
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Exception, match=how):
         yield patch
-
-
-def local_files(spark: SparkSession) -> Any:
-    """Give Hadoop's file system of this machine, as Spark uses it."""
-    java: Any = spark.sparkContext
-    return java._jvm.org.apache.hadoop.fs.FileSystem.getLocal(java._jsc.hadoopConfiguration())

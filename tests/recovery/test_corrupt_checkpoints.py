@@ -15,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
-from tests.crashes import forgotten_batch, local_files
+from tests.crashes import forgotten_batch
 from tests.recovery.reporting import Report
 from tests.running import click, read, versions
 from tests.worlds import World, reference_gold, world
@@ -23,6 +23,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import TidelakeError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.repairing import repair
+from tidelake.spark.internals import local_files
 
 pytestmark = pytest.mark.usefixtures("interpreted")
 

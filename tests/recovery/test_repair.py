@@ -352,12 +352,10 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> N
     checkpoint = broken.lake.checkpoints("clickstream", "gold") / "g1"
     last = max(int(file.name) for file in (checkpoint / "commits").glob("[0-9]*"))
     (checkpoint / "commits" / str(last)).unlink()
-    (checkpoint / "commits" / f".{last}.crc").unlink(missing_ok=True)
     offsets = checkpoint / "offsets" / str(last)
     *head, end = offsets.read_text().splitlines()
     reached = json.loads(end)
     earlier = {**reached, "reservoirVersion": reached["reservoirVersion"] - 1, "index": 0}
-    (checkpoint / "offsets" / f".{last}.crc").unlink(missing_ok=True)
     offsets.write_text("\n".join([*head, json.dumps(earlier)]))
     before = versions(broken.lake)
     with pytest.raises(GenerationError, match=rf"its checkpoint is at .* batch {last} ended at"):

@@ -17,12 +17,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
 
-from tests.crashes import local_files
 from tidelake.config import Environment
 from tidelake.config.environment import RESULT_SETTINGS
 from tidelake.delta.tables import lake_of
 from tidelake.errors import MachineError
-from tidelake.spark.internals import jvm_of
+from tidelake.spark.internals import jvm_of, local_files
 from tidelake.spark.session import (
     _connected,
     _ensure_utf8_names,

@@ -165,7 +165,7 @@ def _show_plan(
     first: datetime | None = None,
     last: datetime | None = None,
 ) -> None:
-    from tidelake.replay.backfill_state import State, read_state, run_options  # noqa: PLC0415
+    from tidelake.replay.backfill_state import read_state, run_options  # noqa: PLC0415
 
     name, steps = where.pipeline.name, _steps(start, where, table)
     if where.printed([step.to_json() for step in steps]):
@@ -175,9 +175,8 @@ def _show_plan(
     if state is not None:
         gives_up = "; a new one gives up its rollback" if state.is_promoted else ""
         say(f"The last backfill of {name} is {state.stage}{gives_up}.")
-    span = (first.isoformat(), last.isoformat()) if first and last else None
-    since = first.isoformat() if first else None
-    options = run_options(State(start, "", table=table, span=span, since=since))
+    begin, end = (one.isoformat() if one else None for one in (first, last))
+    options = run_options(start, table, begin, end)
     command = where.command("backfill run", options)
     say(f"Live tables are not changed. Start with: {command}")
 

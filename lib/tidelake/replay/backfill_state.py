@@ -150,23 +150,27 @@ def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
 def what_next(pipeline: Pipeline, state: State) -> str:
     """Describe the stage of a backfill and the next command."""
     before, command, after = _NEXT[state.stage]
-    options = run_options(state) if state.stage == "building" else ""
+    options = _options_of(state) if state.stage == "building" else ""
     following = runnable(f"tidelake backfill {command}", pipeline.name, options)
     return f"the backfill of {pipeline.name} is {state.stage}. {before}{following}{after}"
 
 
 def backfill_again(pipeline: Pipeline, state: State | None = None) -> str:
     """Return the command that fills the tables of a backfill again, or all tables from bronze."""
-    return runnable("tidelake backfill run", pipeline.name, run_options(state) if state else "")
+    return runnable("tidelake backfill run", pipeline.name, _options_of(state) if state else "")
 
 
-def run_options(state: State) -> str:
-    """Return the options of ``backfill run`` that begin or continue the same backfill."""
-    if state.table:
-        return f"--table {state.table}"
-    start, end = state.span or (state.since, None)
-    options = ("--from", state.start if state.start == "silver" else None)
-    given = (options, ("--start", start), ("--end", end))
+def _options_of(state: State) -> str:
+    first, last = state.span or (state.since, None)
+    return run_options(state.start, state.table, first, last)
+
+
+def run_options(start: Start, table: str | None, first: str | None, last: str | None) -> str:
+    """Return the options of ``backfill run`` for a layer, a table and a range (ISO 8601)."""
+    if table:
+        return f"--table {table}"
+    layer = start if start == "silver" else None
+    given = (("--from", layer), ("--start", first), ("--end", last))
     return " ".join(f"{option} {value}" for option, value in given if value)
 
 

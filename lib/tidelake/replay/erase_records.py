@@ -180,13 +180,9 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     )
     mentioned = mentions(F.col("payload"), subject, run.pipeline)
     is_same = column.cast("string") == F.lit(subject.value)
-    stored = F.col(_STORED)
-    by_row = F.coalesce(is_same.isNull() & stored, F.lit(False))
-    is_sure = (
-        F.coalesce(is_same, F.coalesce(unreadable, F.lit(False)) & (mentioned | stored.isNotNull()))
-        | by_row
-        | F.coalesce(stored, F.lit(False))
-    )
+    is_stored = F.coalesce(F.col(_STORED), F.lit(False))
+    is_mentioned = mentioned | F.col(_STORED).isNotNull()
+    is_sure = is_stored | F.coalesce(is_same, unreadable & is_mentioned, F.lit(False))
     return (
         rows.join(F.broadcast(_found_by_id(run, subject, bronze)), on="record_id", how="left")
         .where(is_sure | (is_same.isNull() & mentioned))
@@ -194,7 +190,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
             *("record_id", "ingested_at", "source"),
             F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED),
             is_sure.alias(_SURE),
-            by_row.alias(_BY_ROW),
+            (is_stored & is_same.isNull()).alias(_BY_ROW),
         )
     )
 

@@ -81,15 +81,11 @@ def cache_java_classes(spark: SparkSession) -> None:
             setattr(jvm, name, _JavaStatics(found))
 
 
-def write_no_checksum_files(spark: SparkSession) -> None:
-    """Let Hadoop write local files without a checksum file beside each (``.name.crc``).
-
-    Each is one more file to create, open and list, in Delta's log above all. Files that have one
-    are still compared with it; an overwritten file loses it.
-    """
+def local_files(spark: SparkSession) -> Any:
+    """Return Hadoop's local file system (Java), the one that Spark uses; needs a local session."""
     context: Any = spark.sparkContext
     files = context._jvm.org.apache.hadoop.fs.FileSystem
-    files.getLocal(context._jsc.hadoopConfiguration()).setWriteChecksum(False)
+    return files.getLocal(context._jsc.hadoopConfiguration())
 
 
 def stack_trace(error: BaseException) -> str:

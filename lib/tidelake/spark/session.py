@@ -117,7 +117,7 @@ def build_session(
         from tidelake.spark.internals import (  # noqa: PLC0415
             JavaError,
             cache_java_classes,
-            write_no_checksum_files,
+            local_files,
         )
     except ImportError as error:
         raise MachineError(
@@ -145,7 +145,9 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
             cache_java_classes(session)
-            write_no_checksum_files(session)
+            # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
+            # above all. Files that have one are still compared; an overwritten file loses it.
+            local_files(session).setWriteChecksum(False)
     except (JavaError, PySparkRuntimeError, OSError) as error:
         why = str(error.java_exception.toString() if isinstance(error, JavaError) else error)
         raise MachineError(
