@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import click
@@ -280,7 +281,8 @@ def test_a_status_is_shown_anew_until_it_is_stopped(
         if len(waits) == 3:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("time.sleep", sleep)
+    # Not `time.sleep` itself: a thread that another test left would take part, and this never end.
+    monkeypatch.setattr("tidelake.cli.reports.time", SimpleNamespace(sleep=sleep))
     words = ["status", str(shop.file), "--root", str(shop.root), "--watch"]
     assert run_command(app, words) == 0
     assert capsys.readouterr().out.count("shop: watermark") == 3
