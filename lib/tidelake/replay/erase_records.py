@@ -180,9 +180,9 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     )
     mentioned = mentions(F.col("payload"), subject, run.pipeline)
     is_same = column.cast("string") == F.lit(subject.value)
-    is_stored = F.coalesce(F.col(_STORED), F.lit(False))
+    gave_row = F.coalesce(F.col(_STORED), F.lit(False))
     is_mentioned = mentioned | F.col(_STORED).isNotNull()
-    is_sure = is_stored | F.coalesce(is_same, unreadable & is_mentioned, F.lit(False))
+    is_sure = gave_row | F.coalesce(is_same, unreadable & is_mentioned, F.lit(False))
     return (
         rows.join(F.broadcast(_found_by_id(run, subject, bronze)), on="record_id", how="left")
         .where(is_sure | (is_same.isNull() & mentioned))
@@ -190,7 +190,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
             *("record_id", "ingested_at", "source"),
             F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED),
             is_sure.alias(_SURE),
-            (is_stored & is_same.isNull()).alias(_BY_ROW),
+            (gave_row & is_same.isNull()).alias(_BY_ROW),
         )
     )
 
