@@ -502,6 +502,22 @@ def test_a_look_at_the_tables_that_fails_is_said_and_ends_neither_run_nor_alerts
     assert said[0] == "alerts: the rules could not be evaluated: OSError. The run continues."
 
 
+def test_alerts_are_reported_even_if_the_lag_cannot_be_computed(shop: Shop) -> None:
+    shop.batch(0)
+    pipeline, said = shop.define(), []
+    failed = slow("gold", 1, 10, seconds=0.0, error_class="TidelakeError", error="No space left")
+    backlogs = BacklogReader(shop.lake, pipeline)
+    context = AlertContext(shop.lake, pipeline, at(410), (failed,), backlogs, PLAIN)
+    reporter = AlertReporter(shop.lake, "shop", said.append, None)
+
+    def on_result(*_: object) -> None:
+        raise TimeoutError
+
+    with watching(lambda: context, reporter, on_result, said.append):
+        pass
+    assert [line.startswith("alert opens: ") for line in said] == [True, False]
+
+
 def test_a_run_leaves_alerts_on_batches_of_hops_that_it_does_not_run_open(shop: Shop) -> None:
     shop.batch(0)
     pipeline, said = shop.define(), []

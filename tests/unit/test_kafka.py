@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import socket
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,8 +14,8 @@ from pydantic import ValidationError
 
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.errors import RefusedError, SourceError, TidelakeError, UsageError
-from tidelake.kafka import client, topic_source
+from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.kafka import broker, client, topic_source
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
 from tidelake.kafka.topic_source import (
@@ -207,18 +208,21 @@ def test_a_broker_that_accepts_connections_and_never_answers_is_named(
 ) -> None:
     monkeypatch.setattr(client, "_SECONDS", 0.2)
     monkeypatch.setattr(client, "_PRODUCE_SECONDS", 0.2)
-    monkeypatch.setattr(client, "_GRACE_SECONDS", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         at = f"127.0.0.1:{silent.getsockname()[1]}"
         asked = (
             lambda: client.ends_of(_source(bootstrap=at), {"clicks": {"0": 1}}),
+            lambda: client.first_records(Address(at, "clicks"), count=1),
             lambda: client.produce(Address(at, "clicks"), [b"{}"]),
         )
-        for ask in asked:
-            with pytest.raises(
-                TidelakeError, match=f"the Kafka broker at {at}|Kafka broker {at}: "
-            ):
-                ask()
+        # The answer that the client gives itself after a while, and none at all.
+        for grace in (2.0, -0.15):
+            monkeypatch.setattr(client, "_GRACE_SECONDS", grace)
+            for ask in asked:
+                with pytest.raises(
+                    SourceError, match=f"Kafka broker {at}: it accepts connections and does not"
+                ):
+                    ask()
 
 
 def test_a_damaged_note_of_a_broker_is_none(tmp_path: Path) -> None:
@@ -228,12 +232,34 @@ def test_a_damaged_note_of_a_broker_is_none(tmp_path: Path) -> None:
         assert not down(tmp_path)
 
 
+def test_a_folder_below_a_file_has_no_broker_and_gets_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "_java_command", list)
+    below = tmp_path / "file" / "kafka"
+    below.parent.touch()
+    assert not down(below)
+    with pytest.raises(UsageError, match="file/kafka cannot be created: Not a directory"):
+        broker.up(below, 0)
+
+
+def test_the_command_for_another_port_can_be_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(broker, "_PORT_SECONDS", 0.1)
+    folder = str(tmp_path / "it's here")
+    with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(UsageError) as refused:
+        broker.up(Path(folder), taken.getsockname()[1])
+    command = str(refused.value).partition(" take any: ")[2]
+    assert shlex.split(command) == ["tidelake", "kafka", "up", "--port", "0", "--dir", folder]
+
+
 def test_a_process_that_is_no_broker_is_left_alone(tmp_path: Path) -> None:
     """After a restart of the machine another process may have the number."""
     state = {"folder": str(tmp_path), "port": 1, "process": 1}
     (tmp_path / "broker.json").write_text(json.dumps(state))
-    broker = find(tmp_path)
-    assert broker is not None and not broker.runs
+    found = find(tmp_path)
+    assert found is not None and not found.runs
     assert down(tmp_path) is False
 
 

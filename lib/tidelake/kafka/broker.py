@@ -97,7 +97,7 @@ def find(folder: Path) -> Broker | None:
     file = folder.absolute() / _STATE
     try:
         return Broker(**json.loads(file.read_text(encoding="utf-8")))
-    except (FileNotFoundError, ValueError, TypeError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, TypeError):
         # Damaged: a broker that runs holds its port, which the next start reports.
         return None
 
@@ -108,7 +108,8 @@ def up(folder: Path, port: int) -> Broker:
     The folder may hold topics already; a ``port`` of 0 is any free one.
 
     Raises:
-        UsageError: The port is taken, or a broker runs in the folder on another port.
+        UsageError: The port is taken, a broker runs in the folder on another port, or the folder
+            cannot be created.
         MachineError: Java or PySpark is missing, or the broker does not start.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
@@ -126,7 +127,12 @@ def up(folder: Path, port: int) -> Broker:
         free = runnable("tidelake kafka up --port 0 --dir", str(folder))
         raise UsageError(f"port {port} is taken. Name another, or take any: {free}")
     command = _java_command()
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (NotADirectoryError, PermissionError) as error:
+        raise UsageError(
+            f"{folder} cannot be created: {error.strerror}. Name another folder with --dir"
+        ) from error
     with (folder / _LOG).open("ab") as log:
         _prepare(folder, port, command, log.fileno())
         started = subprocess.Popen(

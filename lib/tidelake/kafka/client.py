@@ -313,21 +313,23 @@ def produce(
 def _ensure_topic(kafka: Any, administration: Any, to: Address) -> int:
     """Create the topic unless it exists; return the number of its partitions."""
     admin = administration.AdminClient(_settings(to.bootstrap))
-    try:
-        made = admin.create_topics(
-            [administration.NewTopic(to.topic, _PARTITIONS, 1)], request_timeout=_PRODUCE_SECONDS
-        )
-        made[to.topic].result(_PRODUCE_SECONDS + _GRACE_SECONDS)
-    except TimeoutError as error:
-        raise _silent(f"creating topic {to.topic}", to.bootstrap) from error
-    except kafka.KafkaException as error:
-        if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
-            raise TidelakeError(
-                f"the Kafka broker at {to.bootstrap} did not create topic {to.topic}: "
-                f"{error.args[0].str()}. Create it, or allow CREATE on it, then run again."
-            ) from error
-        found = admin.list_topics(to.topic, timeout=_PRODUCE_SECONDS).topics[to.topic]
-        return len(found.partitions)
+    with _requesting(kafka, f"creating topic {to.topic}", to.bootstrap):
+        try:
+            made = admin.create_topics(
+                [administration.NewTopic(to.topic, _PARTITIONS, 1)],
+                request_timeout=_PRODUCE_SECONDS,
+            )
+            made[to.topic].result(_PRODUCE_SECONDS + _GRACE_SECONDS)
+        except kafka.KafkaException as error:
+            if _is_silence(kafka, error):
+                raise
+            if error.args[0].code() != kafka.KafkaError.TOPIC_ALREADY_EXISTS:
+                raise TidelakeError(
+                    f"the Kafka broker at {to.bootstrap} did not create topic {to.topic}: "
+                    f"{error.args[0].str()}. Create it, or allow CREATE on it, then run again."
+                ) from error
+            found = admin.list_topics(to.topic, timeout=_PRODUCE_SECONDS).topics[to.topic]
+            return len(found.partitions)
     return _PARTITIONS
 
 
@@ -344,20 +346,23 @@ def _requesting(kafka: Any, what: str, bootstrap: str) -> Iterator[None]:
     """Turn errors of Kafka during the operation ``what`` into a SourceError."""
     try:
         yield
-    except TimeoutError as error:
-        raise _silent(what, bootstrap) from error
-    except kafka.KafkaException as error:
+    except (TimeoutError, kafka.KafkaException) as error:
+        why, checked = "it accepts connections and does not answer", "the address, the broker"
+        if not _is_silence(kafka, error):
+            why, checked = error.args[0].str(), "the address"
         raise SourceError(
-            f"{what} failed at the Kafka broker {bootstrap}: {error.args[0].str()}. "
-            "Check the address, and the options and rights of the client, then run again."
+            f"{what} failed at the Kafka broker {bootstrap}: {why}. "
+            f"Check {checked}, and the options and rights of the client, then run again."
         ) from error
 
 
-def _silent(what: str, bootstrap: str) -> SourceError:
-    return SourceError(
-        f"{what} failed at the Kafka broker {bootstrap}: it accepts connections and does not "
-        "answer. Check the address and the broker, then run again."
-    )
+def _is_silence(kafka: Any, error: Exception) -> bool:
+    """Return whether a broker that accepted a connection gave no answer.
+
+    The client's own timeout usually comes before Python's.
+    """
+    silent = (kafka.KafkaError._TIMED_OUT, kafka.KafkaError._TRANSPORT)
+    return isinstance(error, TimeoutError) or error.args[0].code() in silent
 
 
 _REGISTRY_SECONDS = 10
