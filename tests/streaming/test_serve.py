@@ -269,6 +269,11 @@ def test_a_port_that_is_taken_is_told_before_spark_starts(
         port = str(taken.getsockname()[1])
         assert run_command(app, ["serve", "--port", port, "--root", str(lake.root)]) == 2
     assert f"cannot listen at 127.0.0.1:{port}" in capsys.readouterr().err
+    # An IPv6 address that no machine has.
+    assert run_command(app, ["serve", "--host", "100::1", "--root", str(lake.root)]) == 2
+    told = capsys.readouterr().err
+    assert "cannot listen at 100::1:10000: Cannot assign" in told
+    assert "with --host and --port" in told
 
 
 def test_nothing_to_serve_says_how_to_fill_it(

@@ -26,8 +26,10 @@ REGISTRY = {"url": "https://registry:8081", "subject": "clicks-value"}
         ({}, "source.format", "write either registry, where records name their schema, or schema:"),
         ({"registry": REGISTRY, "schema": "c.avsc"}, "source.format", "write either registry"),
         ({"schema": "x.avsc"}, "source.schema", "there is no file x.avsc"),
+        ({"schema": 300 * "x"}, "source.schema", "there is no file x"),
         ({"schema": "shop.yml"}, "source.schema", "is not an Avro schema"),
         ({"registry": REGISTRY | {"url": "registry:8081"}}, "source.registry.url", "not a URL"),
+        ({"registry": REGISTRY | {"url": "http://[x"}}, "source.registry.url", "not a URL"),
         ({"registry": {"url": "https://r"}}, "source.registry.subject", "required"),
         (
             {"registry": REGISTRY | {"compatibility": "backwards"}},

@@ -52,6 +52,27 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
         ({"columns": {"a": "citty"}}, "columns.a", "unknown column citty"),
         ({"unusual_amount": {"value": "amont"}}, "unusual_amount.value", "unknown column amont"),
         ({"unusual_amount": {"value": "amount", "times": 1}}, "unusual_amount.times", "than 1"),
+        (
+            {"unusual_amount": {"value": "amount", "times": "*"}},
+            "unusual_amount.times",
+            "must be a number",
+        ),
+        (
+            {"unusual_amount": {"value": "amount", "times": 1.2345}},
+            "unusual_amount.times",
+            "must have at most 3 decimal places",
+        ),
+        (
+            {
+                "impossible_travel": {
+                    "latitude": "latitude",
+                    "longitude": "longitude",
+                    "at_least_km": "*",
+                }
+            },
+            "impossible_travel.at_least_km",
+            "must be a number",
+        ),
         ({"burst": {"events": 1}}, "burst.events", "at least 2"),
         ({"burst": {"within": "0 s"}}, "burst.within", "not a duration"),
         (

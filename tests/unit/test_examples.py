@@ -140,8 +140,9 @@ def test_a_changed_file_is_refused_before_anything_is_written(tmp_path: Path) ->
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "landing").write_text("")
-    with pytest.raises(UsageError, match="is a file"):
-        generate("clickstream", tmp_path / "landing", events=10, seed=1)
+    for folder in (tmp_path / "landing", tmp_path / "landing" / "below"):
+        with pytest.raises(UsageError, match="landing is a file"):
+            generate("clickstream", folder, events=10, seed=1)
 
 
 def test_modification_times_follow_the_delivery_order(tmp_path: Path) -> None:

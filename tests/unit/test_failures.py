@@ -10,6 +10,7 @@ from typing import Any, cast
 import click
 import pytest
 
+from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.errors import LostError, MachineError, SourceChangedError, SourceError, TidelakeError
 from tidelake.runtime.failures import named, naming
@@ -137,6 +138,13 @@ def test_what_the_system_refuses_a_command_is_told_without_a_traceback(
 
     assert run_command(full, []) == 1
     assert capsys.readouterr().err == "tidelake: lake/.lock: No space left on device\n"
+
+
+def test_a_name_that_is_too_long_is_wrong_use(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command(app, ["validate", str(tmp_path / (300 * "x"))]) == 2
+    assert capsys.readouterr().err.endswith("xxx: File name too long\n")
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import nullcontext
@@ -389,8 +390,17 @@ def test_a_backfill_of_one_table_is_judged_before_spark_starts(
         assert run_command(app, ["backfill", "plan", *place, "--table", name, "--json"]) == 0
         (step,) = json.loads(capsys.readouterr().out)
         assert (step["hop"], step["fills"]) == ("gold", ["gold.visits"])
-    assert run_command(app, ["backfill", "run", *place, "--table", "visits", "--dry-run"]) == 0
-    assert "--table gold.visits" in capsys.readouterr().err
+    # What it suggests is what was asked for.
+    since = ["--start", "2026-01-05T00:00:00+00:00"]
+    for words in (
+        ["--table", "gold.visits"],
+        ["--from", "silver"],
+        ["--from", "silver", *since, "--end", "2026-01-06T00:00:00+00:00"],
+        since,
+    ):
+        assert run_command(app, ["backfill", "run", *place, *words, "--dry-run"]) == 0
+        command = capsys.readouterr().err.partition("Start with: ")[2]
+        assert shlex.split(command)[3:] == [str(shop.file), *words, "--root", str(shop.root)]
     built = State("silver", pipeline_hash(shop.pipeline), stage="built", table="gold.visits")
     write_state(shop.lake, shop.pipeline, built)
     assert run_command(app, ["backfill", "promote", *place, "--dry-run", "--json"]) == 0

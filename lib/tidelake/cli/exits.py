@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 from collections.abc import Iterable, Sequence
 
 import click
 
-from tidelake.errors import MachineError, TidelakeError
+from tidelake.errors import MachineError, TidelakeError, UsageError
 from tidelake.object_store import store_error
 from tidelake.spark.session import kept_log
 from tidelake.visible import is_of_spark, kind_of, visible
@@ -62,4 +63,6 @@ def message_of(error: Exception) -> tuple[str, int]:
         raise error
     # Most often a full disk; the operating system's message is enough.
     place = f"{error.filename}: " if error.filename else ""
-    return f"tidelake: {place}{error.strerror or error}", UNEXPECTED
+    # Files are named after what users name: pipelines, tables, folders.
+    code = UsageError.exit_code if error.errno == errno.ENAMETOOLONG else UNEXPECTED
+    return f"tidelake: {place}{error.strerror or error}", code

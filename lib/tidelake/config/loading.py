@@ -7,6 +7,7 @@ hide violations in others.
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -264,7 +265,8 @@ def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) 
     """Find a file in the parent of the pipelines folder, in that folder, or in the conf folder."""
     places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
     for candidate in places:
-        if candidate.is_file():
+        # Unlike Path.is_file(), false for a name that is too long.
+        if os.path.isfile(candidate):
             return candidate
     findings.append(Finding(place, f"there is no file {name}; expected at {places[0]}"))
     return None
