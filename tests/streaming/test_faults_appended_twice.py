@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from pathlib import Path
 
 import pytest
 from delta.tables import DeltaTable
@@ -13,7 +14,7 @@ from pyspark.sql import functions as F
 
 from tests.following import GOLD
 from tests.running import START, click, read
-from tests.worlds import World, world
+from tests.worlds import World, without_prefilter, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.access import load
@@ -112,3 +113,19 @@ def test_the_ledger_and_verify_name_the_batches_and_the_records(
     file = str(made.folder / "clickstream.yml")
     assert run_command(app, ["ledger", file, *place]) == 3
     assert "was committed 2 times" in capsys.readouterr().out
+
+
+def test_the_prefilter_drops_no_row_without_a_fate(spark: SparkSession, tmp_path: Path) -> None:
+    """Of a record's rows by two writers, in one batch of silver, it keeps any one."""
+    dedup = {"prefilter": "operator"}
+    made = world(spark, tmp_path, small=False, dedup=dedup, gold=[], quality=None)
+    made.land("a.jsonl", [*[click(n, minute=n) for n in range(4)], b"garbage"])
+    made.run(_NOON, hops=["bronze"])
+    _append_again(made, _NOON + timedelta(seconds=1))
+    with without_prefilter(spark):
+        made.run(hops=["silver"])
+    accepted = read(made.lake, "silver.clickstream", "event_id, ingested_at")
+    assert accepted == [(f"e{n}", _NOON) for n in range(4)]
+    told = read_ledger(made.lake, made.pipeline).to_json()
+    assert (told["bronze"], told["silver"], told["duplicates"]) == (10, 4, 4)
+    assert len(read(made.lake, "silver.clickstream__quarantine", "stage")) == 2

@@ -15,8 +15,10 @@ from pyspark.sql import SparkSession
 from tests.following import GOLD, JOINS
 from tests.running import START, click
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta.access import load
 from tidelake.errors import UsageError
 from tidelake.instants import Range
+from tidelake.replay.repairing import repair, reset
 from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
 from tidelake.replay.verify import (
     Judged,
@@ -105,13 +107,44 @@ def test_percentiles_of_many_values_are_those_of_the_stored_sketches(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """Of more values than a sketch keeps, each merge drops others at random."""
-    made = world(spark, tmp_path, gold=[_ROUGH], quality=None)
-    for part in range(2):
+    typical = {"typical": {"approx_percentile": "value", "p": 0.5}}
+    windows: dict[str, dict[str, Any]] = {
+        "hourly": {"window": {"kind": "tumbling", "size": "1 hour"}},
+        "visits": {"window": {"kind": "session", "gap": "30 minutes"}},
+        "doubled": {"window": {"kind": "global"}, "derive": {"twice": "typical * 2"}},
+    }
+    percentiles = [
+        {"name": name, "keys": ["user_id"], "measures": typical, **rest}
+        for name, rest in windows.items()
+    ]
+    made = world(spark, tmp_path, gold=[_ROUGH, *percentiles], quality=None)
+    for part, arrival in enumerate(_ARRIVALS):
         numbers = range(part * 2000, part * 2000 + 2000)
+        # All in one hour, 166 values of a key and batch.
         values = [click(n, minute=n / 100, user_id=f"u{n % 12}", value=n) for n in numbers]
         made.land(f"{part}.jsonl", values)
-    made.run(*_ARRIVALS)
+        made.run(arrival)
+        for name in ("rough", *windows):
+            rows = load(spark, made.lake.table(f"gold.{name}")).selectExpr(
+                "count(*)",
+                "min(kll_sketch_get_n_double(_typical_sketch))",
+                "count_if(typical = kll_sketch_get_quantile_double(_typical_sketch, 0.5D))",
+            )
+            assert [tuple(row) for row in rows.collect()] == [(12, (166, 333)[part], 12)], name
     assert _wrong(verify(made.context).tables) == {}
+
+
+@pytest.mark.long
+def test_a_reset_mends_percentiles_of_other_sketches_and_a_repair_does_not(played: World) -> None:
+    """Earlier versions stored such percentiles: of another merge of the same states."""
+    _rewrite(played, "gold.rough", "typical=typical + 0.001", "typical IS NOT NULL")
+    altered = _wrong(verify(played.context).tables)
+    assert {kind for kind, _ in altered["gold.rough"]} == {"altered"}
+    assert {tuple(columns) for _, columns in altered["gold.rough"]} == {("typical",)}
+    repair(played.context, "gold")
+    assert _wrong(verify(played.context).tables) == altered
+    reset(played.context, "gold")
+    assert _wrong(verify(played.context).tables) == {}
 
 
 @pytest.mark.long

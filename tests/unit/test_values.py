@@ -10,7 +10,7 @@ import pytest
 from tests.shown import shown
 from tidelake.config.types import parse_schema
 from tidelake.silver.payloads import arrow_type
-from tidelake.silver.values import to_column, to_text_column
+from tidelake.silver.values import Number, to_column, to_text_column
 
 BROKEN = "broken"
 
@@ -230,9 +230,26 @@ def test_zeros_before_a_negative_exponent_are_no_digits_beyond_the_scale() -> No
 
 @pytest.mark.parametrize("text", ["4", "6.93791", "-2", "1", "10"])
 def test_a_number_with_digits_before_the_point_is_no_decimal_of_fractions(text: str) -> None:
+    number: object = Number(text) if "." in text else int(text)
     for precision in (18, 37, 38):
         kind = pa.decimal128(precision, precision)
-        column, bad = to_text_column(pa.array([text, "0.5", "-0.25"]), kind)
-        assert bad == [0]
-        assert column.to_pylist() == [None, Decimal("0.5"), Decimal("-0.25")]
-        assert to_text_column(pa.array([text]), kind)[1] == [0]
+        read = [Decimal("0.5"), Decimal("-0.25"), Decimal(0)]
+        column, bad = to_text_column(pa.array([text, "0.5", "-0.25", "0"]), kind)
+        assert (bad, column.to_pylist()) == ([0], [None, *read])
+        # As numbers of JSON.
+        column, bad = to_column([number, Number("0.5"), Number("-0.25"), 0], kind)
+        assert (bad, column.to_pylist()) == ([0], [None, *read])
+        assert to_text_column(pa.array([text]), kind)[1] == to_column([number], kind)[1] == [0]
+
+
+@pytest.mark.parametrize(("precision", "scale"), [(38, 37), (38, 36), (37, 36), (18, 17)])
+def test_a_decimal_has_room_for_all_numbers_of_its_digits_before_the_point(
+    precision: int, scale: int
+) -> None:
+    kind, room = pa.decimal128(precision, scale), precision - scale
+    most, more = f"{'9' * room}.{'9' * scale}", "1" + "0" * room
+    texts = [most, f"-{most}", more, f"-{more}"]
+    numbers = [Number(most), Number(f"-{most}"), int(more), -int(more)]
+    for column, bad in (to_text_column(pa.array(texts), kind), to_column(numbers, kind)):
+        assert bad == [2, 3]
+        assert column.to_pylist() == [Decimal(most), Decimal(f"-{most}"), None, None]

@@ -37,6 +37,7 @@ from tidelake.spark.engine import REFUSED, runs_in_process
 from tidelake.spark.tuning import STATE_SETTINGS
 
 _KEY = "_prefilter_key"
+_ROW = ("record_id", "ingested_at")
 _COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
 
 
@@ -51,8 +52,14 @@ def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
 
 
 def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
-    """Return the rows of ``taken`` that the operator dropped, plus ``_payload_hash``."""
-    missing = taken.join(survivors.select("record_id"), on="record_id", how="left_anti")
+    """Return the rows of ``taken`` that the operator dropped, plus ``_payload_hash``.
+
+    If two writers appended the same batch, bronze has each record twice, and only ``ingested_at``,
+    from each writer's clock, tells its rows apart. Numbering them would also do so for rows of one
+    instant, but shuffles and sorts the payloads of every batch.
+    """
+    same = [F.col(f"t.{name}").eqNullSafe(F.col(f"s.{name}")) for name in _ROW]
+    missing = taken.alias("t").join(survivors.select(*_ROW).alias("s"), on=same, how="left_anti")
     return missing.withColumn(PAYLOAD_HASH, F.xxhash64("payload"))
 
 
