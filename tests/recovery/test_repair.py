@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
+import deltalake
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
@@ -19,11 +20,13 @@ from tests.crashes import after_merges, before_silver_closes, forgotten_batch
 from tests.recovery.failpoints import DiedError, armed, die
 from tests.running import click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, reference_gold, world
+from tidelake.delta.locks import HopLocks
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import GenerationError, NotBuiltError, TidelakeError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
-from tidelake.replay.repairing import repair, reset
+from tidelake.replay.generations import rebuild_silver
+from tidelake.replay.repairing import repair, reset, why_rebuilt
 from tidelake.runtime.runner import refusals
 
 pytestmark = pytest.mark.usefixtures("interpreted")
@@ -57,7 +60,8 @@ def broken(filled: World, tmp_path: Path) -> Iterator[World]:
     """Give a copy of the tables, whose files stay where they arrived."""
     copy = filled.copied(tmp_path / "copy")
     yield copy
-    (copy.landing / "part 2.jsonl").unlink(missing_ok=True)
+    for file in copy.landing.glob("part [23].jsonl"):
+        file.unlink()
 
 
 def gone(broken: World, hop: Hop) -> None:
@@ -202,6 +206,58 @@ def test_the_first_batch_after_a_repair_may_be_cut_off(broken: World) -> None:
             broken.run(hops=[hop])
         broken.run(hops=[hop])
     _assert_whole(broken, [line for part in range(3) for line in _lines(part)])
+
+
+@pytest.mark.parametrize("hop", ["silver", pytest.param("gold", marks=_LONG)])
+def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
+    broken: World, hop: Hop
+) -> None:
+    """As where a hop has not run for longer than Delta keeps its log."""
+    table = {"silver": "bronze.clickstream", "gold": "silver.clickstream"}[hop]
+    for part in (2, 3):
+        broken.land(f"part {part}.jsonl", _lines(part))
+        broken.run(hops=HOPS[: HOPS.index(hop)])
+    path = broken.lake.table(table).path
+    deltalake.DeltaTable(str(path)).create_checkpoint()
+    newest = versions(broken.lake)[table]
+    for version in range(newest):
+        (path / "_delta_log" / f"{version:020}.json").unlink()
+    with pytest.raises(GenerationError, match=f"commits of {table} that hop {hop} has not read"):
+        broken.run()
+    why = f"commits of {table} that {hop} has not read are gone"
+    assert why_rebuilt(broken.context, hop) == why
+    assert _mend(broken) == list(HOPS[HOPS.index(hop) :])
+    _assert_whole(broken, [line for part in range(4) for line in _lines(part)])
+    assert broken.run() == []
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        "prepare the checkpoint of silver, generation g2",
+        pytest.param("create the missing tables of clickstream", marks=_LONG),
+        pytest.param("write silver.clickstream", marks=_LONG),
+    ],
+)
+def test_a_rebuild_of_a_deleted_silver_may_be_cut_off(broken: World, step: str) -> None:
+    lost(broken, "silver")
+    context = replace(broken.context, locks=_Cut(step))
+    with pytest.raises(DiedError):
+        rebuild_silver(context)
+    assert _mend(broken) == ["silver", "gold"]
+    _assert_whole(broken, [line for part in range(2) for line in _lines(part)])
+
+
+class _Cut(HopLocks):
+    """Dies after the step before the named one, and so when that one begins."""
+
+    def __init__(self, step: str) -> None:
+        super().__init__()
+        self._at = step
+
+    def step(self, what: str) -> None:
+        if what == self._at:
+            raise DiedError(what)
 
 
 (_TOTALS,) = reference_gold("product_totals")

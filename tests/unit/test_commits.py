@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import shutil
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
+from zoneinfo import ZoneInfo
 
 import duckdb
 import pytest
@@ -236,9 +238,27 @@ def test_commits_that_a_restore_undid_are_left_out(table: Table) -> None:
     assert [commit.version for commit in commits(table)] == [4, 1, 0]
 
 
-def test_a_restore_to_an_instant_leaves_out_what_came_later(table: Table) -> None:
-    # Version n was written n seconds after midnight.
-    assert versions_after_a_restore(table, {"timestamp": "2024-01-01 00:00:01"}) == [1, 0]
+@pytest.mark.parametrize("zone", [None, "Pacific/Kiritimati", "Etc/GMT+12"])
+def test_a_restore_to_an_instant_is_known_by_its_files(table: Table, zone: str | None) -> None:
+    write = partial(write_deltalake, str(table.path), mode="append")
+    with duckdb.connect() as connection:
+        for batch in (0, 1, 2):
+            note = CommitProperties({"userMetadata": encode({"generation": "g1", "batch": batch})})
+            write(connection.sql("SELECT 1 AS n"), commit_properties=note)
+    # What Spark writes: the time of the JVM's zone, without the zone.
+    written = DeltaTable(str(table.path)).history()[1]["timestamp"]
+    DeltaTable(str(table.path)).restore(1)
+    file = table.path / "_delta_log" / f"{3:020}.json"
+    actions = list(map(json.loads, file.read_text().splitlines()))
+    instant = datetime.fromtimestamp(written / 1000, tz=UTC)
+    there = instant.astimezone(ZoneInfo(zone)) if zone else instant
+    named = {"version": None, "timestamp": there.strftime("%Y-%m-%d %H:%M:%S.%f")}
+    for action in actions:
+        if "commitInfo" in action:
+            action["commitInfo"]["operationParameters"] = named
+    file.write_text("\n".join(map(json.dumps, actions)))
+
+    assert [commit.batch for commit in commits(table)] == [1, 0]
 
 
 def test_a_restore_that_undoes_a_restore_brings_the_commits_back(table: Table) -> None:

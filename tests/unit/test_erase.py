@@ -18,10 +18,11 @@ from tests.pipelines import bronze, shop
 from tests.shops import Shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.config.source import FilesSource
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION, Publish
 from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
 from tidelake.delta.log import commits, newest_version
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
 from tidelake.replay import erase
 from tidelake.replay.backfill_state import State, read_state, write_state
@@ -313,3 +314,21 @@ def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
     assert (read_state(played.lake, played.pipeline) is None) is has_erased
     assert purged == (["shop"] if has_erased else [])
     assert said == ([] if has_erased else ["no row was erased, now or before: old files are kept"])
+
+
+@pytest.mark.parametrize(("name", "hops"), [("a.json", HOPS), ("a.orc", ("silver", "gold"))])
+def test_a_file_that_cannot_be_read_does_not_keep_the_tables_from_being_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, hops: tuple[str, ...]
+) -> None:
+    played = Shop(tmp_path).run(1)
+    source = played.pipeline.source
+    assert isinstance(source, FilesSource)
+    Path(source.paths[0]).mkdir(exist_ok=True)
+    (Path(source.paths[0]) / name).write_bytes(b"{}")
+    ran: list[str] = []
+    monkeypatch.setattr(erase, "run_hops", lambda run, hops, *_, **__: ran.extend(hops))
+    environment, said = load_environment("local", root=str(tmp_path)), list[str]()
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, Progress(said.append))
+    erase._drain(run)
+    assert tuple(ran) == hops
+    assert any("a.orc" in line for line in said) is (name == "a.orc")

@@ -7,8 +7,7 @@ from typing import Any
 
 from tests.unit.handmade import write_commit
 from tidelake.delta.tables import Lake
-from tidelake.runtime.hop import Closings
-from tidelake.runtime.progress import Progress
+from tidelake.runtime.progress import Closings, Progress
 
 
 def _note(batch: int, **more: Any) -> dict[str, Any]:

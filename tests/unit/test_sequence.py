@@ -362,6 +362,25 @@ def test_a_failure_stops_the_later_hops(hops: Hops) -> None:
     assert hops.ran == ["early silver", "early gold", "stop gold", "run bronze"]
 
 
+@pytest.mark.parametrize("later", [SourceError("the source is gone"), KeyboardInterrupt()])
+def test_the_first_failure_is_raised_whatever_follows(
+    hops: Hops, capsys: pytest.CaptureFixture[str], later: Any
+) -> None:
+    class Failed(Observer):
+        def failed(self, hop: str, error: Exception) -> None:
+            hops.failing["bronze"] = later
+            hops.events.append(f"failed {hop}")
+
+    hops.full.add("silver")
+    hops.failing["silver"] = SourceError("silver is broken")
+    hops.waits["bronze"] = "failed silver"
+    with pytest.raises(SourceError, match="silver is broken"):
+        play(observer=Failed())
+    is_reported = "bronze  failed too: SourceError: the source is gone" in capsys.readouterr().out
+    assert is_reported == isinstance(later, SourceError)
+    assert "run bronze" not in hops.events
+
+
 def test_a_failure_right_after_a_look_is_raised_by_the_next_one(hops: Hops) -> None:
     class Late(Observer):
         def __init__(self) -> None:

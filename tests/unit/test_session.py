@@ -17,10 +17,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.conf import RuntimeConfig
 
+from tests.pipelines import shop
 from tidelake.config import Environment
 from tidelake.config.environment import RESULT_SETTINGS
-from tidelake.delta.tables import lake_of
+from tidelake.delta.tables import Lake, lake_of
 from tidelake.errors import MachineError
+from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 from tidelake.spark.internals import jvm_of, local_files
 from tidelake.spark.session import (
     _connected,
@@ -107,6 +111,19 @@ def test_a_sibling_has_the_settings_that_results_depend_on(
     monkeypatch.setattr(SparkSession, "newSession", new)
     sibling = whole_file_session(spark)
     assert [sibling.conf.get(key) for key in RESULT_SETTINGS] == list(RESULT_SETTINGS.values())
+
+
+def test_a_run_reads_its_source_in_one_session_however_often_it_starts(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark keeps each session: a run that adapts its limit starts many queries."""
+    pipeline = shop(tmp_path, source={"kind": "files", "path": str(tmp_path / "landing")})
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing/a.json").write_text("{}")
+    environment = Environment(name="local", root=tmp_path)
+    run = Run(spark, pipeline, Lake(tmp_path / "lake"), environment, Progress(lambda _: None))
+    first, second = (BronzeHop(run).stream().sparkSession for _ in range(2))
+    assert first is second is not spark
 
 
 def test_a_zone_that_cannot_be_set_stops_the_run_by_name(

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from threading import Thread
 from typing import Any
@@ -146,6 +149,70 @@ def test_a_holder_whose_lock_was_taken_over_stops(
             time.sleep(0.05)
 
     assert owner(s3, place)["token"] == "of another"
+
+
+def lose(s3: Store, *places: Folder) -> None:
+    """Hold leases until each has noticed that another process took it over."""
+    before = threading.enumerate()
+    with ExitStack() as held:
+        for place in places:
+            held.enter_context(hold(place, "shop"))
+            s3.put(f"{place}/.lock", b'{"token": "of another", "free": false}')
+        for thread in threading.enumerate():
+            if thread.name == "tidelake-lease" and thread not in before:
+                thread.join(20)
+
+
+@pytest.fixture
+def interruptions(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Record what would interrupt the main thread; leases notice their loss at once."""
+    made: list[str] = []
+    monkeypatch.setattr(module, "_RENEWED_EVERY", 0.1)
+    monkeypatch.setattr(module._thread, "interrupt_main", lambda: made.append("interrupted"))
+    return made
+
+
+def test_whoever_loses_several_leases_is_interrupted_once(
+    s3: Store, place: Folder, interruptions: list[str]
+) -> None:
+    for run in ("first", "second"):
+        with pytest.raises(LeaseLostError, match="was lost"):
+            lose(s3, place / run / "silver", place / run / "gold")
+    # Once a run: the next one in the same process is told again.
+    assert interruptions == ["interrupted"] * 2
+
+
+def test_a_lease_that_another_thread_loses_does_not_stop_the_run(
+    s3: Store, place: Folder, interruptions: list[str]
+) -> None:
+    with hold(place / "gold", "shop"), ThreadPoolExecutor(1) as metrics:
+        error = metrics.submit(lose, s3, place / "ops").exception(20)
+    assert isinstance(error, LeaseLostError)
+    assert interruptions == []
+
+
+@pytest.mark.parametrize("changes", [None, {"process": 99999999}])
+def test_a_first_write_whose_answer_is_lost_has_locked(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch, changes: dict[str, Any] | None
+) -> None:
+    """Botocore then writes again, and the store refuses that: somebody holds the lock."""
+    if changes:
+        left_behind(s3, place, **changes)
+    request, conditions = module._Lease._request, list[str]()
+
+    def twice(lease: Any, operation: str, **more: Any) -> Any:
+        condition = "IfMatch" if changes else "IfNoneMatch"
+        if condition in more and not conditions:
+            conditions.append(condition)
+            request(lease, operation, **more)
+        return request(lease, operation, **more)
+
+    monkeypatch.setattr(module._Lease, "_request", twice)
+    with hold(place, "shop") as check:
+        check()
+        assert owner(s3, place)["process"] == os.getpid()
+    assert conditions
+    assert owner(s3, place)["free"]
 
 
 def test_whoever_asks_hears_at_once_that_another_took_the_lock_over(

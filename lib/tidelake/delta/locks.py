@@ -69,6 +69,9 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     with translating_errors(what.rstrip(",")):
         held.take(waits=waits)
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
+    # The work of another thread, such as appending metrics, is refused when it ends.
+    if threading.current_thread() is threading.main_thread():
+        _OF_MAIN.add(held)
     renewal.start()
     try:
         yield held.check
@@ -79,11 +82,43 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     finally:
         held.done.set()
         renewal.join()
+        _OF_MAIN.remove(held)
         if not held.lost:
             with suppress(Exception):
                 held._put({"IfMatch": held.tag}, free=True)
     if held.lost:
         raise held.refusal()
+
+
+class _LeasesOfMain:
+    """The leases that the main thread holds; it is interrupted once, for the first that is lost.
+
+    A second interruption would end the process, as a second Ctrl-C does.
+    """
+
+    def __init__(self) -> None:
+        self._held: list[_Lease] = []
+        self._has_interrupted = False
+        self._lock = threading.Lock()
+
+    def add(self, held: _Lease) -> None:
+        with self._lock:
+            self._held.append(held)
+
+    def remove(self, held: _Lease) -> None:
+        with self._lock:
+            self._held = [one for one in self._held if one is not held]
+            self._has_interrupted &= bool(self._held)
+
+    def interrupt(self, lost: _Lease) -> None:
+        with self._lock:
+            is_due = not self._has_interrupted and any(one is lost for one in self._held)
+            self._has_interrupted |= is_due
+        if is_due:
+            _thread.interrupt_main()
+
+
+_OF_MAIN = _LeasesOfMain()
 
 
 @dataclass
@@ -105,6 +140,10 @@ class _Lease:
             seen = self._look()
             if seen is None:
                 continue
+            if seen.owner.get("token") == self.token:
+                # The answer to our own write was lost.
+                self.tag, self.renewed_at = seen.tag, time.monotonic()
+                break
             if seen.is_free:
                 if self._put({"IfMatch": seen.tag}):
                     break
@@ -163,10 +202,10 @@ class _Lease:
         return _LockState(answer["ETag"], owner, (now - written).total_seconds())
 
     def keep(self) -> None:
-        """Renew the lease until it is released; interrupt the main thread if it is lost."""
+        """Renew the lease until it is released; if it is lost, interrupt the thread it is of."""
         while not self.done.wait(_RENEWED_EVERY) and not self.lost:
             if not self._renewed():
-                _thread.interrupt_main()
+                _OF_MAIN.interrupt(self)
 
     def check(self) -> None:
         """Renew the lease now, however recent the last renewal: the process may have paused."""

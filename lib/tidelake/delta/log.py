@@ -117,6 +117,14 @@ class LogFile:
                 raise ValueError(f"version {self.version} removes an unknown file")
         files.update((add["path"], read(add)) for add in self.actions("add"))
 
+    def changed_files(self) -> set[tuple[str, str]]:
+        """Return the data files, by path and deletion vector, that it added or removed."""
+        return {
+            (action["path"], json.dumps(action.get("deletionVector"), sort_keys=True))
+            for kind in ("add", "remove")
+            for action in self.actions(kind)
+        }
+
     def redefines(self) -> bool:
         """Return whether it changed the table's schema, properties or features."""
         return any(self.actions("metaData")) or any(self.actions("protocol"))
@@ -356,7 +364,7 @@ def commits(table: Table, *, up_to: int | None = None) -> Iterator[Commit]:
             continue
         version, info = entry.version, entry.info
         if info.operation == "RESTORE":
-            is_undone = _undone_by(info)
+            is_undone = _undone_by(entry)
             continue
         note = note_of(entry)
         if note is not None:
@@ -409,11 +417,26 @@ def written_at(table: Table, version: int) -> datetime | None:
     return since[-1].info.written_at if since else None
 
 
-def _undone_by(restore: Info) -> Callable[[Entry], bool]:
-    """Return which older commits a RESTORE undid: those after its version, or else its time."""
-    version, instant = restore.parameters.get("version"), restore.parameters.get("timestamp")
+def _undone_by(restore: Entry) -> Callable[[Entry], bool]:
+    """Return which older commits a RESTORE undid, asked of each in turn, newest first.
+
+    Those after the version that it names. With a timestamp instead, whose zone is not stored: those
+    after the newest version with the same files, or by the time (UTC) in a history, where files are
+    not listed.
+    """
+    version, instant = (restore.info.parameters.get(key) for key in ("version", "timestamp"))
     if version is not None:
         return lambda entry: entry.version > int(version)
+    if isinstance(restore, LogFile):
+        differing = restore.changed_files()
+
+        def has_other_files(entry: Entry) -> bool:
+            is_other = bool(differing)
+            if is_other and isinstance(entry, LogFile):
+                differing.symmetric_difference_update(entry.changed_files())
+            return is_other
+
+        return has_other_files
     try:
         until = datetime.fromisoformat(str(instant).strip('"'))
     except ValueError:

@@ -46,6 +46,12 @@ def rewritten_after(table: Table, position: Position) -> int | None:
     return next((entry.version for entry in since if entry.removes_rows()), None)
 
 
+def is_cut_off(table: Table, position: Position) -> bool:
+    """Return whether a log no longer has the commit at a position, so that no stream can go on."""
+    since = takewhile(lambda entry: entry.version >= position[0], table.entries())
+    return min((entry.version for entry in since), default=0) > position[0]
+
+
 def is_recreated(table: Table, since: datetime) -> bool:
     """Return whether a table was created after an instant (UTC), as far as its log goes back.
 

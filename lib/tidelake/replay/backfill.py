@@ -26,10 +26,11 @@ from tidelake.delta.commit_metadata import (
     positions,
 )
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, oldest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import (
     Position,
     files_between,
+    is_cut_off,
     is_recreated,
     rewritten_after,
     rows_between,
@@ -336,9 +337,8 @@ def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool
 
     Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
     """
-    if rewritten_after(table, after) is not None or is_recreated(table, since):
-        return True
-    if oldest_version(table) > after[0]:
+    is_rewritten = rewritten_after(table, after) is not None
+    if is_rewritten or is_cut_off(table, after) or is_recreated(table, since):
         return True
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.

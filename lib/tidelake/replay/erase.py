@@ -231,7 +231,7 @@ def _drain(run: Run) -> None:
     if isinstance(source, FilesSource):
         try:
             taken = taken_files(history(run.lake, run.lake.bronze(run.pipeline.name)))
-            check_landing(source.paths, taken, is_cleaned=source.is_cleaned)
+            check_landing(source.paths, taken, source.format, is_cleaned=source.is_cleaned)
         except SourceError as error:
             run.progress.say(
                 "the source could not be read; records still in it are not erased. Repeat the "

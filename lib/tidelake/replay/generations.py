@@ -33,6 +33,7 @@ from tidelake.delta.commit_metadata import (
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
+    is_cut_off,
     is_recreated,
     rewritten_after,
     rows_between,
@@ -319,6 +320,8 @@ def gold_mismatches(run: Run) -> Iterator[str]:
             yield f"{table.name} is a new input"
         if rewritten_after(table, reached.get(key, BEGINNING)) is not None:
             yield f"{table.name} was rewritten"
+        if is_cut_off(table, reached.get(key, BEGINNING)):
+            yield f"commits of {table.name} that gold has not read are gone"
 
 
 def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
@@ -332,15 +335,17 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "generation": generation, "batch": log.CREATION}
-    run.locks.step(f"create the missing tables of {name}")
+    run.locks.step(f"create {requeue.name} if it is missing")
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
-    create_silver(run, {**note, "hop": "silver"})
     version = log.newest_version(bronze)
     rows = load(spark, bronze, version=version)
     run.locks.step(f"empty {requeue.name}")
     spark.sql(f"DELETE FROM {requeue.sql}")
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
+    # Before silver is created: a run would otherwise fill a new table beside old side tables.
     prepare_checkpoint(run, "silver", generation, FIRST, until)
+    run.locks.step(f"create the missing tables of {name}")
+    create_silver(run, {**note, "hop": "silver"})
     count = rows.count()
     taken = {"bronze": count, "requeue": 0}
     with fitted(spark, count), CheckpointedFrames() as frames:

@@ -22,7 +22,13 @@ from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, is_recreated, rewritten_after, unfilled_tables
+from tidelake.delta.positions import (
+    BEGINNING,
+    is_cut_off,
+    is_recreated,
+    rewritten_after,
+    unfilled_tables,
+)
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -131,10 +137,13 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
         yield replaced
     until = SilverNote.of(last).until
     for key, followed in lake.silver_inputs(name).items():
+        position = until.get(key, BEGINNING)
         if key in until and is_recreated(followed, last.written_at):
             yield f"{followed.name} was recreated"
-        elif rewritten_after(followed, until.get(key, BEGINNING)) is not None:
+        elif rewritten_after(followed, position) is not None:
             yield f"{followed.name} was rewritten"
+        elif is_cut_off(followed, position):
+            yield f"commits of {followed.name} that silver has not read are gone"
 
 
 def _refuse_prefilter(pipeline: Pipeline) -> None:

@@ -68,7 +68,6 @@ from tidelake.runtime.hop import POLL_SECONDS, Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
-from tidelake.spark.session import whole_file_session
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE, KEPT_FILE_BYTES
 
 
@@ -168,7 +167,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         if isinstance(source, KafkaSource):
             source = source.model_copy(update={"max_offsets_per_trigger": self.limit})
-        session = whole_file_session(self.run.spark)
+        session = self.run.whole_files
         self.run.progress.observer.attach(session)
         return read_stream(session, source)
 

@@ -25,12 +25,12 @@ from tidelake.delta.log import (
     commits,
     last_commit,
     newest_version,
-    oldest_version,
 )
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
     bytes_between,
+    is_cut_off,
     rewritten_after,
     rows_between,
     size_between,
@@ -311,8 +311,10 @@ class CheckpointGuard:
         reached = positions(last_commit(self.closing[0]))
         for key, table in self.inputs.items():
             position = reached.get(key, BEGINNING)
-            if position == BEGINNING and oldest_version(table) > 0:
-                raise self.fence.refusal(f"the first commits of {table.name} are gone")
+            if is_cut_off(table, position):
+                raise self.fence.refusal(
+                    f"commits of {table.name} that hop {self.fence.hop} has not read are gone"
+                )
             version = rewritten_after(table, position) if table.exists else None
             if version is not None:
                 raise self.fence.refusal(

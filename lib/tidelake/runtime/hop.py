@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from itertools import takewhile
 from typing import Any, ClassVar
 
 from pyspark.errors import StreamingQueryException
@@ -28,16 +27,15 @@ from pyspark.sql.streaming.query import StreamingQuery
 import tidelake
 from tidelake.config import Environment, Pipeline
 from tidelake.config.table_settings import Publish
-from tidelake.delta.commit_metadata import positions, rows_read
+from tidelake.delta.commit_metadata import positions
 from tidelake.delta.locks import HopLocks
-from tidelake.delta.log import CREATION, Commit, commits, last_commit
+from tidelake.delta.log import CREATION, Commit, last_commit
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.positions import BEGINNING, has_bytes, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import MachineError, RefusedError, TidelakeError
 from tidelake.folders import Folder
-from tidelake.instants import from_json
 from tidelake.names import logical_name
 from tidelake.runtime.checkpoints import (
     CheckpointGuard,
@@ -49,10 +47,11 @@ from tidelake.runtime.checkpoints import (
     ordered_inputs,
 )
 from tidelake.runtime.failures import FOREIGN, error_text, named
-from tidelake.runtime.progress import InputGrewError, LimitChangedError, Progress
+from tidelake.runtime.progress import Closings, InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
 from tidelake.spark.engine import failure_text, runs_in_process
+from tidelake.spark.session import whole_file_session
 from tidelake.typed import Typed, complete_with, current, runnable
 
 POLL_SECONDS = 1.0
@@ -101,6 +100,11 @@ class Run:
     def plan(self) -> SilverPlan:
         """Silver's columns, built once for all batches of the run; bound to its session."""
         return SilverPlan(self.pipeline)
+
+    @cached_property
+    def whole_files(self) -> SparkSession:
+        """The session that reads the source; one for all queries, since Spark keeps each."""
+        return whole_file_session(self.spark)
 
 
 class HopQuery(ABC):
@@ -393,25 +397,6 @@ def begin_stop(query: StreamingQuery) -> threading.Thread:
 def has_grown(text: str) -> bool:
     """Return whether an error's text says that the query's input got columns."""
     return any(words in text for words in _GREW)
-
-
-class Closings:
-    """Reports each batch that another process closed, once, from the table's commits."""
-
-    def __init__(self, hop: Hop, table: Table, progress: Progress) -> None:
-        """Report batches from now on; the commits of ``table`` close them."""
-        self._hop, self._table, self._progress = hop, table, progress
-        last = last_commit(table)
-        self._reported = CREATION if last is None else last.batch
-        self._since = time.monotonic()
-
-    def look(self) -> None:
-        """Report the batches closed since the last call."""
-        fresh = list(takewhile(lambda commit: commit.batch > self._reported, commits(self._table)))
-        for commit in reversed(fresh):
-            rows, mark = rows_read(commit), from_json(commit.note.get("watermark"))
-            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=mark)
-            self._reported, self._since = commit.batch, time.monotonic()
 
 
 def description(run: Run) -> Callable[[SparkSession], Run]:

@@ -7,10 +7,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
+from itertools import takewhile
 from typing import TYPE_CHECKING
 
-from tidelake.delta.tables import Hop
+from tidelake.delta.commit_metadata import rows_read
+from tidelake.delta.log import CREATION, commits, last_commit
+from tidelake.delta.tables import Hop, Table
 from tidelake.errors import TidelakeError
+from tidelake.instants import from_json
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,3 +100,22 @@ class Progress:
         except Exception as error:
             self.observer.failed(hop, error)
             raise
+
+
+class Closings:
+    """Reports each batch that another process closed, once, from the table's commits."""
+
+    def __init__(self, hop: Hop, table: Table, progress: Progress) -> None:
+        """Report batches from now on; the commits of ``table`` close them."""
+        self._hop, self._table, self._progress = hop, table, progress
+        last = last_commit(table)
+        self._reported = CREATION if last is None else last.batch
+        self._since = time.monotonic()
+
+    def look(self) -> None:
+        """Report the batches closed since the last call."""
+        fresh = list(takewhile(lambda commit: commit.batch > self._reported, commits(self._table)))
+        for commit in reversed(fresh):
+            rows, mark = rows_read(commit), from_json(commit.note.get("watermark"))
+            self._progress.closed(self._hop, commit.batch, rows, self._since, watermark=mark)
+            self._reported, self._since = commit.batch, time.monotonic()

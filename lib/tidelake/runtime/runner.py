@@ -88,10 +88,16 @@ def run_hops(
         run.progress.say(f"{run.pipeline.name} defines no gold table; there is nothing to fill")
         return
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
-        if trigger.ends:
-            _run_to_the_end(run, wanted, trigger, cold=cold)
-        else:
-            _run_together(run, wanted, trigger, publishes=publishes)
+        try:
+            if trigger.ends:
+                _run_to_the_end(run, wanted, trigger, cold=cold)
+            else:
+                _run_together(run, wanted, trigger, publishes=publishes)
+        except TidelakeError:
+            # A hop that fails in every run would leave the others' metadata to expire.
+            with suppress(Exception):
+                copy_books(run, wanted)
+            raise
         _copy_books(run, wanted)
         unpublished = None
         # Before the epoch, whose versions then include the positions of the topics.
@@ -186,7 +192,10 @@ class CatchUp:
         self._changed = threading.Condition()
 
     def run(self, trigger: Trigger) -> None:
-        """Run the hops to their ends; if one fails, only those before it, then raise its error."""
+        """Run the hops to their ends; if one fails, only those before it, then raise its error.
+
+        An error of those is reported, not raised.
+        """
         failure: Exception | None = None
         try:
             while self._hops:
@@ -195,7 +204,9 @@ class CatchUp:
                         with self._run.progress.blaming(hop):
                             has_ended = self._advance(hop, trigger)
                     except Exception as error:
-                        failure = error
+                        if failure is not None:
+                            self._run.progress.say(f"{hop:<7} failed too: {first_line(error)}")
+                        failure = failure or error
                         self._stop(self._hops[number:])
                         if self._hops:
                             # The error itself is raised when they have ended.
@@ -208,6 +219,10 @@ class CatchUp:
                         self._end([hop])
                         self._run.progress.observer.ends(hop)
                         break
+        except KeyboardInterrupt:
+            # Why a run failed is not hidden by its being stopped.
+            if failure is None:
+                raise
         finally:
             self._stop(self._hops)
         if failure is not None:
