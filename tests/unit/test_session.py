@@ -113,6 +113,19 @@ def test_a_sibling_has_the_settings_that_results_depend_on(
     assert [sibling.conf.get(key) for key in RESULT_SETTINGS] == list(RESULT_SETTINGS.values())
 
 
+def test_a_session_in_one_process_does_not_carry_the_settings_of_services(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    # What loads more of Hadoop would bring them back.
+    spark.range(2).write.format("delta").save(str(tmp_path / "table"))
+    assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 2
+    settings: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    assert settings.getValByRegex("^(yarn|ha|mapreduce.(job|map|reduce|task))[.]").isEmpty()
+    assert settings.get("mapreduce.fileoutputcommitter.algorithm.version")
+    assert settings.get("parquet.page.verify-checksum.enabled") == "true"
+    assert settings.size() < 500
+
+
 def test_a_run_reads_its_source_in_one_session_however_often_it_starts(
     spark: SparkSession, tmp_path: Path
 ) -> None:

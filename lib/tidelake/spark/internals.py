@@ -6,6 +6,7 @@ this process cannot access, such as Spark Connect, or documents that it needs a 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 from collections.abc import Callable
@@ -32,6 +33,11 @@ __all__ = ["BridgeError", "JavaError"]
 _EXIT_SECONDS = 30
 # The name under which `collected` observes its measures.
 _MEASURES = "tidelake_measures"
+_SERVICES = (
+    r"^(yarn|ha|hadoop\.(http|registry|zk))\..*"
+    # The others apply to the files of any job.
+    r"|^mapreduce\.(?!input|output|fileoutputcommitter).*"
+)
 _CACHED_CLASSES = ("functions", "org.apache.spark.sql.functions", "PythonUtils")
 
 
@@ -79,6 +85,25 @@ def cache_java_classes(spark: SparkSession) -> None:
         found = getattr(jvm, name)
         if isinstance(found, JavaClass):
             setattr(jvm, name, _JavaStatics(found))
+
+
+def forget_services(spark: SparkSession) -> None:
+    """Remove Hadoop's settings of services that a session in one process does not use.
+
+    Spark copies Hadoop's settings for each plan and file, and sends them to the tasks of each scan
+    and each write. Most of the 1,100 are defaults of YARN and of MapReduce jobs.
+    """
+    context: Any = spark.sparkContext
+    jvm, conf, gateway = context._jvm, context._jsc.hadoopConfiguration(), context._gateway
+    unused = conf.getValByRegex(_SERVICES)
+    # One by one, in public calls, takes a tenth of a second.
+    with contextlib.suppress(JavaError):
+        properties = conf.getClass().getDeclaredMethod(
+            "getProps", gateway.new_array(jvm.java.lang.Class, 0)
+        )
+        properties.setAccessible(True)
+        found = properties.invoke(conf, gateway.new_array(jvm.java.lang.Object, 0))
+        found.keySet().removeAll(unused.keySet())
 
 
 def local_files(spark: SparkSession) -> Any:

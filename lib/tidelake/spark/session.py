@@ -117,6 +117,7 @@ def build_session(
         from tidelake.spark.internals import (  # noqa: PLC0415
             JavaError,
             cache_java_classes,
+            forget_services,
             local_files,
         )
     except ImportError as error:
@@ -145,6 +146,8 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
             cache_java_classes(session)
+            if master.startswith("local"):
+                forget_services(session)
             # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
             # above all. Files that have one are still compared; an overwritten file loses it.
             local_files(session).setWriteChecksum(False)
