@@ -91,7 +91,7 @@ def before_a_batch_closes(seen: set[str]) -> Iterator[None]:
     """Fail between a merge without metadata and the commit that completes it, once per table.
 
     Args:
-        seen: Names of the tables where that happened; gets one more.
+        seen: Names of the tables where that happened; gets at least one more.
     """
     real = gold.close_unchanged
 
