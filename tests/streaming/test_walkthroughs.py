@@ -39,8 +39,13 @@ NOT_RUN = {
     r"tidelake run clicks": "follows the topic of the line before",
     r"tidelake demo flights": "a month of flights; tests/streaming/test_flights.py",
 }
-# Fewer events say the same.
-SMALLER = ((r"--events \d+", "--events 2000"), (r"demo payments", "demo payments --events 2000"))
+# Fewer events say the same, a subject is one of the reader's data, and who types answers with yes.
+TYPED_AS = (
+    (r"--events \d+", "--events 2000"),
+    (r"demo payments", "demo payments --events 2000"),
+    (r"erase shop --subject user_id=u123", "erase shop --subject event_id=o-7"),
+    (r"^(tidelake (erase|quarantine discard) (?!.*--(yes|dry-run)).*)$", r"\1 --yes"),
+)
 # Its reader changes folders, and files between commands: a test of its own walks it.
 GROWING = "docs/how-to/growing.md"
 # Pages whose commands need what a test has not: held against the command line alone.
@@ -96,8 +101,8 @@ def is_run(command: str) -> bool:
 
 def type_in(folder: Path, command: str) -> str:
     """Run a command as typed, in a shell, and give what it prints."""
-    for pattern, smaller in SMALLER:
-        command = re.sub(pattern, smaller, command)
+    for pattern, replacement in TYPED_AS:
+        command = re.sub(pattern, replacement, command)
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     kept = {name: value for name, value in os.environ.items() if not name.startswith("TIDELAKE_")}
     done = subprocess.run(
