@@ -22,7 +22,13 @@ from tests.running import click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, reference_gold, world
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.tables import HOPS, Hop, Lake
-from tidelake.errors import GenerationError, NotBuiltError, TidelakeError, UsageError
+from tidelake.errors import (
+    GenerationError,
+    NotBuiltError,
+    SchemaChangedError,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.generations import rebuild_silver
@@ -235,7 +241,7 @@ def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
     "step",
     [
         "prepare the checkpoint of silver, generation g2",
-        pytest.param("create the missing tables of clickstream", marks=_LONG),
+        pytest.param("create silver.clickstream", marks=_LONG),
         pytest.param("write silver.clickstream", marks=_LONG),
     ],
 )
@@ -246,6 +252,17 @@ def test_a_rebuild_of_a_deleted_silver_may_be_cut_off(broken: World, step: str) 
         rebuild_silver(context)
     assert _mend(broken) == ["silver", "gold"]
     _assert_whole(broken, [line for part in range(2) for line in _lines(part)])
+
+
+def test_a_rebuild_under_a_definition_that_does_not_fit_changes_nothing(broken: World) -> None:
+    before = versions(broken.lake)
+    names = (
+        "event_id STRING, user_id STRING, event_time TIMESTAMP, action STRING, product_id STRING"
+    )
+    other = broken.redefined(event={"schema": f"{names}, value DECIMAL(8,1)"})
+    with pytest.raises(SchemaChangedError, match=r"silver\.clickstream"):
+        reset(other.context, "silver")
+    assert versions(broken.lake) == before
 
 
 class _Cut(HopLocks):

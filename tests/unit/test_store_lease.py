@@ -151,12 +151,12 @@ def test_a_holder_whose_lock_was_taken_over_stops(
     assert owner(s3, place)["token"] == "of another"
 
 
-def lose(s3: Store, *places: Folder) -> None:
+def lose(s3: Store, *places: Folder, waits: bool = False) -> None:
     """Hold leases until each has noticed that another process took it over."""
     before = threading.enumerate()
     with ExitStack() as held:
         for place in places:
-            held.enter_context(hold(place, "shop"))
+            held.enter_context(hold(place, "shop", waits=waits))
             s3.put(f"{place}/.lock", b'{"token": "of another", "free": false}')
         for thread in threading.enumerate():
             if thread.name == "tidelake-lease" and thread not in before:
@@ -186,8 +186,31 @@ def test_a_lease_that_another_thread_loses_does_not_stop_the_run(
     s3: Store, place: Folder, interruptions: list[str]
 ) -> None:
     with hold(place / "gold", "shop"), ThreadPoolExecutor(1) as metrics:
-        error = metrics.submit(lose, s3, place / "ops").exception(20)
+        error = metrics.submit(lose, s3, place / "ops", waits=True).exception(20)
+        assert isinstance(error, LeaseLostError)
+        assert interruptions == []
+        # A run in another thread has nobody else to stop it.
+        error = metrics.submit(lose, s3, place / "silver").exception(20)
     assert isinstance(error, LeaseLostError)
+    assert interruptions == ["interrupted"]
+
+
+def test_a_lease_that_is_lost_while_it_is_given_back_interrupts_nobody(
+    s3: Store, place: Folder, interruptions: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    renewing, ends = threading.Event(), threading.Event()
+    renewed = module._Lease._renewed
+
+    def slowly(lease: Any) -> bool:
+        renewing.set()
+        ends.wait(20)
+        return renewed(lease)
+
+    monkeypatch.setattr(module._Lease, "_renewed", slowly)
+    with pytest.raises(LeaseLostError, match="was lost"), hold(place, "shop"):
+        assert renewing.wait(20)
+        s3.put(f"{place}/.lock", b'{"token": "of another", "free": false}')
+        threading.Timer(0.3, ends.set).start()
     assert interruptions == []
 
 

@@ -69,8 +69,8 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     with translating_errors(what.rstrip(",")):
         held.take(waits=waits)
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
-    # The work of another thread, such as appending metrics, is refused when it ends.
-    if threading.current_thread() is threading.main_thread():
+    # Short work of another thread, such as appending metrics, is refused when it ends.
+    if not waits or threading.current_thread() is threading.main_thread():
         _OF_MAIN.add(held)
     renewal.start()
     try:
@@ -81,8 +81,9 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
         raise
     finally:
         held.done.set()
-        renewal.join()
+        # First: whoever interrupts the join finds it given back.
         _OF_MAIN.remove(held)
+        renewal.join()
         if not held.lost:
             with suppress(Exception):
                 held._put({"IfMatch": held.tag}, free=True)
@@ -91,7 +92,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
 
 
 class _LeasesOfMain:
-    """The leases that the main thread holds; it is interrupted once, for the first that is lost.
+    """The leases for which the main thread is interrupted: once, for the first that is lost.
 
     A second interruption would end the process, as a second Ctrl-C does.
     """
@@ -140,11 +141,8 @@ class _Lease:
             seen = self._look()
             if seen is None:
                 continue
-            if seen.owner.get("token") == self.token:
-                # The answer to our own write was lost.
-                self.tag, self.renewed_at = seen.tag, time.monotonic()
-                break
-            if seen.is_free:
+            # It is our own if the answer to the first write was lost.
+            if seen.is_free or seen.owner.get("token") == self.token:
                 if self._put({"IfMatch": seen.tag}):
                     break
                 continue
@@ -202,7 +200,7 @@ class _Lease:
         return _LockState(answer["ETag"], owner, (now - written).total_seconds())
 
     def keep(self) -> None:
-        """Renew the lease until it is released; if it is lost, interrupt the thread it is of."""
+        """Renew the lease until it is released; if it is lost, interrupt the main thread."""
         while not self.done.wait(_RENEWED_EVERY) and not self.lost:
             if not self._renewed():
                 _OF_MAIN.interrupt(self)

@@ -335,17 +335,22 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "generation": generation, "batch": log.CREATION}
-    run.locks.step(f"create {requeue.name} if it is missing")
+    is_gone = not lake.silver(name).exists
+    run.locks.step(f"create the missing tables of {name}")
     ensure_table(spark, requeue, from_ddl(spark, REQUEUE_DDL), {**note, "hop": "requeue"})
+    if not is_gone:
+        # Refuses a definition that does not fit, before a row changes.
+        create_silver(run, {**note, "hop": "silver"})
     version = log.newest_version(bronze)
     rows = load(spark, bronze, version=version)
     run.locks.step(f"empty {requeue.name}")
     spark.sql(f"DELETE FROM {requeue.sql}")
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
-    # Before silver is created: a run would otherwise fill a new table beside old side tables.
     prepare_checkpoint(run, "silver", generation, FIRST, until)
-    run.locks.step(f"create the missing tables of {name}")
-    create_silver(run, {**note, "hop": "silver"})
+    if is_gone:
+        # Not before its checkpoint: a run would fill the new table beside old side tables.
+        run.locks.step(f"create {lake.silver(name).name}")
+        create_silver(run, {**note, "hop": "silver"})
     count = rows.count()
     taken = {"bronze": count, "requeue": 0}
     with fitted(spark, count), CheckpointedFrames() as frames:

@@ -21,7 +21,7 @@ from tidelake.delta.append import ensure_table
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, hops_in
-from tidelake.errors import RefusedError, TidelakeError, UsageError
+from tidelake.errors import LockedError, MachineError, RefusedError, TidelakeError, UsageError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch, copy_books
@@ -93,10 +93,12 @@ def run_hops(
                 _run_to_the_end(run, wanted, trigger, cold=cold)
             else:
                 _run_together(run, wanted, trigger, publishes=publishes)
-        except TidelakeError:
-            # A hop that fails in every run would leave the others' metadata to expire.
-            with suppress(Exception):
-                copy_books(run, wanted)
+        except TidelakeError as error:
+            # A hop that fails in every run would leave the others' metadata to expire. Not where
+            # the locks are lost, or the store or Spark is.
+            if not isinstance(error, LockedError | MachineError):
+                with suppress(Exception):
+                    copy_books(run, wanted)
             raise
         _copy_books(run, wanted)
         unpublished = None
@@ -194,7 +196,8 @@ class CatchUp:
     def run(self, trigger: Trigger) -> None:
         """Run the hops to their ends; if one fails, only those before it, then raise its error.
 
-        An error of those is reported, not raised.
+        An error of those is reported, not raised; and a request to stop then ends the run with
+        the first error.
         """
         failure: Exception | None = None
         try:

@@ -146,7 +146,8 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
             cache_java_classes(session)
-            if master.startswith("local"):
+            # Of a session that the process had, the master may be another one.
+            if str(session.sparkContext.master).startswith("local"):
                 forget_services(session)
             # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
             # above all. Files that have one are still compared; an overwritten file loses it.
