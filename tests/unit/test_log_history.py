@@ -122,6 +122,21 @@ def test_notes_before_a_restore_are_left_out_as_in_a_log_of_files(
     assert [commit.batch for commit in commits(table)] == [1, 0]
 
 
+def test_a_restore_to_an_instant_is_known_by_the_time_where_files_are_not_listed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    history = History(CREATED)
+    for batch in range(3):
+        history.add(*appended(1), encode({"generation": "g1", "batch": batch}))
+    made = table_of(history, monkeypatch)
+    written = next(one.written_at for one in commits(made) if one.batch == 1)
+    back_to = {"version": None, "timestamp": written.strftime("%Y-%m-%d %H:%M:%S.%f")}
+    history.add("RESTORE", back_to, {"numRemovedFiles": "1"})
+    table = table_of(history, monkeypatch)
+
+    assert [commit.batch for commit in commits(table)] == [1, 0]
+
+
 def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -> None:
     history = History(*[appended(1)] * 30)
     table = table_of(history, monkeypatch)

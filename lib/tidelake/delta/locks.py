@@ -71,7 +71,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
     # Short work of another thread, such as appending metrics, is refused when it ends.
     if not waits or threading.current_thread() is threading.main_thread():
-        _OF_MAIN.add(held)
+        _INTERRUPTING.add(held.token)
     renewal.start()
     try:
         yield held.check
@@ -82,7 +82,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     finally:
         held.done.set()
         # First: whoever interrupts the join finds it given back.
-        _OF_MAIN.remove(held)
+        _INTERRUPTING.discard(held.token)
         renewal.join()
         if not held.lost:
             with suppress(Exception):
@@ -91,35 +91,35 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
         raise held.refusal()
 
 
-class _LeasesOfMain:
-    """The leases for which the main thread is interrupted: once, for the first that is lost.
+class _InterruptingLeases:
+    """The leases, by token, for which the main thread is interrupted: once, for the first lost.
 
     A second interruption would end the process, as a second Ctrl-C does.
     """
 
     def __init__(self) -> None:
-        self._held: list[_Lease] = []
+        self._held: set[str] = set()
         self._has_interrupted = False
         self._lock = threading.Lock()
 
-    def add(self, held: _Lease) -> None:
+    def add(self, token: str) -> None:
         with self._lock:
-            self._held.append(held)
+            self._held.add(token)
 
-    def remove(self, held: _Lease) -> None:
+    def discard(self, token: str) -> None:
         with self._lock:
-            self._held = [one for one in self._held if one is not held]
+            self._held.discard(token)
             self._has_interrupted &= bool(self._held)
 
-    def interrupt(self, lost: _Lease) -> None:
+    def lose(self, token: str) -> None:
         with self._lock:
-            is_due = not self._has_interrupted and any(one is lost for one in self._held)
+            is_due = not self._has_interrupted and token in self._held
             self._has_interrupted |= is_due
         if is_due:
             _thread.interrupt_main()
 
 
-_OF_MAIN = _LeasesOfMain()
+_INTERRUPTING = _InterruptingLeases()
 
 
 @dataclass
@@ -203,7 +203,7 @@ class _Lease:
         """Renew the lease until it is released; if it is lost, interrupt the main thread."""
         while not self.done.wait(_RENEWED_EVERY) and not self.lost:
             if not self._renewed():
-                _OF_MAIN.interrupt(self)
+                _INTERRUPTING.lose(self.token)
 
     def check(self) -> None:
         """Renew the lease now, however recent the last renewal: the process may have paused."""

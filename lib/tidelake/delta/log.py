@@ -411,9 +411,14 @@ def newest_version(table: Table) -> int:
     return next((entry.version for entry in table.entries()), -1)
 
 
+def entries_since(table: Table, version: int) -> Iterator[Entry]:
+    """Yield the commits from a version on, newest first, by any writer."""
+    return takewhile(lambda entry: entry.version >= version, table.entries())
+
+
 def written_at(table: Table, version: int) -> datetime | None:
     """Return when a version was written (UTC), by any writer; None where the log lacks it."""
-    since = list(takewhile(lambda entry: entry.version >= version, table.entries()))
+    since = list(entries_since(table, version))
     return since[-1].info.written_at if since else None
 
 

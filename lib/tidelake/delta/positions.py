@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from itertools import accumulate, takewhile
+from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
 
@@ -25,6 +25,7 @@ from tidelake.delta.log import (
     Entry,
     batch_reached,
     encode,
+    entries_since,
     last_commit,
     note_of,
     oldest_version,
@@ -42,13 +43,13 @@ BEGINNING: Position = (0, -1)
 
 def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
-    since = takewhile(lambda entry: entry.version >= position[0], table.entries())
+    since = entries_since(table, position[0])
     return next((entry.version for entry in since if entry.removes_rows()), None)
 
 
 def is_cut_off(table: Table, position: Position) -> bool:
     """Return whether a log no longer has the commit at a position, so that no stream can go on."""
-    since = takewhile(lambda entry: entry.version >= position[0], table.entries())
+    since = entries_since(table, position[0])
     return min((entry.version for entry in since), default=0) > position[0]
 
 
@@ -121,7 +122,7 @@ def version_at(table: Table, position: Position) -> int | None:
     inside a commit or nothing was read. The log may no longer have the version.
     """
     version, read = position[0] - 1, max(position[1] + 1, 0)
-    since = list(takewhile(lambda entry: entry.version > version, table.entries()))
+    since = list(entries_since(table, version + 1))
     for entry in reversed(since):
         unread = len(entry.added()) - (read if entry.version == position[0] else 0)
         if entry.version != version + 1 or unread > 0 or entry.removes_rows():
@@ -259,7 +260,7 @@ def unpublished(table: Table, after: int) -> list[TableChange]:
     Raises:
         RefusedError: The log no longer has all versions.
     """
-    newer = list(takewhile(lambda entry: entry.version > after, table.entries()))
+    newer = list(entries_since(table, after + 1))
     if newer and newer[-1].version != after + 1:
         raise RefusedError(
             f"{table.name} is published up to version {after}, and its log begins at version "

@@ -147,7 +147,7 @@ def build_session(
             session = builder.getOrCreate()
             cache_java_classes(session)
             # Of a session that the process had, the master may be another one.
-            if str(session.sparkContext.master).startswith("local"):
+            if _is_one_process(str(session.sparkContext.master)):
                 forget_services(session)
             # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
             # above all. Files that have one are still compared; an overwritten file loses it.
@@ -366,14 +366,17 @@ def whole_file_session(spark: SparkSession) -> SparkSession:
     return sibling
 
 
+def _is_one_process(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
 def _settings(
     environment: Environment, jars: list[Path], use: SessionUse = "lasting"
 ) -> dict[str, str]:
     """Merge the defaults for one machine with the environment's settings."""
     slots, master = str(os.cpu_count() or 2), environment.master or "local"
     # Separate executors have no archive of classes.
-    is_one_process = master == "local" or master.startswith("local[")
-    classes, archive_option = class_settings(jars) if is_one_process else ({}, "")
+    classes, archive_option = class_settings(jars) if _is_one_process(master) else ({}, "")
     options = [EXECUTOR_OPTIONS, archive_option, driver_options(use)]
     return {
         **_executor_settings(environment, jars),
