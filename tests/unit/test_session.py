@@ -119,7 +119,10 @@ def test_a_session_in_one_process_does_not_carry_the_settings_of_services(
     # What loads more of Hadoop would bring them back.
     spark.range(2).write.format("delta").save(str(tmp_path / "table"))
     assert spark.read.format("delta").load(str(tmp_path / "table")).count() == 2
+    jvm: Any = spark.sparkContext._jvm
     settings: Any = spark._jsparkSession.sessionState().newHadoopConf()
+    jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", settings)
+    settings = spark._jsparkSession.sessionState().newHadoopConf()
     assert settings.getValByRegex("^(yarn|ha|mapreduce.(job|map|reduce|task))[.]").isEmpty()
     assert settings.get("mapreduce.fileoutputcommitter.algorithm.version")
     assert settings.get("parquet.page.verify-checksum.enabled") == "true"

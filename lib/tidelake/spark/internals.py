@@ -87,7 +87,7 @@ def cache_java_classes(spark: SparkSession) -> None:
             setattr(jvm, name, _JavaStatics(found))
 
 
-def forget_services(spark: SparkSession) -> None:
+def forget_services(spark: SparkSession, *, on_store: bool) -> None:
     """Remove Hadoop's settings of services that a session in one process does not use.
 
     Spark copies Hadoop's settings for each plan and file, and sends them to the tasks of each scan
@@ -95,6 +95,10 @@ def forget_services(spark: SparkSession) -> None:
     """
     context: Any = spark.sparkContext
     jvm, conf, gateway = context._jvm, context._jsc.hadoopConfiguration(), context._gateway
+    if on_store:
+        # Hadoop reads all defaults again when this class is loaded.
+        with contextlib.suppress(JavaError):
+            jvm.org.apache.hadoop.fs.FileSystem.getFileSystemClass("s3a", conf)
     unused = conf.getValByRegex(_SERVICES)
     # One by one, in public calls, takes a tenth of a second.
     with contextlib.suppress(JavaError):

@@ -138,7 +138,8 @@ def build_session(
     builder = SparkSession.builder.master(master).appName("tidelake")
     places = [place for place in (environment.root, *reads) if place]
     settings = _settings(environment, ensure_jars(jars_for(*places)), use)
-    if any(map(is_stored, places)):
+    on_store = any(map(is_stored, places))
+    if on_store:
         settings |= _store_settings(environment)
     for key, value in settings.items():
         builder = builder.config(key, value)
@@ -148,7 +149,7 @@ def build_session(
             cache_java_classes(session)
             # Of a session that the process had, the master may be another one.
             if _is_one_process(str(session.sparkContext.master)):
-                forget_services(session)
+                forget_services(session, on_store=on_store)
             # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
             # above all. Files that have one are still compared; an overwritten file loses it.
             local_files(session).setWriteChecksum(False)
