@@ -7,6 +7,7 @@ import shutil
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import duckdb
@@ -236,6 +237,34 @@ def test_commits_that_a_restore_undid_are_left_out(table: Table) -> None:
 
     write_commit(table, 4, note={"batch": 2, "generation": "g2"})
     assert [commit.version for commit in commits(table)] == [4, 1, 0]
+
+
+@pytest.mark.parametrize(("back_to", "remaining"), [(0, [0]), (1, [1, 0])])
+def test_a_restore_to_an_instant_knows_files_by_their_deletion_vectors(
+    table: Table, back_to: int, remaining: list[int]
+) -> None:
+    def file(vector: str | None, **more: Any) -> dict[str, Any]:
+        return {"path": "a.parquet", "deletionVector": vector and {"storageType": vector}, **more}
+
+    write_commit(table, 0, note={"batch": 0, "generation": "g1"})
+    write_commit(table, 1, note={"batch": 1, "generation": "g1"})
+    write_commit(table, 2, operation="COMPUTE STATS")
+    write_commit(table, 3, note={"batch": 2, "generation": "g1"})
+    write_commit(table, 4, operation="RESTORE", parameters={"timestamp": "2026-01-01 00:00:01.0"})
+    vectors = [None, "u", "p"]
+    for version, removed, added in [
+        (0, [], vectors[0]),
+        (1, vectors[:1], vectors[1]),
+        (2, [], vectors[1]),
+        (3, vectors[1:2], vectors[2]),
+        (4, vectors[2:], vectors[back_to]),
+    ]:
+        actions = [{"remove": file(vector)} for vector in removed]
+        actions.append({"add": file(added, dataChange=version != 2)})
+        with (table.path / "_delta_log" / f"{version:020}.json").open("a") as log:
+            log.write("".join(json.dumps(action) + "\n" for action in actions))
+
+    assert [commit.version for commit in commits(table)] == remaining
 
 
 @pytest.mark.parametrize("zone", [None, "Pacific/Kiritimati", "Etc/GMT+12"])

@@ -239,8 +239,11 @@ def test_a_folder_below_a_file_has_no_broker_and_gets_none(
     below = tmp_path / "file" / "kafka"
     below.parent.touch()
     assert not down(below)
-    with pytest.raises(UsageError, match="file/kafka cannot be created: Not a directory"):
+    with pytest.raises(UsageError, match="file/kafka cannot be written: Not a directory"):
         broker.up(below, 0)
+    (tmp_path / broker._LOG).mkdir()
+    with pytest.raises(UsageError, match="cannot be written: Is a directory"):
+        broker.up(tmp_path, 0)
 
 
 def test_the_command_for_another_port_can_be_typed(

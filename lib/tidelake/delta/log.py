@@ -118,11 +118,16 @@ class LogFile:
         files.update((add["path"], read(add)) for add in self.actions("add"))
 
     def changed_files(self) -> set[tuple[str, str]]:
-        """Return the data files, by path and deletion vector, that it added or removed."""
+        """Return the data files, by path and deletion vector, that it added or removed.
+
+        Not those that the table had and whose statistics it computed again.
+        """
+        changed = list(self.actions("remove"))
+        replaces = bool(changed)
+        changed += [add for add in self.actions("add") if replaces or add.get("dataChange", True)]
         return {
             (action["path"], json.dumps(action.get("deletionVector"), sort_keys=True))
-            for kind in ("add", "remove")
-            for action in self.actions(kind)
+            for action in changed
         }
 
     def redefines(self) -> bool:

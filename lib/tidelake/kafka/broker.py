@@ -109,7 +109,7 @@ def up(folder: Path, port: int) -> Broker:
 
     Raises:
         UsageError: The port is taken, a broker runs in the folder on another port, or the folder
-            cannot be created.
+            cannot be written.
         MachineError: Java or PySpark is missing, or the broker does not start.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
@@ -129,11 +129,12 @@ def up(folder: Path, port: int) -> Broker:
     command = _java_command()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-    except (NotADirectoryError, PermissionError) as error:
+        opened = (folder / _LOG).open("ab")
+    except OSError as error:
         raise UsageError(
-            f"{folder} cannot be created: {error.strerror}. Name another folder with --dir"
+            f"{folder} cannot be written: {error.strerror}. Name another folder with --dir"
         ) from error
-    with (folder / _LOG).open("ab") as log:
+    with opened as log:
         _prepare(folder, port, command, log.fileno())
         started = subprocess.Popen(
             [*command, _MAIN, str(folder / _SETTINGS)],

@@ -347,7 +347,8 @@ def _requesting(kafka: Any, what: str, bootstrap: str) -> Iterator[None]:
     try:
         yield
     except (TimeoutError, kafka.KafkaException) as error:
-        why, checked = "it accepts connections and does not answer", "the address, the broker"
+        why = "it accepts connections and does not answer, as a TLS port does to clients without"
+        checked = "the address, the broker"
         if not _is_silence(kafka, error):
             why, checked = error.args[0].str(), "the address"
         raise SourceError(
