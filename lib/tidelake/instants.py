@@ -65,6 +65,11 @@ def back(instant: datetime, length: timedelta) -> datetime:
     return instant - min(length, instant - BEGINNING)
 
 
+def ahead(instant: datetime, length: timedelta) -> datetime:
+    """Add a duration to a UTC instant, but not beyond the last instant of year 9999."""
+    return instant + min(length, datetime.max.replace(tzinfo=UTC) - instant)
+
+
 def lasting(length: timedelta | float) -> str:
     """Format a duration, or seconds, in its largest unit; under 10 seconds with one decimal."""
     seconds = length.total_seconds() if isinstance(length, timedelta) else length

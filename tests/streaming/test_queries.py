@@ -312,6 +312,9 @@ def test_what_only_spark_can_tell_is_refused_with_its_place(filled: World) -> No
         "b": "array(who) + sum(events)",
         "c": "map('a', sum(events))",
         "d": "max(window_end - window_start)",
+        "e": "sum(who = 'a')",
+        "f": "avg(window_end - window_start)",
+        "g": "max(map(who, events))",
     }
     queries = [
         {
@@ -325,11 +328,14 @@ def test_what_only_spark_can_tell_is_refused_with_its_place(filled: World) -> No
         check_definition(changed.context)
     filled.redefined(queries=_QUERIES)
     told = {one.path: one.message for one in refused.value.violations}
-    assert list(told) == [f"queries[{n}].sql" for n in range(4)]
+    assert list(told) == [f"queries[{n}].sql" for n in range(7)]
     assert "sum(least): a sum of DOUBLE or FLOAT depends on the order" in told["queries[0].sql"]
     assert "DATATYPE_MISMATCH" in told["queries[1].sql"]
     assert "map<string,decimal(38,0)>, whose values cannot be compared" in told["queries[2].sql"]
     assert "interval day to second, which a Delta table cannot store" in told["queries[3].sql"]
+    assert "sum(who = 'a'): sum takes no BOOLEAN; cast it" in told["queries[4].sql"]
+    assert "avg takes no INTERVAL DAY TO SECOND; cast it" in told["queries[5].sql"]
+    assert "max takes no MAP<STRING,BIGINT>; cast it" in told["queries[6].sql"]
 
 
 def test_a_changed_table_redefines_its_queries(filled: World) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle
@@ -23,6 +24,8 @@ from tidelake.cli.exits import run_command
 from tidelake.instants import Range
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay import generations
+from tidelake.replay.repairing import repair, why_rebuilt
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine, replay_quarantine
 from tidelake.replay.verify import verify
 from tidelake.replay.verify_silver import judge_silver, read_inputs
@@ -375,6 +378,43 @@ def test_a_batch_that_is_retried_under_another_definition_is_decided_by_that_one
     told = read_ledger(changed.lake, changed.pipeline).to_json()
     assert told["problems"] == []
     assert (told["silver"], told["duplicates"], told["quarantined"]) == (12, 2, 2)
+
+
+def test_a_batch_that_is_retried_after_an_interrupted_repair_has_its_side_rows(
+    cut_off: World, tmp_path: Path
+) -> None:
+    """The repair deleted what silver had not committed, and ended before it began a generation."""
+    played = cut_off.copied(tmp_path / "copy")
+    generations._delete_uncommitted(played.context)
+    assert not read(played.lake, "silver.clickstream__quarantine", "record_id")
+    played.run(hops=["silver"])
+    tables = ("silver.clickstream__quarantine", "silver.clickstream__late")
+    assert [len(read(played.lake, table, "record_id")) for table in tables] == [5, 6]
+    assert_books(played.lake, played.pipeline, assert_fates(played.lake))
+
+
+def test_a_silver_restored_to_before_a_late_row_that_was_applied_is_rebuilt(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Continued, it would read the record from bronze and its copy from the requeue."""
+    played = world(spark, tmp_path)
+    silver = played.lake.silver("clickstream")
+    played.land("a.jsonl", _first())
+    played.run(_ARRIVAL, hops=TO_SILVER)
+    before = versions(played.lake)[silver.name]
+    played.land("b.jsonl", [click(30, minute=60)])
+    played.run(_ARRIVAL + timedelta(hours=1), hops=TO_SILVER)
+    assert why_rebuilt(played.context, "silver") == ""
+    assert apply_late(played.context) == 1
+    assert why_rebuilt(played.context, "silver") == ""
+    DeltaTable.forPath(spark, str(silver.path)).restoreToVersion(before)
+    what = "bronze.clickstream__requeue holds copies of records that silver has yet to read"
+    assert why_rebuilt(played.context, "silver") == what
+    repair(played.context, "silver")
+    played.run(hops=TO_SILVER)
+    judge = assert_fates(played.lake)
+    assert Counter(fate.verdict for fate in judge.fates.values()) == {"silver": 5}
+    assert_books(played.lake, played.pipeline, judge)
 
 
 @pytest.mark.long

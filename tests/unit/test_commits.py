@@ -267,6 +267,21 @@ def test_a_restore_to_an_instant_knows_files_by_their_deletion_vectors(
     assert [commit.version for commit in commits(table)] == remaining
 
 
+def test_a_table_has_its_id_when_the_log_no_longer_has_the_first_commit(table: Table) -> None:
+    with duckdb.connect() as connection:
+        for n in range(3):
+            write_deltalake(str(table.path), connection.sql(f"SELECT {n} AS n"), mode="append")
+    stored = DeltaTable(str(table.path))
+    known = str(stored.metadata().id)
+    assert table.id == known
+    stored.create_checkpoint()
+    first = table.path / "_delta_log" / f"{0:020}.json"
+    first.unlink()
+    assert table.id == known
+    (table.path / "_delta_log" / f"{2:020}.checkpoint.parquet").unlink()
+    assert table.id is None
+
+
 @pytest.mark.parametrize("zone", [None, "Pacific/Kiritimati", "Etc/GMT+12"])
 def test_a_restore_to_an_instant_is_known_by_its_files(table: Table, zone: str | None) -> None:
     write = partial(write_deltalake, str(table.path), mode="append")

@@ -72,6 +72,21 @@ def test_severity_is_critical_and_meta_empty_unless_written(tmp_path: Path) -> N
     assert second.meta == {"owner": "shop"}
 
 
+def test_rows_are_judged_before_the_columns_that_silver_adds_to_them(tmp_path: Path) -> None:
+    columns = (*COLUMNS, "is_late", "ingested_at")
+    of_row = expected(BETWEEN, column="ingested_at", min_value="2026-01-01")
+    of_table = expected(MAX, column="ingested_at", min_value="2026-01-01")
+    where = {"row_condition": "is_late", "condition_parser": "spark"}
+    found = violations(
+        write(tmp_path, of_row, of_table, expected(REGEX, column="action", regex="a", **where)),
+        columns=columns,
+    )
+    assert [one.path for one in found] == [
+        "expectations[0].kwargs.column",
+        "expectations[2].kwargs.row_condition",
+    ]
+
+
 def test_names_are_not_checked_where_no_columns_are_known(tmp_path: Path) -> None:
     file = write(
         tmp_path,
@@ -344,6 +359,8 @@ def test_a_file_that_is_not_there_is_the_callers_mistake(tmp_path: Path) -> None
         (r"\p{L}+\h*", True),
         (r"(?<year>\d{4})-(?i)x", False),
         (r"(?<year>\d{4})", True),
+        (r"(?<user_id>[a-z]+)-\d+", False),
+        (r"(?<1st>a)", False),
         (r"(?i)abc", True),
         (r"\(?P", True),
         (r"a(?=b)(?<!c)", True),
@@ -360,6 +377,8 @@ def test_a_file_that_is_not_there_is_the_callers_mistake(tmp_path: Path) -> None
         (r"[\b]", False),
         (r"\Qa.b\E", False),
         (r"\p{Klingon}", False),
+        (r"\p{Lz}", False),
+        (r"\p{Lu}\p{IsLatin}\P{N}", True),
         (r"\0", False),
         ("", False),
     ],

@@ -240,6 +240,39 @@ def test_a_mean_that_an_earlier_version_merged_may_have_fewer_digits(
     assert row["same"] is not differs
 
 
+def test_keys_of_which_only_spark_can_tell_that_no_merge_compares_them_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": "id STRING, at TIMESTAMP, who STRING, tags MAP<STRING, STRING>",
+            "select": {"who": "who", "tags": "map_filter(tags, (k, v) -> k <> '')"},
+            "id": "id",
+            "time": "at",
+        },
+        gold=[ALL | {"keys": ["who", "tags"], "measures": {"last": {"max": "who"}}}],
+        joins=[
+            {
+                "name": "pairs",
+                "type": "inner",
+                "on": ["tags"],
+                "within": "1 hour",
+                "left": {"columns": {"who": "who"}},
+                "right": {"pipeline": "shop", "columns": {"other": "who"}},
+            }
+        ],
+    )
+    environment = load_environment("local", root=str(tmp_path / "lake"))
+    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
+    with pytest.raises(ConfigError) as refused:
+        check_definition(Run(spark, pipeline, lake, environment, progress))
+    found = {one.path: one.message for one in refused.value.violations}
+    assert list(found) == ["gold[0].keys[1]", "joins[0].on"]
+    assert found["gold[0].keys[1]"].startswith("tags is map<string,string>, whose values cannot")
+    assert "DATATYPE_MISMATCH" in found["joins[0].on"]
+
+
 def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_their_place(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -125,6 +125,38 @@ def test_without_a_terminal_the_answer_must_be_given(monkeypatch: pytest.MonkeyP
     confirm("Erasing a subject", yes=True)
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("erase", "--subject", "user_id=Zo\udceb"),
+        ("quarantine discard", "--reason", "Zo\udceb"),
+        ("quarantine replay", "--rule", "Zo\udceb"),
+    ],
+)
+def test_a_text_for_rows_that_is_not_utf_8_is_refused_before_spark_starts(
+    words: tuple[str, str, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, (command, *option) = Shop(tmp_path).run(2), words
+
+    assert run_command(app, [*command.split(), str(shop.file), *option, "--root", str(shop.root)])
+
+    told = capsys.readouterr().err
+    assert f"'{option[0]}': character {option[1].index(chr(0xDCEB)) + 1} is a byte" in told
+
+
+def test_a_certificate_that_cannot_be_written_is_told_before_tables_are_verified(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop = Shop(tmp_path).run(2)
+    (tmp_path / "file").touch()
+    below = tmp_path / "file" / "proof.json"
+
+    words = ["verify", str(shop.file), "--certificate", str(below), "--root", str(shop.root)]
+    assert run_command(app, words) == 2
+
+    assert f"{below} cannot be written: File exists" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("command", ASKING)
 def test_a_command_asks_before_spark_starts(
     command: str,

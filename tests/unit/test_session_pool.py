@@ -25,7 +25,7 @@ def test_two_pieces_wait_for_each_other_only_where_they_go_on_at_once(
     spark: SparkSession, two: SessionPool
 ) -> None:
     both = threading.Barrier(2, timeout=30)
-    two.each(spark, [1, 2], lambda session, piece: both.wait() and None)
+    two.run_all(spark, [1, 2], lambda session, piece: both.wait() and None)
 
 
 def test_what_a_piece_sets_no_other_sees(spark: SparkSession, two: SessionPool) -> None:
@@ -37,7 +37,7 @@ def test_what_a_piece_sets_no_other_sees(spark: SparkSession, two: SessionPool) 
         both.wait()
         seen[piece] = session.conf.get(_KEY)
 
-    two.each(spark, [1, 2], work)
+    two.run_all(spark, [1, 2], work)
     assert seen == {1: "1", 2: "2"}
     assert spark.conf.get(_KEY, None) is None
 
@@ -50,7 +50,7 @@ def test_a_lane_begins_with_the_settings_and_names_of_the_work_beside_it(
     context.setLocalProperty(_KEY, "a batch")
     seen = []
     try:
-        two.each(
+        two.run_all(
             spark,
             [1, 2],
             lambda session, piece: seen.append(
@@ -81,7 +81,7 @@ def test_once_a_piece_failed_no_other_begins_and_those_that_began_end(
         ended.append(piece)
 
     with pytest.raises(ValueError, match="one"):
-        two.each(spark, [1, 2, 3], work)
+        two.run_all(spark, [1, 2, 3], work)
     assert ended == [2]
 
 
@@ -95,7 +95,7 @@ def test_kept_rows_are_read_in_another_session(spark: SparkSession, two: Session
         mine.createOrReplaceTempView("doubles")
         found.append(session.sql("SELECT sum(double) AS all FROM doubles").collect()[0]["all"])
 
-    two.each(spark, [1, 2], work)
+    two.run_all(spark, [1, 2], work)
     assert found == [6, 6]
     assert not spark.catalog.tableExists("doubles")
     assert moved(kept, spark) is kept
@@ -107,7 +107,7 @@ def test_what_cannot_go_on_at_once_is_done_in_the_batch_s_own_session(
 ) -> None:
     monkeypatch.setattr(session_pool, "slots_of", lambda session: slots)
     done = []
-    SessionPool(spark, pieces).each(
+    SessionPool(spark, pieces).run_all(
         spark, range(pieces), lambda session, piece: done.append((session is spark, piece))
     )
     assert done == [(True, piece) for piece in range(pieces)]

@@ -10,7 +10,7 @@ import pytest
 from tests.shown import shown
 from tidelake.config.types import parse_schema
 from tidelake.silver.payloads import arrow_type
-from tidelake.silver.values import Number, to_column, to_text_column
+from tidelake.silver.values import Number, canonical_json, to_column, to_text_column
 
 BROKEN = "broken"
 
@@ -222,6 +222,28 @@ def test_an_exponent_without_bound_is_broken_and_stops_nothing() -> None:
     for kind in ("DECIMAL(18,2)", "DECIMAL(38,0)", "BIGINT", "DOUBLE", "ARRAY<DECIMAL(18,2)>"):
         written = [f'["{text}"]' for text in texts] if kind.startswith("ARRAY") else texts
         assert outcomes(kind, [*written]) == [BROKEN] * len(texts), kind
+
+
+def test_zeros_before_a_number_are_no_digits_however_many_they_are() -> None:
+    zeros = "0" * 5000
+    texts: list[str | None] = [f"{zeros}1", f"-{zeros}1.0", f"0.{zeros}1e5001", zeros]
+    for kind, whole in (("BIGINT", ["1", "-1", "1", "0"]), ("DECIMAL(3,0)", ["1", "-1", "1", "0"])):
+        assert outcomes(kind, texts) == whole
+
+
+@pytest.mark.parametrize("value", [True, 1234, Number("12.5e1")])
+def test_a_number_or_a_truth_of_json_is_no_base64(value: object) -> None:
+    assert to_column([value, "aGk="], pa.binary())[1] == [0]
+
+
+def test_only_escapes_of_control_characters_are_written_in_uppercase() -> None:
+    for text, written in [
+        ("\x1a\x1f", r"\u001A\u001F"),
+        (r"C:\u001abc", r"C:\\u001abc"),
+        ("\\\\\x1b", r"\\\\\u001B"),
+        (r"[\u0000-\u001f]", r"[\\u0000-\\u001f]"),
+    ]:
+        assert canonical_json({"a": text}) == f'{{"a":"{written}"}}'
 
 
 def test_zeros_before_a_negative_exponent_are_no_digits_beyond_the_scale() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,7 +16,7 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
-from tidelake.errors import RefusedError, SourceError, UnequalError
+from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
 from tidelake.kafka.client import versions_of
 from tidelake.names import logical_name
 from tidelake.visible import shortened
@@ -212,6 +213,8 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
         say(f"Nothing to verify: {why}.")
         where.printed({"pipeline": definition.name, "equal": None, "tables": {}, "why": why})
         return
+    if certificate is not None:
+        _ensure_folder(certificate)
     with started(where) as run:
         from tidelake.replay.verify import certify, read_certificate  # noqa: PLC0415
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415
@@ -221,7 +224,6 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
             earlier = read_certificate(certificate, definition.name)
         verdict = judge(run, since=since, earlier=earlier)
     if certificate is not None and earlier is None:
-        certificate.parent.mkdir(parents=True, exist_ok=True)
         certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
         say(f"Certificate: {certificate}")
     if not where.printed(verdict.to_json()):
@@ -232,6 +234,18 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
             f"{', '.join(wrong)}: not equal to the recomputation from bronze. "
             f"{_verify_remedy(where, wrong)}"
         )
+
+
+def _ensure_folder(certificate: Path) -> None:
+    """Create a certificate's folder before the work of which it tells."""
+    folder = certificate.parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        why = "" if os.access(folder, os.W_OK) else "the folder is not writable"
+    except OSError as error:
+        why = error.strerror or str(error)
+    if why:
+        raise UsageError(f"{certificate} cannot be written: {why}. Name another with --certificate")
 
 
 def _verify_remedy(where: Place, wrong: Sequence[str]) -> str:

@@ -233,6 +233,19 @@ def changing(command: Command) -> Command:
     return _changed_pipeline(_dry_run(as_json(located(command))))
 
 
+class StoredText(click.types.StringParamType):
+    """Text that is compared with rows or stored in them: it must be UTF-8."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Refuse an argument with bytes that are not UTF-8, as other terminals send them."""
+        text = str(super().convert(value, param, ctx))
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            self.fail(f"character {error.start + 1} is a byte that is not UTF-8", param, ctx)
+        return text
+
+
 def confirm(what: str, *, yes: bool) -> None:
     """Ask before a change that cannot be undone.
 

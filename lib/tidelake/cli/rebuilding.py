@@ -13,6 +13,7 @@ from tidelake.cli.exits import say
 from tidelake.cli.flow import started
 from tidelake.cli.options import (
     Place,
+    StoredText,
     changing,
     confirm,
     duration_option,
@@ -354,6 +355,7 @@ def _show_swap(
     "--subject",
     "whose",
     required=True,
+    type=StoredText(),
     metavar="COLUMN=VALUE",
     help="A column of silver, and its value.",
 )

@@ -13,7 +13,15 @@ import click
 
 from tidelake.cli.exits import say
 from tidelake.cli.flow import started
-from tidelake.cli.options import Place, changing, confirm, ranged, reporting, yes_option
+from tidelake.cli.options import (
+    Place,
+    StoredText,
+    changing,
+    confirm,
+    ranged,
+    reporting,
+    yes_option,
+)
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
@@ -287,7 +295,10 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
         "--stage", type=click.Choice(_STAGES), help="Only rows that failed at this stage."
     )
     rule = click.option(
-        "--rule", metavar="TEXT", help="Only rows with a reason that contains this text."
+        "--rule",
+        type=StoredText(),
+        metavar="TEXT",
+        help="Only rows with a reason that contains this text.",
     )
     return stage(rule(ranged("rows that arrived")(command)))
 
@@ -329,7 +340,8 @@ def quarantine_replay(
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
         replay = replay_quarantine(run, Choice(stage, rule, within), dry_run=dry_run)
-    if where.printed(asdict(replay) | {"released": replay.released}):
+    found = {"pipeline": where.pipeline.name, "dry_run": dry_run, **asdict(replay)}
+    if where.printed(found | {"released": replay.released}):
         return
     rows = [[o.stage, f"{o.fate} ({o.now})" if o.now else o.fate, o.rows] for o in replay.outcomes]
     title = f"Quarantine of {where.called}, judged by the current definition"
@@ -342,7 +354,13 @@ def quarantine_replay(
 
 @quarantine.command("discard")
 @_chosen
-@click.option("--reason", required=True, metavar="TEXT", help="Reason, stored with each row.")
+@click.option(
+    "--reason",
+    required=True,
+    type=StoredText(),
+    metavar="TEXT",
+    help="Reason, stored with each row.",
+)
 @yes_option
 @changing
 def quarantine_discard(

@@ -40,12 +40,14 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
 # Character classes of Java's patterns that Python's lack.
 _JAVA_CLASS = re.compile(
-    r"\\[hHRez]|\\[pP]\{(?:[CLMNPSZ][a-z]?|Is\w+"
+    r"\\[hHRez]|\\[pP]\{(?:C[cfnos]?|L[Clmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|Is\w+"
     r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
 )
 # Syntax that Java interprets differently or rejects: anywhere, and outside of [classes] only.
 _NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\b|\[|&&)")
-_NOT_JAVA_OUTSIDE = re.compile(r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\{(?!\d)")
+_NOT_JAVA_OUTSIDE = re.compile(
+    r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\(\?<(?![=!]|[A-Za-z][A-Za-z0-9]*>)[^>]*>?|\{(?!\d)"
+)
 
 
 def as_bound(value: object) -> Bound:

@@ -19,7 +19,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from tidelake.config.arguments import argument_findings, as_bound, is_parameter
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.model import Model, Text, suggestion, unknown
-from tidelake.names import TableName
+from tidelake.names import SILVER_RESERVED, TableName
 
 
 @dataclass(frozen=True)
@@ -149,8 +149,11 @@ def _list_findings(
     for index, item in enumerate(items if isinstance(items, list) else []):
         if not isinstance(item, dict):
             continue
-        place = (*path, index)
-        yield from _expectation_findings(item, place, columns, of_rows=of_rows)
+        place, known = (*path, index), columns
+        if of_rows and columns is not None and item.get("type") in ROW_EXPECTATIONS:
+            # The others are computed after rows are judged.
+            known = [name for name in columns if name not in SILVER_RESERVED[2:]]
+        yield from _expectation_findings(item, place, known, of_rows=of_rows)
         # Great Expectations silently drops one of two equal expectations.
         same = json.dumps([item.get("type"), item.get("kwargs")], sort_keys=True, default=repr)
         if same in first:

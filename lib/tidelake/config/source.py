@@ -263,14 +263,15 @@ def _starting(text: str) -> str:
 
 
 def _topics(value: object) -> object:
-    if not isinstance(value, list | tuple):
+    names = [name.strip() for name in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(names, list | tuple):
         return value
-    if not value or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in value):
+    if not names or not all(isinstance(name, str) and _TOPIC.fullmatch(name) for name in names):
         raise ValueError("must be a topic's name, or a list of names (letters, digits and . _ -)")
-    if len(set(value)) < len(value):
+    if len(set(names)) < len(names):
         raise ValueError("names a topic twice")
     # Text, so that a definition is stored and compared as Spark gets it.
-    return ",".join(value)
+    return value if isinstance(value, str) else ",".join(names)
 
 
 Topics = Annotated[Text | None, BeforeValidator(_topics)]

@@ -82,7 +82,7 @@ class SilverNote:
 
     Attributes:
         watermark_in: The watermark before the batch (UTC); ``watermark`` the one after it.
-        settled: The watermark less the allowed lateness: earlier events are late.
+        settled: The watermark less the allowed lateness: earlier events are too late.
         taken: Rows read by input table (``bronze``, ``requeue``), from Delta's statistics.
         until: The end position in each input table.
         warnings: Accepted rows by the rule of severity ``warning`` that they fail.
@@ -379,7 +379,7 @@ class Final:
 
 
 def settled_until(inputs: Iterable[tuple[Table, Position]]) -> datetime | None:
-    """Return the time before which all events are late for what a reader has read of silver.
+    """Return the time before which all events are too late, as of a reader's position in silver.
 
     The minimum, over the silver tables with the reader's position in each, of the watermark less
     the allowed lateness. Batches that were read in part do not count. None where a table has none

@@ -36,7 +36,7 @@ from tidelake.typed import runnable
 LEASE_SECONDS = 60.0
 _RENEWED_EVERY = 10.0
 _WAIT_SECONDS = 0.2
-# Start times are computed from the time of boot, which may be corrected by so much.
+# Start times are computed from the time of boot, which clock corrections may shift by this much.
 _CLOCK_SECONDS = 2.0
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
@@ -69,7 +69,8 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
     with translating_errors(what.rstrip(",")):
         held.take(waits=waits)
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
-    # Short work of another thread, such as appending metrics, is refused when it ends.
+    # Short work of another thread, such as appending metrics, does not interrupt the run: a
+    # lost lease is an error at the end of the block.
     if not waits or threading.current_thread() is threading.main_thread():
         _INTERRUPTING.add(held.token)
     renewal.start()
@@ -81,7 +82,7 @@ def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[
         raise
     finally:
         held.done.set()
-        # First: whoever interrupts the join finds it given back.
+        # Before the join: an interrupt during it must not find a lease that is held.
         _INTERRUPTING.discard(held.token)
         renewal.join()
         if not held.lost:
@@ -227,7 +228,7 @@ class _Lease:
             return not self.lost
 
     def _is_ours(self) -> bool:
-        """Return whether the last write is ours, as far as the store answers."""
+        """Return whether the last write is ours; true if the store cannot be read."""
         with suppress(Exception):
             seen = self._look()
             if seen is None or seen.owner.get("token") != self.token:
@@ -252,9 +253,9 @@ def _machine() -> str:
 def _lives(process: Any, started: str = "") -> bool:
     """Return whether a process with this id runs, of whichever user.
 
-    ``started`` says when it was started, in seconds since 1970, so that another process with the
-    same id, as the first one of each container, is not taken for it; locks of earlier versions do
-    not have it.
+    ``started`` says when it was started, in seconds since 1970, so that it is not mistaken
+    for another process that reuses the id (the first one in each container is 1). Locks of earlier
+    versions do not have it.
     """
     if not (str(process).isdecimal() and psutil.pid_exists(int(process))):
         return False
@@ -405,7 +406,7 @@ def hold(
         try:
             file = held.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
             _lock(file, what, waits=waits)
-            # A name that stays is of a process that was killed.
+            # A name that is left in the file is that of a process that was killed.
             held.callback(file.truncate, 0)
         except OSError as error:
             if error.errno not in _NO_LOCKS:

@@ -33,7 +33,7 @@ CREATION, FIRST_GENERATION = -1, "g1"
 # Metadata key of a commit that replaced all rows of a table.
 REBUILT = "rebuilt"
 # Metadata key of a commit that continues a table's rows: the version of the commit before it. Those
-# in between were undone by a RESTORE, of which the log may know no more.
+# in between were undone by a RESTORE that may no longer be in the log.
 FOLLOWS = "follows"
 # Metadata key of a gold commit: the names of all tables that its batch fills.
 TABLES = "tables"
@@ -120,7 +120,7 @@ class LogFile:
     def changed_files(self) -> set[tuple[str, str]]:
         """Return the data files, by path and deletion vector, that it added or removed.
 
-        Not those that the table had and whose statistics it computed again.
+        Files that the table had, and of which only the statistics are new, are not included.
         """
         changed = list(self.actions("remove"))
         replaces = bool(changed)
@@ -238,10 +238,23 @@ def files_of(folder: Folder, newest: dict[Path, int]) -> Iterator[LogFile]:
 
 
 def created_id(folder: Folder) -> str | None:
-    """Return the table id from creation; None where the log no longer has the first commit."""
+    """Return the table's id, from its first commit or its checkpoint; None if both are gone."""
     file = _commit_file(folder / "_delta_log", 0)
-    actions = LogFile(Listed(file)).actions("metaData") if file.exists() else iter(())
-    return next((str(action["id"]) for action in actions), None)
+    if not file.exists():
+        return _checkpointed_id(folder / "_delta_log")
+    return next((str(one["id"]) for one in LogFile(Listed(file)).actions("metaData")), None)
+
+
+def _checkpointed_id(log: Folder) -> str | None:
+    import pyarrow.parquet as pq  # noqa: PLC0415  as in _checkpoint
+
+    try:
+        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+        with (log / f"{version:020d}.checkpoint.parquet").open("rb") as file:
+            rows = pq.ParquetFile(file).read(columns=["metaData.id"])["metaData"].to_pylist()
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+    return next((str(one["id"]) for one in rows if one), None)
 
 
 def _listed(log: Folder) -> Iterator[LogFile]:
@@ -295,7 +308,7 @@ def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
 
     None if there is one of several files.
     """
-    # Commands that read no checkpoint do without Arrow.
+    # Imported here: commands that read no checkpoint do not load Arrow.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
     try:
@@ -305,7 +318,7 @@ def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
     except (KeyError, TypeError, ValueError):
         return None
     file = log / f"{version:020d}.checkpoint.parquet"
-    # One of several parts has other names; one of the V2 format may refer to files beside it.
+    # One of several parts has other names; one of the V2 format may refer to sidecar files.
     if not file.exists():
         return None
     columns = ("add.path", "add.stats", "sidecar.path")
@@ -353,7 +366,7 @@ class Commit:
 
 
 def encode(note: dict[str, Any], *, key: str = _NOTE) -> str:
-    """Encode commit metadata as Delta user metadata; under another key it is of no batch."""
+    """Encode commit metadata as Delta user metadata; under another key it belongs to no batch."""
     return json.dumps({key: note}, separators=(",", ":"), sort_keys=True)
 
 
@@ -428,11 +441,11 @@ def written_at(table: Table, version: int) -> datetime | None:
 
 
 def _undone_by(restore: Entry) -> Callable[[Entry], bool]:
-    """Return which older commits a RESTORE undid, asked of each in turn, newest first.
+    """Return a predicate: whether a RESTORE undid a commit. Call it on older ones, newest first.
 
-    Those after the version that it names. With a timestamp instead, whose zone is not stored: those
-    after the newest version with the same files, or by the time (UTC) in a history, where files are
-    not listed.
+    It undid those after the version that it names. With a timestamp instead, whose zone is not
+    stored: those after the newest version with the same files, or, in a history, where files are
+    not listed, those after that time (UTC).
     """
     version, instant = (restore.info.parameters.get(key) for key in ("version", "timestamp"))
     if version is not None:

@@ -122,7 +122,8 @@ def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractConte
 def is_due(batch: int, hop: str = "") -> bool:
     """Return whether tables are compacted after a batch, silver's half an interval after bronze's.
 
-    Hops that take turns reach the same batch at the same time.
+    Hops that take turns reach the same batch number at about the same time; they compact at
+    different ones.
     """
     since = batch + (tuning.COMPACTION_BATCHES // 2 if hop == "silver" else 0)
     return (since + 1) % tuning.COMPACTION_BATCHES == 0

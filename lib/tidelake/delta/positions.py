@@ -1,4 +1,4 @@
-"""Positions of readers in a table's log: what lies between two, and what a topic has of it.
+"""Positions of readers in a table's log, the rows between two, and what a topic has of a table.
 
 The position of a topic is in the metadata of a commit without rows, under a key of its own: no
 batch wrote it, so readers of batches skip it. It says that all changes up to a version of the table
@@ -48,7 +48,10 @@ def rewritten_after(table: Table, position: Position) -> int | None:
 
 
 def is_cut_off(table: Table, position: Position) -> bool:
-    """Return whether a log no longer has the commit at a position, so that no stream can go on."""
+    """Return whether a log no longer has the commit at a position, so that no stream can continue.
+
+    False if it has no commit from the position on: the reader has read the whole table.
+    """
     since = entries_since(table, position[0])
     return min((entry.version for entry in since), default=0) > position[0]
 
@@ -56,7 +59,7 @@ def is_cut_off(table: Table, position: Position) -> bool:
 def is_recreated(table: Table, since: datetime) -> bool:
     """Return whether a table was created after an instant (UTC), as far as its log goes back.
 
-    Positions that were read in the table before it are not positions in this one.
+    Positions in the table before it are not valid in this one.
     """
     made = written_at(table, 0) if oldest_version(table) == 0 else None
     return made is not None and made > since
@@ -151,9 +154,9 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
 
 
 def has_bytes(table: Table, size: int, *, after: Position) -> bool:
-    """Return whether the files added after a position reach so many bytes.
+    """Return whether the files added after a position have at least ``size`` bytes in total.
 
-    Reads no more of the log than it takes, from its end.
+    Reads the log from its end, and no further than that total.
     """
     added = _added_between(table, after, None)
     return any(total >= size for total in accumulate(item.size for item in added))
@@ -252,8 +255,8 @@ def _position_entry(table: Table) -> Entry | None:
 def unpublished(table: Table, after: int) -> list[TableChange]:
     """List the closed versions after a version that changed rows, oldest first.
 
-    A version is closed by the first commit at or after it that has a batch's metadata: on compute
-    that refuses the metadata of a MERGE that is the next one, and after a user's commit too. A
+    A version is closed by the first commit at or after it that has a batch's metadata. That is a
+    later commit after a user's commit, and on compute where a MERGE cannot have metadata. A
     RESTORE that no such commit follows is closed by the batch that it restored: after the rollback
     of a single table there may never be another.
 

@@ -30,7 +30,17 @@ from tidelake.config.gold_definitions import (
     UnusualAmount,
 )
 from tidelake.config.queries import CAST_TO_DECIMAL, INEXACT_TYPES
-from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
+from tidelake.gold.kinds import (
+    GONE,
+    OWN,
+    Expression,
+    GoldBatch,
+    GoldKind,
+    Inputs,
+    MergePlan,
+    key_problems,
+    span,
+)
 from tidelake.gold.measures import GoldPlan, sum_problems, value_of
 from tidelake.gold.windows import Windowed, to_partials
 from tidelake.instants import back
@@ -54,7 +64,7 @@ _FROM, _SINCE = "_from", "_since"
 class Features(Windowed):
     """The hourly history of a detection."""
 
-    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
+    def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
         """Return nothing: the detection names its own expressions."""
         return {}
 
@@ -102,17 +112,19 @@ class Detected(GoldKind):
         failures = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
         return self.eligible() & reduce(or_, failures, self._hours.typed(events).failed)
 
-    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
-        """Return why the values of ``unusual_amount`` cannot be summed, or not in any order.
+    def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
+        """Return why the values of ``unusual_amount`` cannot be summed, or keys not compared.
 
         A rule compares sums exactly: of sums that depend on the order of arrival, alerts would too.
         """
+        events = inputs[OWN]
         hours = self._hours.typed(events).table
         kinds = {one.name: (one.value_type or "").upper() for one in hours.measures}
         problem = sum_problems(hours).get(TOTAL)
         if kinds.get(TOTAL) in INEXACT_TYPES:
             problem = f"is {kinds[TOTAL]}; {CAST_TO_DECIMAL}"
-        return {"unusual_amount.value": problem} if problem else {}
+        found = {"unusual_amount.value": problem} if problem else {}
+        return key_problems("keys", self.detection.keys, events) | found
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
         """Return that evidence is the same whatever zeros end the value.

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import reduce
 from operator import or_
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -64,6 +65,14 @@ class Joined(GoldKind):
                 broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
                 failures.append(failed_within(side.where, broken))
         return reduce(or_, failures)
+
+    def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
+        """Return why the keys of the two sides cannot be compared."""
+        try:
+            _ = self.of_all(Inputs(inputs, inputs.__getitem__)).schema
+        except AnalysisException as error:
+            return {"on": str(error).strip().splitlines()[0]}
+        return {}
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Join all of silver."""

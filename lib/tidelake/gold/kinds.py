@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple, Protocol
@@ -170,8 +170,8 @@ class GoldKind(ABC):
         """Return the condition under which an expression fails on an event of input ``key``."""
         return F.lit(False)
 
-    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
-        """Return why expressions over the pipeline's own silver are refused by type, by path."""
+    def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
+        """Return what is refused by the types of the inputs, by path; their rows do not count."""
         return {}
 
     @property
@@ -206,6 +206,16 @@ class GoldKind(ABC):
     def with_terms(self, types: Mapping[str, str]) -> GoldKind:
         """Return this kind with the extra columns that its tolerances read."""
         return self
+
+
+def key_problems(path: str, keys: Sequence[str], events: DataFrame) -> dict[str, str]:
+    """Return the keys of types that no MERGE can compare, by their paths below ``path``."""
+    kinds = {field.name: field.dataType.simpleString() for field in events.schema.fields}
+    return {
+        f"{path}[{number}]": f"{key} is {kinds[key]}, whose values cannot be compared; cast it"
+        for number, key in enumerate(keys)
+        if any(word in kinds.get(key, "") for word in ("map<", "variant"))
+    }
 
 
 def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[str]:

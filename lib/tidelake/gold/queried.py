@@ -38,6 +38,8 @@ from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
 from tidelake.gold.windows import Windowed, window_of
 
 _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
+_NOT_ADDED = ("BOOLEAN", "DATE", "TIMESTAMP", "INTERVAL", "BINARY", "ARRAY", "STRUCT", "MAP")
+_NOT_ORDERED = ("MAP<", "VARIANT")
 
 
 class Queried(GoldKind):
@@ -163,7 +165,7 @@ class Queried(GoldKind):
         return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED))
 
     def call_problems(self, rows: DataFrame) -> list[str]:
-        """Return why aggregates may overflow or depend on the order of rows, by Spark's types."""
+        """Return why aggregates cannot be computed, may overflow or depend on the rows' order."""
         if self._plan is None:
             return []
         table, problems = self._plan.typed(rows).table, []
@@ -173,6 +175,8 @@ class Queried(GoldKind):
             name, what = _bare(call), f"{call.function}({call.argument})"
             if name in overflowing:
                 problems.append(f"the argument of {what} {overflowing[name]}")
+            elif _is_uncomputable(call.function, types.get(name, "")):
+                problems.append(f"{what}: {call.function} takes no {types[name]}; cast it")
             elif call.function in ("sum", "avg") and types[name] in INEXACT_TYPES:
                 problems.append(f"{what}: {CAST_TO_DECIMAL}")
         return problems
@@ -222,6 +226,13 @@ class Queried(GoldKind):
 def _bare(call: Call) -> str:
     # A measure's name begins with a letter.
     return call.internal.lstrip("_")
+
+
+def _is_uncomputable(function: str, kind: str) -> bool:
+    """Return whether Spark has no such aggregate of a type (uppercase)."""
+    if function in ("sum", "avg"):
+        return kind.startswith((*_NOT_ADDED, "VARIANT"))
+    return function in ("min", "max") and any(word in kind for word in _NOT_ORDERED)
 
 
 def _aggregate(call: Call, measures: dict[str, Measure]) -> str:

@@ -27,6 +27,7 @@ from tidelake.gold.kinds import (
     Inputs,
     MergePlan,
     checkpoint_with_span,
+    key_problems,
 )
 from tidelake.gold.measures import (
     GoldPlan,
@@ -84,10 +85,13 @@ class Aggregated(GoldKind):
         """Return the events on which ``where`` or a measure fails."""
         return self.columns.typed(events).failed
 
-    def type_problems(self, events: DataFrame) -> Mapping[str, str]:
-        """Return the measures that cannot be summed."""
+    def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
+        """Return the measures that cannot be summed, and the keys that cannot be compared."""
+        events = inputs[OWN]
         problems = sum_problems(self.columns.typed(events).table)
-        return {f"measures.{name}": problem for name, problem in problems.items()}
+        return key_problems("keys", self.gold.keys, events) | {
+            f"measures.{name}": problem for name, problem in problems.items()
+        }
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
         """Return the tolerances of sums of doubles, means and sketches."""

@@ -162,7 +162,7 @@ def ensure_topic(spark: SparkSession, source: KafkaSource, name: str) -> Topic |
             topic = jvm.org.apache.kafka.clients.admin.NewTopic(name, default, default)
             _result(jvm, admin.createTopics(jvm.java.util.Collections.singleton(topic)).all())
     until = time.monotonic() + _ADMIN_SECONDS
-    # The broker confirms a topic before it knows it.
+    # The broker may confirm that it created a topic before it lists it.
     while found is not None and name not in found and time.monotonic() < until:
         time.sleep(_CREATED_SECONDS)
         found = describe_topics(spark, source, [name])
@@ -209,7 +209,7 @@ def refuse_unselected(spark: SparkSession, source: KafkaSource, names: Collectio
 def refuse_expired(topics: Mapping[str, Topic], reached: Collection[str]) -> None:
     """Raise a RefusedError if a topic was added of which the first records are gone.
 
-    Spark begins an added topic at offset 0, and takes what is missing for lost.
+    Spark begins an added topic at offset 0, and treats missing offsets as data loss.
     """
     for name in sorted(topics.keys() - reached):
         for partition, (first, _) in topics[name].held.items():

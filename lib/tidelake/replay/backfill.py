@@ -39,7 +39,7 @@ from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import remove_tree
 from tidelake.gold.kinds import Inputs
-from tidelake.instants import from_json
+from tidelake.instants import ahead, from_json
 from tidelake.ledger.history import history, rate_of
 from tidelake.ledger.query import ask
 from tidelake.names import LAYERS, quoted
@@ -467,7 +467,7 @@ def _rows_in(
         reach = kind.reach
         if reach is not None:
             # Rows in the range depend on no other events.
-            event_time, after = F.col("event_time"), F.lit(span[1] + reach)
+            event_time, after = F.col("event_time"), F.lit(ahead(span[1], reach))
             near = (event_time >= first) & (event_time < after)
             whole = inputs.whole
             inputs = Inputs({}, lambda key: whole(key).where(near))

@@ -28,7 +28,7 @@ from tidelake.delta.commit_metadata import (
 from tidelake.delta.locks import HopLocks, hold_hops
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import Lake, require_table
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
 from tidelake.ledger.history import history
@@ -144,7 +144,7 @@ def _promote_tables(run: Run) -> State:
     from_bronze = state.start == "bronze"
     locks.step("fill the green tables")
     # Green tables have locks of their own.
-    # Once the swap has begun, the live tables are no longer those to keep rows of.
+    # Once the swap has begun, rows can no longer be taken from the live tables.
     whole = replace(state, span=None, since=None)
     fill(replace(run, locks=HopLocks()), state if state.stage == "built" else whole)
     green = green_run(run, state.start, state.table)
@@ -152,6 +152,9 @@ def _promote_tables(run: Run) -> State:
         if state.table:
             # Once the swap has begun, gold could not be repaired.
             GoldHop(run, creates=False)
+        if from_bronze:
+            # Rows that wait there are decided after the swap.
+            require_table(lake.requeue(pipeline.name), pipeline.name)
         # A rollback brings back the commits that the swap hides from later copies.
         locks.step("copy the ledger")
         copy_books(run, ["silver", "gold"])
@@ -406,7 +409,7 @@ def _continue_restored_table(run: Run, name: str) -> None:
         note = {**continued(last), **NOTHING_READ}
         # The table has a commit of this batch: without an id of its own this one is skipped.
         append_nothing(run.spark, table, note, may_repeat=True)
-    # A restored version has the settings of its time.
+    # RESTORE brings back the table's settings of that version; set the current ones.
     apply_gold_settings(run)
 
 

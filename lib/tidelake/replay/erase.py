@@ -293,7 +293,7 @@ def _continue(run: Run, begun: erase_records.Erasure) -> None:
 
 
 def _requeue_neighbours(run: Run) -> int:
-    """Requeue the neighbours that are still in quarantine."""
+    """Requeue rows that are in quarantine because an erased row had their event id."""
     with CheckpointedFrames() as frames:
         ids = erase_records.stored_ids(run, "neighbours")
         rows = erase_records.conflicting(run).join(ids, on="record_id", how="left_semi")

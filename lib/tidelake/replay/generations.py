@@ -204,7 +204,7 @@ def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Positio
         if table not in tables and (last := log.last_commit(table)) is not None:
             kept = {key: last.note[key] for key in ("definition",) if key in last.note}
             replace_rows(run, table, None, {**created, **kept, "generation": made})
-    # A restored version has the settings of its time.
+    # RESTORE brings back the table's settings of that version; set the current ones.
     apply_gold_settings(run)
     return made
 

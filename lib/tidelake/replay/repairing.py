@@ -10,20 +10,21 @@ How a generation begins: :mod:`.generations`.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
 from pyspark.sql import DataFrame
 
 from tidelake.config import FilesSource, KafkaSource, Pipeline
-from tidelake.delta.access import load
+from tidelake.delta.access import load, read_between
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import REBUILT, Commit, last_commit
+from tidelake.delta.log import REBUILT, Commit, last_commit, newest_version
 from tidelake.delta.positions import (
     BEGINNING,
+    Position,
     is_cut_off,
     is_recreated,
     rewritten_after,
@@ -144,6 +145,24 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
             yield f"{followed.name} was rewritten"
         elif is_cut_off(followed, position):
             yield f"commits of {followed.name} that silver has not read are gone"
+    if _are_requeued_unread(run, until):
+        yield f"{lake.requeue(name).name} holds copies of records that silver has yet to read"
+
+
+def _are_requeued_unread(run: Run, until: Mapping[str, Position]) -> bool:
+    """Return whether unread rows of the requeue are copies of unread rows of bronze.
+
+    After a RESTORE of silver: a record and its copy would get two fates.
+    """
+    unread = []
+    for key, table in run.lake.silver_inputs(run.pipeline.name).items():
+        end = (newest_version(table) + 1, -1)
+        rows = read_between(run.spark, table, until.get(key, BEGINNING), end)
+        if rows is None:
+            return False
+        unread.append(rows.select("record_id"))
+    fresh, requeued = unread
+    return not requeued.join(fresh, on="record_id", how="left_semi").isEmpty()
 
 
 def _refuse_prefilter(pipeline: Pipeline) -> None:

@@ -380,7 +380,14 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
             f"the certificate was made at {earlier['made_at']}, and rows of {name} were erased "
             "after that. Write a new certificate: give another file with --certificate."
         )
-    kept = {bronze: (F.col("ingested_at") <= F.lit(made_at), _BRONZE)}
+    # Later batches may have come before the certificate was complete.
+    arrivals = (
+        from_json(commit.note.get("ingested_at"))
+        for commit in history(run.lake, bronze)
+        if commit.version <= version
+    )
+    until = max((arrived for arrived in arrivals if arrived), default=made_at)
+    kept = {bronze: (F.col("ingested_at") <= F.lit(until), _BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
     seen = [commit for commit in closing if commit.version <= certified[silver.name]["version"]]
     if seen:

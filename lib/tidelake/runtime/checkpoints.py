@@ -2,7 +2,7 @@
 
 The tables are authoritative: the newest commit's metadata has the generation and the last closed
 batch. A checkpoint must be at that batch, or one behind if the process died between the two
-commits. Any other checkpoint belongs to another history: continuing would double or skip a batch.
+commits. Any other checkpoint does not match the tables: continuing would double or skip a batch.
 
 The file formats are Spark's: a version line and JSON. The offset log has a line of metadata and
 then a line for each source.
@@ -427,7 +427,7 @@ def prepare(
     empty, and the query makes its own checkpoint. ``offsets`` has a line per source, ``files`` the
     entries of a file source's log. The metadata is written last, since Tidelake refuses a
     checkpoint without it. The caller names the generation in a table only afterwards: a repair that
-    is interrupted before has no effect, and the next one replaces what it left.
+    is interrupted before that has no effect, and the next one overwrites its checkpoint.
 
     Raises:
         ValueError: The batch is 0: Spark resumes from a batch and the one before it.

@@ -228,7 +228,7 @@ class GoldHop(HopQuery):
         if not admitted:
             return
         targets = [target for target, _ in admitted]
-        # Not after the first table: if that one holds the batch, it has no rows after it.
+        # From the first table that lacks the batch: one that holds it has nothing left to read.
         sizes = self.guard.sizes(positions(admitted[0][1]), until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
@@ -256,11 +256,11 @@ class GoldHop(HopQuery):
                 )
                 self._merge(*piece, inputs, until, small)
 
-            # Queries read other tables of the batch, which hold it then.
+            # Queries last: the tables that they read must hold this batch.
             for reads in (False, True):
                 wave = [piece for piece in pieces if bool(piece[0].kind.reads) == reads]
                 if wave:
-                    self._sessions.each(rows.sparkSession, wave, work)
+                    self._sessions.run_all(rows.sparkSession, wave, work)
         told = f"into {len(targets)} tables"
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=told)
         if self.pace is not None:
@@ -269,8 +269,8 @@ class GoldHop(HopQuery):
     def _prepare_next(self, spark: SparkSession) -> None:
         """Let Delta reconstruct the tables' states for the next merges.
 
-        Only in runs that go on, since of others no batch may follow, and of tables on a disk: for
-        others it is not measured, and takes requests.
+        Only in continuous runs, because in others there may be no next batch, and only for tables
+        on a disk: elsewhere it costs requests, and its gain is not measured.
         """
         tables = [table for table in self.closing if table.reads_files_directly]
         if tables:

@@ -42,7 +42,7 @@ class Target(NamedTuple):
 
 
 def targets_of(lake: Lake, pipeline: Pipeline) -> list[Target]:
-    """List the tables that a pipeline's gold hop fills, in the file's order."""
+    """List the tables of a pipeline's gold hop: gold, joins, detections, queries."""
     return [Target(lake.table(kind.name), kind) for kind in _kinds(pipeline)]
 
 

@@ -59,8 +59,8 @@ _STOP_POLL_SECONDS = 0.01
 # How a query fails when its input gets columns; the second text if they were added between the
 # query's planning and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
-# So often a query is restarted because of that without a batch in between. Delta asks for a restart
-# after any change of a schema, also where no query can continue.
+# How often a query is restarted for this reason without a batch in between. Delta asks for a
+# restart after any change of a schema, even where no query can continue.
 _FUTILE_RESTARTS = 3
 _CARRIED = re.compile(r"tidelake-error<([A-Za-z0-9_-]+=*)>")
 
@@ -131,7 +131,8 @@ class HopQuery(ABC):
         self.fence: Fence = fence or open_generation(name, self.hop, self.closing, checkpoints)
         self.checkpoint: Folder = checkpoints / self.fence.generation
         self._failure: Exception | None = None
-        # Weak: Spark's query refers to this hop, and no collector sees a cycle through both sides.
+        # Weak: Spark's query refers to this hop, and neither Python's nor the JVM's garbage
+        # collector finds a cycle through both.
         self._query: Callable[[], StreamingQuery | None] = lambda: None
         # The thread that stops the query after a batch that changed the limit.
         self._stopping: threading.Thread | None = None
@@ -313,7 +314,7 @@ class HopQuery(ABC):
             self._ran_batch = True
 
     def check(self, query: StreamingQuery, seconds: float = POLL_SECONDS) -> None:
-        """Wait so many seconds for the query's end, and raise what ended it, if anything.
+        """Wait up to ``seconds`` for the query to end, and raise the error that ended it, if any.
 
         That is a TidelakeError, or KeyboardInterrupt if a stop was requested.
 

@@ -230,8 +230,8 @@ def refuse_changed(
 def refuse_unreadable(paths: Sequence[str], format_: FileFormat, *, repair: str = "") -> None:
     """Raise a SourceError that lists the files that cannot be of the format, by their names.
 
-    ``repair``: for files of a planned batch, the command of :func:`planned_files`, whose error is
-    raised if some are gone: the remedy was followed.
+    ``repair``: for files of a planned batch, the command of :func:`planned_files`. If some of the
+    files are gone, the user has moved them already, and that function's error is raised instead.
     """
     problems = [
         f"{path}: {problem}"

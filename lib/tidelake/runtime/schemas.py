@@ -221,7 +221,7 @@ def _expression_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> l
     order = list(used)
     if found := sorted(chain.from_iterable(refused), key=lambda one: order.index(one.path)):
         return found
-    problems = kind.type_problems(inputs[OWN])
+    problems = kind.type_problems(inputs)
     return [Violation(f"{kind.place}.{path}", problem) for path, problem in problems.items()]
 
 
@@ -237,17 +237,16 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     """Analyse the parts of a query over the table that it reads, then its columns."""
     place, parts = f"{kind.place}.sql", kind.parts
     rows = kind.read(Inputs(inputs, inputs.__getitem__))
-    wanted = [F.expr(sql) for words, sql in parts.used() if words != "WHERE"]
-    violations = _refused(rows, [(place, column) for column in wanted])
-    if parts.where is not None:
-        violations += _refused(rows, [(place, F.count_if(F.expr(parts.where)))])
-    if violations:
+    wanted = [(place, F.expr(sql)) for words, sql in parts.used() if words != "WHERE"]
+    where = [(place, F.count_if(F.expr(parts.where)))] if parts.where is not None else []
+    if violations := _refused(rows, wanted) + _refused(rows, where):
         return violations
     source = kind.definition.source
     inexact = inexact_columns(source, types_of(rows.schema)) if source else {}
     read = {name for _, sql in parts.used() for name in columns_in(sql)}
     problems = [f"{name} is not exact; {inexact[name]}" for name in sorted(read & inexact.keys())]
-    problems += kind.call_problems(rows)
+    if problems := problems + kind.call_problems(rows):
+        return [Violation(place, problem) for problem in problems]
     grouped = kind.aggregated(rows)
     computed = [F.expr(column.computed) for column in parts.columns]
     violations = _refused(grouped, [(place, column) for column in computed])

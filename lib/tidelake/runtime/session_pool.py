@@ -35,7 +35,7 @@ class SessionPool:
         count = min(pieces, slots_of(session)) if possible else 0
         self.sessions = [clone_of(session) for _ in range(count if count > 1 else 0)]
 
-    def each(
+    def run_all(
         self, session: SparkSession, pieces: Sequence[T], work: Callable[[SparkSession, T], None]
     ) -> None:
         """Run the pieces of work, started in order, one at a time per session of the pool.

@@ -20,7 +20,7 @@ from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, Position
+from tidelake.delta.positions import BEGINNING, Position, rewritten_after
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.names import quoted
@@ -448,8 +448,8 @@ def _write_sides(
     """Write the batch's rows into the side tables exactly once.
 
     An interrupted run may have written them already. Rows that the same definition decided are
-    kept. Others are replaced in one commit, even by no rows, so that one definition decides silver
-    and its side tables.
+    kept, unless an interrupted repair deleted some. Others are replaced in one commit, even by no
+    rows, so that one definition decides silver and its side tables.
     """
     # Safe in SQL: the name of a generation is generated, a letter and digits.
     batch_rows = f"_generation = '{context.generation}' AND _batch = {context.number}"
@@ -461,7 +461,8 @@ def _write_sides(
         last = last_commit(side.table)
         if last and (last.generation, last.batch) != (context.generation, context.number):
             last = None
-        if last and metadata.is_decided_by(last, decided_by):
+        is_whole = last and rewritten_after(side.table, (last.version + 1, -1)) is None
+        if last and is_whole and metadata.is_decided_by(last, decided_by):
             continue
         if is_filled or last:
             writes[side.table.name] = partial(

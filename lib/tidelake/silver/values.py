@@ -56,7 +56,8 @@ _ARROW_STAMP = (
     r"(?:Z|[+-](?:0[0-9]|1[0-7]):[0-5][0-9])$"
 )
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
-_CONTROL = re.compile(rb"\\u00[01][0-9a-f]")
+# After an escaped backslash, "u001a" is text.
+_CONTROL = re.compile(rb"(?<!\\)((?:\\\\)*\\)(u00[01][0-9a-f])")
 _TEXTS_OF_JSON = re.compile(rb'"(?:[^"\\]|\\.)*"')
 
 _DAY_MICROS = 86_400_000_000
@@ -235,10 +236,12 @@ def _scaled(text: str, scale: int) -> int:
     if len(fraction) - zeros - exponent > scale:
         raise Refused
     power = zeros + exponent + scale - len(fraction)
-    if power + len(digits.lstrip("0")) > 40:
+    # Python converts texts of up to 4,300 digits, zeros at their beginning included.
+    significant = digits.lstrip("0")
+    if power + len(significant) > 40:
         # More digits than any type holds; computing the power could take thousands of digits.
         raise Refused
-    number: int = int(digits) * 10 ** max(power, 0)
+    number: int = int(significant) * 10 ** max(power, 0)
     return -number if text[0] == "-" else number
 
 
@@ -312,7 +315,9 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
 
 
 def _binary(value: Any, _: pa.DataType) -> bytes:
-    text = "".join(text_of(value).split())
+    if not isinstance(value, str) or type(value) is Number:
+        raise Refused
+    text = "".join(value.split())
     if _BASE64.fullmatch(text) is None:
         raise Refused
     bare = text.rstrip("=")
@@ -485,4 +490,4 @@ def _written(value: Any, write_number: Callable[[str], str], *, order: Any) -> s
                 parent[key] = text if _is_extreme(text) else msgspec.Raw(write_number(text))
     written = msgspec.json.encode(root[0], order=order)
     # Jackson writes control-character escapes with uppercase hex digits.
-    return _CONTROL.sub(lambda found: b"\\u" + found[0][2:].upper(), written).decode()
+    return _CONTROL.sub(lambda found: found[1] + b"u" + found[2][1:].upper(), written).decode()

@@ -128,7 +128,7 @@ def build_session(
     # Python functions run in this interpreter, not in the first python3 on the path.
     os.environ["PYSPARK_PYTHON"] = sys.executable
     _ensure_utf8_names()
-    # Of the JVM in which Spark's scripts put together the driver's command.
+    # Options of the JVM in which Spark's scripts build the driver's command.
     os.environ.setdefault("SPARK_LAUNCHER_OPTS", BRIEF_DRIVER)
     log = spark_log()
     # These loggers print full stack traces; the user gets a TidelakeError instead.
@@ -147,7 +147,7 @@ def build_session(
         with output_to(log):
             session = builder.getOrCreate()
             cache_java_classes(session)
-            # Of a session that the process had, the master may be another one.
+            # The process may have had a session, with another master.
             if _is_one_process(str(session.sparkContext.master)):
                 forget_services(session, on_store=on_store)
             # Beside each file, `.NAME.crc` is another one to create, open and list, in Delta's log
