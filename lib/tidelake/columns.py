@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from tidelake.config.expressions import DATELESS, Types
+from tidelake.config.expressions import DATELESS, Types, columns_in
 from tidelake.config.row_guards import (
     MOST_LETTERS,
     never_fails,
@@ -81,7 +81,8 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
     whatever the stack size: an overflow cannot be caught, and would end the JVM. So does a text
     without a date that is cast to a timestamp, explicitly or because the expression combines it
     with one: Spark adds the current date, so a retry or a verification on another day would find
-    another value.
+    another value. So does a text that Spark makes of bytes that are not UTF-8, which other engines
+    do not read from Parquet.
 
     Args:
         sql: The expression.
@@ -92,7 +93,9 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
     wrapped = F.struct(value.alias(VALUE))
     if cast is None and is_plain_name(sql):
         return wrapped
-    if types is not None:
+    of_bytes = {name.lower() for name, kind in (types or {}).items() if kind and "BINARY" in kind}
+    reads_bytes = bool(of_bytes) and not of_bytes.isdisjoint(columns_in(sql))
+    if types is not None and not reads_bytes:
         kind = never_fails(sql, types)
         if kind is not None and (cast is None or cast == kind.lower()):
             return wrapped
@@ -103,6 +106,8 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
     timed = [*texts_as_timestamps(sql), *([sql] if cast == "timestamp" else [])]
     allowed += [_keeps_its_date(F.expr(text)) for text in timed]
     allowed += [_keeps_its_date(F.expr(text), F.expr(other)) for text, other in texts_beside(sql)]
+    if reads_bytes:
+        allowed.append(F.when(F.typeof(value) == "string", F.is_valid_utf8(value.cast("string"))))
     if allowed:
         known = [F.coalesce(one, F.lit(True)) for one in allowed]
         wrapped = F.when(reduce(and_, known), wrapped)

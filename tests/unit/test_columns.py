@@ -218,6 +218,28 @@ def test_every_expression_that_cannot_be_computed_is_named(
     }
 
 
+def test_bytes_that_are_not_utf_8_become_no_text(spark: SparkSession, tmp_path: Path) -> None:
+    names = ("text", "number", "none")
+    rows = bronze(spark, [{"record_id": name, "payload": json.dumps(GOOD)} for name in names])
+    keys = "CASE record_id WHEN 'text' THEN X'C3BC' WHEN 'number' THEN X'00C8' END"
+    rows = rows.withColumn("key", F.expr(keys))
+    select = {"user_id": "CAST(key AS STRING)", "value": "key", "action": "length(key)"}
+    judging = Judging(shop(tmp_path, event={"select": select, "id": "coalesce(key, 'none')"}))
+    found = classify(rows, judging).select("record_id", "event_id", REASONS).collect()
+    assert {name: (event_id, reasons) for name, event_id, reasons in found} == {
+        "text": ("ü", []),
+        "number": (
+            None,
+            [
+                "event.id: cannot be computed",
+                "select.user_id: cannot be computed",
+                "event_id: missing",
+            ],
+        ),
+        "none": ("none", []),
+    }
+
+
 def test_an_id_or_a_time_that_cannot_be_computed_is_missing_as_well(
     spark: SparkSession, tmp_path: Path
 ) -> None:
