@@ -25,7 +25,7 @@ variables, described in the repository's `CONTRIBUTING.md`.
 """
 _FAULTS = """## Faults
 
-*tried* is how often the fault was to happen, *of* how often it is at full size, *reached* how \
+*tried* is how often the fault was to happen, *of* how often in a run at full size, *reached* how \
 often it did happen (a run can end before its kill). *refused* counts runs that stopped with an \
 error that names the command to continue with. *lost* are records in no table and no count, \
 *doubled* those that are there twice. A seed repeats a run: `TIDELAKE_SEED=n make recovery`.
