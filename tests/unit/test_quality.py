@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.unit.judged import expect
 from tidelake.config.expectations import ROW_EXPECTATIONS, SQL_RULE, Expectation, InlineRule
@@ -169,6 +170,14 @@ def test_a_condition_that_cannot_be_computed_fails_the_row_and_not_the_batch(
     where = {"row_condition": "s", "condition_parser": "spark"}
     expectation = expect("column_values_to_be_null", column="id", **where)
     assert _failing(frame, [expectation]) == [[0, 1, 2]]
+
+
+def test_a_bound_may_be_a_day_or_a_time_of_the_first_year(frame: DataFrame) -> None:
+    days = frame.withColumn("day", F.expr("date_add(DATE'0001-01-01', id)"))
+    times = days.withColumn("at", F.col("day").cast("timestamp"))
+    first = expect("column_values_to_be_between", column="day", min_value="0001-01-02")
+    last = expect("column_values_to_be_between", column="at", max_value="0001-01-02T00:00:00Z")
+    assert _failing(times, [first, last]) == [[0], [2, 3]]
 
 
 def test_a_sum_that_no_decimal_holds_fails_the_row_and_not_the_batch(

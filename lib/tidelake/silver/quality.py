@@ -22,7 +22,7 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidelake.columns import VALUE, try_eval
+from tidelake.columns import VALUE, instant, try_eval
 from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import SQL_RULE, Expectation
 from tidelake.config.expressions import expression_problems, may_overflow
@@ -85,12 +85,22 @@ def _unlike(column: Column, regex: str) -> Column:
 def _between(value: Column, kwargs: Kwargs) -> Column:
     tests = []
     if kwargs.get("min_value") is not None:
-        low = F.lit(as_bound(kwargs["min_value"]))
+        low = _bound(kwargs["min_value"])
         tests.append(value > low if kwargs.get("strict_min") else value >= low)
     if kwargs.get("max_value") is not None:
-        high = F.lit(as_bound(kwargs["max_value"]))
+        high = _bound(kwargs["max_value"])
         tests.append(value < high if kwargs.get("strict_max") else value <= high)
     return reduce(and_, tests)
+
+
+def _bound(written: object) -> Column:
+    bound = as_bound(written)
+    if isinstance(bound, datetime):
+        return instant(bound)
+    if isinstance(bound, date):
+        # PySpark fails on a literal of a year with fewer than four digits.
+        return F.date_from_unix_date(F.lit((bound - date(1970, 1, 1)).days))
+    return F.lit(bound)
 
 
 def _matches(column: Column, kwargs: Kwargs) -> Column:
