@@ -781,6 +781,30 @@ def test_a_dimension_beside_the_pipeline_comes_before_the_reference(tmp_path: Pa
     assert pipeline.dimensions["products"].selected["_is_delete"] == "false"
 
 
+@pytest.mark.parametrize(
+    ("key", "is_refused"),
+    [
+        ("CAST(n AS DECIMAL(9,2))", False),
+        ("CAST(n AS STRING)", False),
+        ("CAST(action AS DATE)", True),
+        ("n > 0", True),
+    ],
+)
+def test_a_lookup_by_a_value_of_another_kind_of_type_is_refused(
+    tmp_path: Path, key: str, is_refused: bool
+) -> None:
+    event = {**GOOD["event"], "select": {"colour": "action", "k": key}, "sequence": "n"}
+    mine = changed(name="products", kind="dimension", gold=None, dimension={"key": ["k"]})
+    (tmp_path / "products.yml").write_text(yaml.safe_dump(mine | {"event": event}))
+    raw = changed(enrich=[{"dimension": "products", "on": {"n": "k"}, "columns": ["colour"]}])
+    if not is_refused:
+        assert load_pipeline(write(tmp_path, raw), LAPTOP).enrich
+        return
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "enrich[0].on.n"
+    assert re.search(r"n is \w+, products's k is \w+; cast one of them", violation.message)
+
+
 def test_a_workspaces_secret_without_its_key_is_refused(tmp_path: Path) -> None:
     options = {"kafka.client.rack": "secret:shop"}
     source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}

@@ -23,11 +23,13 @@ from tidelake.config.gold_definitions import Join
 from tidelake.config.locations import base_of, conf_dir, find_file, is_found_by_name
 from tidelake.config.model import url_of
 from tidelake.config.pipeline import (
+    Enrich,
     Pipeline,
     PipelineFile,
     Quality,
     completed_changes,
     payload_types,
+    silver_types,
 )
 from tidelake.config.queries import Query
 from tidelake.config.sections import (
@@ -60,6 +62,12 @@ from tidelake.names import quoted
 
 # The keys of a source that describe its payloads, whatever it is read from.
 _PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
+# Types of different groups have no common one, to which Spark would cast both sides of a lookup.
+_GROUPS = {
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"), "number"),
+    **dict.fromkeys(("DATE", "TIMESTAMP", "TIMESTAMP_NTZ"), "time"),
+    **{"DECIMAL": "number", "BOOLEAN": "truth", "BINARY": "bytes"},
+}
 
 
 @dataclass(frozen=True)
@@ -183,10 +191,32 @@ def _dimensions(
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
         named = {one.path for one in findings}
-        looked = lookup_findings(enrich, definition, index)
+        looked = [*lookup_findings(enrich, definition, index)]
+        looked += _key_type_findings(pipeline, enrich, definition, index)
         findings += [one for one in looked if one.path not in named]
         read[name] = definition
     return read
+
+
+def _key_type_findings(
+    pipeline: PipelineFile, enrich: Enrich, dimension: Pipeline, index: int
+) -> Iterator[Finding]:
+    """Find lookups by a value of a type that Spark cannot compare with the dimension's key."""
+    payload, keys = payload_types(pipeline.event, pipeline.envelope), silver_types(dimension)
+    for column, key in enrich.on.items():
+        sql = pipeline.selected.get(column)
+        own = pipeline.transformed.get(column) or (type_of(sql, payload) if sql else None)
+        kinds = {_comparable(kind) for kind in (own, keys.get(key))} - {None}
+        if len(kinds) > 1:
+            other = f"{dimension.name}'s {key} is {keys[key]}"
+            message = f"{column} is {own}, {other}; cast one of them"
+            yield Finding(("enrich", index, "on", column), message)
+
+
+def _comparable(kind: str | None) -> str | None:
+    """Return the group of types that compare with a type; None for texts and nested types."""
+    name = re.match("[A-Z_]*", kind or "")
+    return _GROUPS.get(name[0]) if name else None
 
 
 def _suite(
