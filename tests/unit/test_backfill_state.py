@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -34,6 +35,7 @@ from tidelake.errors import (
     UsageError,
 )
 from tidelake.folders import write_whole
+from tidelake.instants import ahead
 from tidelake.replay import backfill, backfill_promotion, erase
 from tidelake.replay.backfill import build, fill
 from tidelake.replay.backfill_promotion import need_promotable
@@ -320,6 +322,24 @@ def test_gold_that_cannot_continue_is_repaired_before_a_table_is_promoted(
     assert read_state(shop.lake, shop.pipeline) == built
     with hold_hops(shop.lake, "shop", ["gold"]):
         pass
+
+
+def test_nothing_is_promoted_without_the_requeue_whose_rows_the_swap_decides(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill_promotion, "fill", lambda *_: None)
+    built = State("bronze", pipeline_hash(shop.pipeline), "built")
+    write_state(shop.lake, shop.pipeline, built)
+    shutil.rmtree(shop.lake.requeue("shop").path, ignore_errors=True)
+    with pytest.raises(UsageError, match=r"shop__requeue does not exist yet.*tidelake run shop"):
+        backfill_promotion.promote(_run(shop))
+    assert read_state(shop.lake, shop.pipeline) == built
+
+
+def test_a_range_may_end_with_the_calendar() -> None:
+    day, last = timedelta(days=1), datetime.max.replace(tzinfo=UTC)
+    assert ahead(last - 2 * day, day) == last - day
+    assert ahead(last - day / 2, day) == ahead(last, day) == last
 
 
 def _rewrite(shop: Shop) -> None:
