@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import gold, shop, timed
-from tidelake.config import GoldTable, load_environment
+from tidelake.config import GoldTable, Pipeline, load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError
 from tidelake.gold.kinds import Inputs
@@ -240,6 +240,15 @@ def test_a_mean_that_an_earlier_version_merged_may_have_fewer_digits(
     assert row["same"] is not differs
 
 
+def refusals(spark: SparkSession, pipeline: Pipeline, folder: Path) -> dict[str, str]:
+    """Let Spark judge a definition: what it refuses, by path."""
+    environment = load_environment("local", root=str(folder / "lake"))
+    lake, progress = Lake(folder / "lake"), Progress(lambda _: None)
+    with pytest.raises(ConfigError) as refused:
+        check_definition(Run(spark, pipeline, lake, environment, progress))
+    return {one.path: one.message for one in refused.value.violations}
+
+
 def test_keys_of_which_only_spark_can_tell_that_no_merge_compares_them_are_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -263,11 +272,7 @@ def test_keys_of_which_only_spark_can_tell_that_no_merge_compares_them_are_refus
             }
         ],
     )
-    environment = load_environment("local", root=str(tmp_path / "lake"))
-    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
-    with pytest.raises(ConfigError) as refused:
-        check_definition(Run(spark, pipeline, lake, environment, progress))
-    found = {one.path: one.message for one in refused.value.violations}
+    found = refusals(spark, pipeline, tmp_path)
     assert list(found) == ["gold[0].keys[1]", "joins[0].on"]
     assert found["gold[0].keys[1]"].startswith("tags is map<string,string>, whose values cannot")
     assert "DATATYPE_MISMATCH" in found["joins[0].on"]
@@ -320,16 +325,12 @@ def test_sums_that_may_overflow_or_decide_alerts_inexactly_are_refused_with_thei
             }
         ],
     )
-    environment = load_environment("local", root=str(tmp_path / "lake"))
-    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
-    with pytest.raises(ConfigError) as refused:
-        check_definition(Run(spark, pipeline, lake, environment, progress))
+    found = refusals(spark, pipeline, tmp_path)
     order = "; a sum of DOUBLE or FLOAT depends on the order of rows; cast the argument to DECIMAL"
     room = (
         ", whose sum may overflow; cast it to a DECIMAL with at most 28 digits after the point, "
         "such as DECIMAL(38,18)"
     )
-    found = {one.path: one.message for one in refused.value.violations}
     for path in ("features.measures.last_place", "impossible_travel.latitude"):
         assert "CAST(place AS DOUBLE)" in found.pop(f"detections[5].{path}")
     assert found == {
@@ -361,15 +362,11 @@ def test_sums_of_queries_that_may_overflow_are_refused_with_their_place(
         gold=[],
         queries=queries,
     )
-    environment = load_environment("local", root=str(tmp_path / "lake"))
-    lake, progress = Lake(tmp_path / "lake"), Progress(lambda _: None)
-    with pytest.raises(ConfigError) as refused:
-        check_definition(Run(spark, pipeline, lake, environment, progress))
     room = (
         "is DECIMAL(38,30), whose sum may overflow; cast it to a DECIMAL with at most 28 digits "
         "after the point, such as DECIMAL(38,18)"
     )
-    assert {one.path: one.message for one in refused.value.violations} == {
+    assert refusals(spark, pipeline, tmp_path) == {
         "queries[0].sql": f"the argument of sum(fine) {room}",
         "queries[1].sql": f"the argument of avg(fine) {room}",
     }

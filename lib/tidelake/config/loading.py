@@ -29,7 +29,6 @@ from tidelake.config.pipeline import (
     Quality,
     completed_changes,
     payload_types,
-    silver_types,
 )
 from tidelake.config.queries import Query
 from tidelake.config.sections import (
@@ -56,7 +55,7 @@ from tidelake.config.sharing import (
 )
 from tidelake.config.source import base_paths, source_findings
 from tidelake.config.table_settings import publish_findings
-from tidelake.config.types import unstorable_names
+from tidelake.config.types import incomparable, is_comparable, unstorable_names
 from tidelake.errors import ConfigError, UsageError, Violation
 from tidelake.names import quoted
 
@@ -202,21 +201,21 @@ def _key_type_findings(
     pipeline: PipelineFile, enrich: Enrich, dimension: Pipeline, index: int
 ) -> Iterator[Finding]:
     """Find lookups by a value of a type that Spark cannot compare with the dimension's key."""
-    payload, keys = payload_types(pipeline.event, pipeline.envelope), silver_types(dimension)
     for column, key in enrich.on.items():
-        sql = pipeline.selected.get(column)
-        own = pipeline.transformed.get(column) or (type_of(sql, payload) if sql else None)
-        kinds = {_comparable(kind) for kind in (own, keys.get(key))} - {None}
-        if len(kinds) > 1:
-            other = f"{dimension.name}'s {key} is {keys[key]}"
-            message = f"{column} is {own}, {other}; cast one of them"
+        own, other = _own_type(pipeline, column), _own_type(dimension, key)
+        # Texts and nested types are in no group.
+        groups = {_GROUPS.get((kind or "").partition("(")[0]) for kind in (own, other)} - {None}
+        if len(groups) > 1:
+            message = f"{column} is {own}, {dimension.name}'s {key} is {other}; cast one of them"
             yield Finding(("enrich", index, "on", column), message)
 
 
-def _comparable(kind: str | None) -> str | None:
-    """Return the group of types that compare with a type; None for texts and nested types."""
-    name = re.match("[A-Z_]*", kind or "")
-    return _GROUPS.get(name[0]) if name else None
+def _own_type(pipeline: PipelineFile, column: str) -> str | None:
+    """Infer the type of a column of the event; None where only Spark can, and for other columns."""
+    if column in pipeline.transformed:
+        return pipeline.transformed[column]
+    sql = pipeline.selected.get(column)
+    return type_of(sql, payload_types(pipeline.event, pipeline.envelope)) if sql else None
 
 
 def _suite(
@@ -247,7 +246,6 @@ def _suite(
 
 def _type_findings(pipeline: PipelineFile) -> Iterator[Finding]:
     """Find keys that no MERGE can compare, and fields whose nested names Delta refuses."""
-    payload = payload_types(pipeline.event, pipeline.envelope)
     keys: dict[KeyPath, tuple[str, ...]] = {}
     if pipeline.dimension is not None:
         keys["dimension", "key"] = pipeline.dimension.key
@@ -257,11 +255,9 @@ def _type_findings(pipeline: PipelineFile) -> Iterator[Finding]:
             keys[*path, name] = getattr(table, name)
     for path, columns in keys.items():
         for at, column in enumerate(columns):
-            sql = pipeline.selected.get(column)
-            kind = pipeline.transformed.get(column) or (type_of(sql, payload) if sql else None)
-            if kind is not None and any(word in kind for word in ("MAP<", "VARIANT")):
-                message = f"{column} is {kind}, whose values cannot be compared; cast it"
-                yield Finding((*path, at), message)
+            kind = _own_type(pipeline, column)
+            if kind is not None and not is_comparable(kind):
+                yield Finding((*path, at), f"{column} {incomparable(kind)}")
     fields = {quoted(field.name): field for field in pipeline.event.fields}
     fields |= {field.name: field for field in pipeline.event.fields}
     for column, sql in pipeline.selected.items():

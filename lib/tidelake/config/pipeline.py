@@ -308,7 +308,7 @@ class PipelineFile(Documented):
 
     @property
     def gold_names(self) -> tuple[str, ...]:
-        """Logical names of the gold hop's tables, in the file's order."""
+        """Logical names of the gold hop's tables: gold, joins, detections, queries."""
         if self.dimension is not None:
             sides = ("", "history") if self.dimension.history else ("",)
             return tuple(logical_name("dim", self.name, side) for side in sides)

@@ -239,3 +239,18 @@ def parse_schema(ddl: str) -> tuple[Field, ...]:
     if problems:
         raise Problems(problems)
     return fields
+
+
+def is_comparable(kind: str) -> bool:
+    """Return whether Spark orders and joins by values of a type: not by maps and variants."""
+    return not any(word in kind.lower() for word in ("map<", "variant"))
+
+
+def incomparable(kind: str) -> str:
+    """Say why a column of a type is no key."""
+    return f"is {kind}, whose values cannot be compared; cast it"
+
+
+def unstorable(kind: str) -> str:
+    """Say why there is no column of a type."""
+    return f"is {kind}, which a Delta table cannot store; cast it"

@@ -248,11 +248,13 @@ def created_id(folder: Folder) -> str | None:
 def _checkpointed_id(log: Folder) -> str | None:
     import pyarrow.parquet as pq  # noqa: PLC0415  as in _checkpoint
 
+    found = _last_checkpoint(log)
+    if found is None or found[1] is None:
+        return None
     try:
-        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
-        with (log / f"{version:020d}.checkpoint.parquet").open("rb") as file:
+        with found[1].open("rb") as file:
             rows = pq.ParquetFile(file).read(columns=["metaData.id"])["metaData"].to_pylist()
-    except (OSError, KeyError, TypeError, ValueError):
+    except (OSError, ValueError):
         return None
     return next((str(one["id"]) for one in rows if one), None)
 
@@ -311,22 +313,34 @@ def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
     # Imported here: commands that read no checkpoint do not load Arrow.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    try:
-        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
-    except FileNotFoundError:
-        return -1, []
-    except (KeyError, TypeError, ValueError):
+    found = _last_checkpoint(log)
+    if found is None:
         return None
-    file = log / f"{version:020d}.checkpoint.parquet"
-    # One of several parts has other names; one of the V2 format may refer to sidecar files.
-    if not file.exists():
-        return None
+    version, file = found
+    if file is None:
+        return version, []
     columns = ("add.path", "add.stats", "sidecar.path")
     with pq.ParquetFile(str(file)) as checkpoint:
         rows = checkpoint.read(columns=columns).to_pylist()
     if any(row.get("sidecar") for row in rows):
         return None
     return version, [row["add"] for row in rows if row["add"]]
+
+
+def _last_checkpoint(log: Folder) -> tuple[int, Folder | None] | None:
+    """Return the last checkpoint's version and file; -1 and None if there is no checkpoint.
+
+    None if there is one of several files.
+    """
+    try:
+        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
+    except FileNotFoundError:
+        return -1, None
+    except (KeyError, TypeError, ValueError):
+        return None
+    file = log / f"{version:020d}.checkpoint.parquet"
+    # One of several parts has other names; one of the V2 format may refer to sidecar files.
+    return (version, file) if file.exists() else None
 
 
 @dataclass(frozen=True)

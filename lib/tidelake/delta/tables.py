@@ -135,7 +135,7 @@ class Lake:
         return self.table(logical_name("gold", name))
 
     def closing_tables(self, pipeline: Pipeline, hop: Hop) -> list[Table]:
-        """List the tables whose commits close a hop's batches, gold's in the file's order."""
+        """List the tables whose commits close a hop's batches."""
         names = pipeline.gold_names if hop == "gold" else (logical_name(hop, pipeline.name),)
         return [self.table(name) for name in names]
 

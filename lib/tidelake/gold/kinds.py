@@ -20,6 +20,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import stamped
 from tidelake.config.gold_definitions import FinalAfter
+from tidelake.config.types import incomparable, is_comparable
 from tidelake.instants import from_micros
 
 # The input name of the pipeline's own silver; other inputs are named by their table.
@@ -212,9 +213,9 @@ def key_problems(path: str, keys: Sequence[str], events: DataFrame) -> dict[str,
     """Return the keys of types that no MERGE can compare, by their paths below ``path``."""
     kinds = {field.name: field.dataType.simpleString() for field in events.schema.fields}
     return {
-        f"{path}[{number}]": f"{key} is {kinds[key]}, whose values cannot be compared; cast it"
+        f"{path}[{number}]": f"{key} {incomparable(kinds[key])}"
         for number, key in enumerate(keys)
-        if any(word in kinds.get(key, "") for word in ("map<", "variant"))
+        if not is_comparable(kinds.get(key, ""))
     }
 
 

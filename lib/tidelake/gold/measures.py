@@ -19,6 +19,7 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, failed_within, holds, is_plain_name, try_eval
 from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
+from tidelake.config.types import is_comparable
 from tidelake.names import quoted
 
 _INSTANT = "struct(event_time, event_id)"
@@ -300,7 +301,7 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
 def _is_ordered(measure: Measure) -> bool:
     """Return whether Spark orders a measure's values, which it does not for maps and variants."""
     kind = measure.value_type
-    return kind is not None and not any(one in kind for one in ("map<", "variant"))
+    return kind is not None and is_comparable(kind)
 
 
 def _sketch_of(measure: Measure) -> str:

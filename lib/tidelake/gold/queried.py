@@ -24,6 +24,7 @@ from tidelake.config.queries import (
     measure_of,
 )
 from tidelake.config.query_parts import Call
+from tidelake.config.types import is_comparable
 from tidelake.gold.kinds import (
     GONE,
     OWN,
@@ -38,8 +39,9 @@ from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
 from tidelake.gold.windows import Windowed, window_of
 
 _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
-_NOT_ADDED = ("BOOLEAN", "DATE", "TIMESTAMP", "INTERVAL", "BINARY", "ARRAY", "STRUCT", "MAP")
-_NOT_ORDERED = ("MAP<", "VARIANT")
+_NOT_ADDED = (
+    *("BOOLEAN", "DATE", "TIMESTAMP", "INTERVAL", "BINARY", "ARRAY", "STRUCT", "MAP", "VARIANT"),
+)
 
 
 class Queried(GoldKind):
@@ -231,8 +233,8 @@ def _bare(call: Call) -> str:
 def _is_uncomputable(function: str, kind: str) -> bool:
     """Return whether Spark has no such aggregate of a type (uppercase)."""
     if function in ("sum", "avg"):
-        return kind.startswith((*_NOT_ADDED, "VARIANT"))
-    return function in ("min", "max") and any(word in kind for word in _NOT_ORDERED)
+        return kind.startswith(_NOT_ADDED)
+    return function in ("min", "max") and not is_comparable(kind)
 
 
 def _aggregate(call: Call, measures: dict[str, Measure]) -> str:

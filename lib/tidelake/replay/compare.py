@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, try_eval
 from tidelake.config.expressions import columns_in
+from tidelake.config.types import is_comparable
 from tidelake.delta.append import types_of
 from tidelake.silver.stages import utc_date
 
@@ -216,8 +217,8 @@ def row_hash(columns: Mapping[str, Column], types: Mapping[str, str]) -> Column:
     """Hash a row in the order of column names, which may differ between computations."""
     hashable = []
     for name in sorted(columns):
-        as_text = "map<" in types[name] or "variant" in types[name]
-        hashable.append(F.to_json(columns[name]) if as_text else columns[name])
+        column = columns[name]
+        hashable.append(column if is_comparable(types[name]) else F.to_json(column))
     # Spark's hash skips nulls, so the columns that are null are hashed too.
     return F.xxhash64(*hashable, *[column.isNull() for column in hashable])
 

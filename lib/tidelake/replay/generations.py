@@ -3,8 +3,8 @@
 A generation is the lifetime of one checkpoint; each commit names its generation and batch.
 
 Writes follow the order of any batch: the checkpoint first, then side tables, and last the commit to
-the hop's own table. If interrupted before that commit, the hop is unchanged and the command can be
-run again.
+the hop's own table. If interrupted before that commit, the hop continues as before, and the command
+can be run again: side rows of an uncommitted batch that were deleted are written by its retry.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from tidelake.delta.access import load, read_between
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import REBUILT, Commit, last_commit, newest_version
+from tidelake.delta.log import REBUILT, Commit, last_commit
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
@@ -40,6 +40,7 @@ from tidelake.replay.generations import (
     continue_hop,
     continue_silver,
     gold_mismatches,
+    heads,
     newest_of,
     rebuild_gold,
     rebuild_silver,
@@ -154,14 +155,14 @@ def _are_requeued_unread(run: Run, until: Mapping[str, Position]) -> bool:
 
     After a RESTORE of silver: a record and its copy would get two fates.
     """
-    unread = []
-    for key, table in run.lake.silver_inputs(run.pipeline.name).items():
-        end = (newest_version(table) + 1, -1)
-        rows = read_between(run.spark, table, until.get(key, BEGINNING), end)
-        if rows is None:
-            return False
-        unread.append(rows.select("record_id"))
-    fresh, requeued = unread
+    inputs = run.lake.silver_inputs(run.pipeline.name)
+    ends = heads(inputs)
+    fresh, requeued = (
+        read_between(run.spark, table, until.get(key, BEGINNING), ends[key])
+        for key, table in inputs.items()
+    )
+    if fresh is None or requeued is None:
+        return False
     return not requeued.join(fresh, on="record_id", how="left_semi").isEmpty()
 
 

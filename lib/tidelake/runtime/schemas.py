@@ -27,6 +27,7 @@ from tidelake.config import Enrich, Pipeline, Registry
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.expressions import columns_in
 from tidelake.config.queries import inexact_columns
+from tidelake.config.types import incomparable, is_comparable, unstorable
 from tidelake.delta.access import load
 from tidelake.delta.append import (
     Difference,
@@ -255,10 +256,10 @@ def _query_violations(kind: Queried, inputs: Mapping[str, DataFrame]) -> list[Vi
     for field in [] if violations else kind.answer(rows).schema.fields:
         what = field.dataType.simpleString()
         if what.startswith(_UNSTORABLE):
-            problems.append(f"{field.name} is {what}, which a Delta table cannot store; cast it")
-        elif "map<" in what or "variant" in what:
-            problems.append(f"{field.name} is {what}, whose values cannot be compared; cast it")
-    return violations + [Violation(place, problem) for problem in problems]
+            violations.append(Violation(place, f"{field.name} {unstorable(what)}"))
+        elif not is_comparable(what):
+            violations.append(Violation(place, f"{field.name} {incomparable(what)}"))
+    return violations
 
 
 def _unfit(
@@ -272,7 +273,7 @@ def _unfit(
     fields = frame.select(*fine.values()).schema.fields
     for path, field in zip(fine, fields, strict=True):
         if (what := field.dataType.simpleString()).startswith(kinds):
-            found[path] = Violation(path, f"is {what}, which a Delta table cannot store; cast it")
+            found[path] = Violation(path, unstorable(what))
     return [found[path] for path, _ in expressions if path in found]
 
 
