@@ -75,11 +75,11 @@ def _compacted_beside_a_merge(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     real = gold.merge
     failed: list[str] = []
 
-    def merge(plan: MergePlan, table: Table, note: dict[str, Any]) -> None:
+    def merge(plan: MergePlan, table: Table, note: dict[str, Any], **options: int) -> None:
         if table.name == _REWRITTEN and not failed:
             plan = replace(plan, rows=_rewritten_meanwhile(plan.rows, table.path))
         try:
-            real(plan, table, note)
+            real(plan, table, note, **options)
         except CONFLICTS as error:
             failed.append(type(error).__name__)
             raise

@@ -13,14 +13,15 @@ import pytest
 from prometheus_client import generate_latest
 from pyspark.sql import SparkSession
 
-from tests.running import click, read
+from tests.catalogs import a_catalog
+from tests.running import START, click, read
 from tests.worlds import World, reference_gold, world
 from tidelake.config.environment import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
 from tidelake.ops.observers import RunObserver, observing
-from tidelake.ops.sinks import ProgressTable, measures_since
+from tidelake.ops.sinks import Measured, ProgressTable, measures_since, newest_measures
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
@@ -189,6 +190,30 @@ def test_a_run_keeps_its_batches_in_a_table_and_a_failure_opens_an_alert(
     assert "old" in {one.run for one in measures_since(made.lake, "clickstream", EPOCH)}
     assert table._cleaned(old, datetime.now(UTC)) > old
     assert "old" not in {one.run for one in measures_since(made.lake, "clickstream", EPOCH)}
+
+
+def test_the_newest_metrics_of_each_hop_are_read_from_a_catalog_too(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with a_catalog(spark, tmp_path) as environment:
+        made = world(spark, tmp_path / "world", environment=environment)
+        table = ProgressTable(made.context, timedelta(days=1))
+        batches = [
+            Measured("clickstream", hop, "g1", number, "r", at, at, fates={"silver": number})
+            for hop in ("bronze", "silver")
+            for number in range(3)
+            for at in [START + timedelta(minutes=number)]
+        ]
+        failure = replace(batches[-1], batch=-1, error_class="LostError", error="it's gone")
+        failure = replace(failure, ended_at=START + timedelta(minutes=9))
+        for one in [*batches, failure]:
+            table.put(one)
+        table.close()
+
+        newest = newest_measures(made.lake, "clickstream", START)
+
+        assert newest == {"bronze": batches[2], "silver": failure}
+        assert newest_measures(made.lake, "clickstream", failure.ended_at) == {"silver": failure}
 
 
 def test_nothing_that_observes_can_harm_a_run(

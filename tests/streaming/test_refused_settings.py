@@ -20,6 +20,7 @@ from tidelake.delta.log import commits
 from tidelake.errors import GenerationError, UsageError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.repairing import repair
+from tidelake.replay.verify import verify
 
 
 def _lines(part: int) -> list[bytes]:
@@ -75,11 +76,30 @@ def test_a_merge_without_its_note_is_merged_again_without_harm(
     while len(seen) < len(_TABLES):
         with before_a_batch_closes(seen):
             played.run(hops=["gold"])
+    # Rows of the open batch are no difference.
+    assert read_ledger(played.lake, played.pipeline).balanced
+    assert verify(played.context).equal
     played.run(hops=["gold"])
     assert_gold_follows(played, _TABLES)
     assert read_ledger(played.lake, played.pipeline).balanced
     closed = [commit.batch for commit in commits(played.lake.gold("visits"))]
     assert closed == sorted(set(closed), reverse=True)
+
+
+@pytest.mark.usefixtures("refusing")
+def test_gold_with_rows_of_an_open_batch_is_repaired_from_silver(
+    landed: World, tmp_path: Path
+) -> None:
+    played = landed.copied(tmp_path / "copy")
+    played.run(hops=["silver"])
+    seen: set[str] = set()
+    while not seen:
+        with before_a_batch_closes(seen):
+            played.run(hops=["gold"])
+    assert "has rows of a batch that is not closed" in repair(played.context, "gold").why
+    assert played.run(hops=["gold"]) == []
+    assert_gold_follows(played, _TABLES)
+    assert read_ledger(played.lake, played.pipeline).balanced
 
 
 @pytest.mark.usefixtures("refusing")

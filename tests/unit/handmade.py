@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from functools import reduce
 from hashlib import md5
 from operator import xor
@@ -13,8 +14,10 @@ from typing import Any
 import duckdb
 from deltalake import CommitProperties, write_deltalake
 
+from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.log import encode
-from tidelake.delta.tables import Table
+from tidelake.delta.tables import Lake, Table
+from tidelake.ops.sinks import Measured
 
 # 2024-01-01 00:00:00 UTC, in milliseconds.
 NEW_YEAR = 1_704_067_200_000
@@ -100,6 +103,30 @@ def write_rows(table: Table, sql: str, *, note: dict[str, Any], rows: int | None
             # Spark's name for it; the deltalake package has another.
             action["commitInfo"]["operationMetrics"] = {"numOutputRows": str(counted)}
     file.write_text("".join(json.dumps(action) + "\n" for action in actions), encoding="utf-8")
+
+
+def write_measures(lake: Lake, measures: Iterable[Measured]) -> None:
+    """Write rows of ``ops.progress``."""
+    kinds = {"map<string, bigint>": "MAP(VARCHAR, BIGINT)", "timestamp": "TIMESTAMPTZ"}
+    rows = " UNION ALL ".join(
+        "SELECT "
+        + ", ".join(
+            f"{_literal(value)}::{kinds.get(PROGRESS_COLUMNS[name], PROGRESS_COLUMNS[name])} "
+            f'AS "{name}"'
+            for name, value in asdict(one).items()
+        )
+        for one in measures
+    )
+    write_rows(lake.progress(), rows, note={"generation": "g1", "batch": 0})
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, dict):
+        pairs = ", ".join(f"'{name}': {number}" for name, number in value.items())
+        return f"MAP {{{pairs}}}"
+    if value is None:
+        return "NULL"
+    return "'" + str(value).replace("'", "''") + "'"
 
 
 def fingerprint_of(ids: Iterable[str]) -> int:

@@ -120,6 +120,30 @@ def test_what_the_webhook_did_not_take_is_sent_again_and_said_once(tmp_path: Pat
     assert len(said) == 2
 
 
+def test_while_the_webhook_is_away_each_change_is_said_once_whatever_its_numbers(
+    tmp_path: Path,
+) -> None:
+    said: list[str] = []
+    one = reporter(tmp_path, said, lambda _: "it is away")
+
+    def changes(*found: Alert) -> list[str]:
+        """Report once more; return what is said besides the webhook's trouble."""
+        said.clear()
+        one.report(found, rules=RULES)
+        return [line for line in said if "webhook" not in line]
+
+    assert changes(LAG) == [OPENS]
+    assert changes(replace(LAG, message="99 rows wait")) == []
+    critical = replace(LAG, message="999 rows wait", severity="critical")
+    assert [line.split(". See:")[0] for line in changes(critical, STALE)] == [
+        "alert opens: critical lag_growing: shop, hop silver: 999 rows wait",
+        "alert opens: warning stale: shop: no batch",
+    ]
+    # What is over before the webhook learnt of it, and comes again, is new.
+    assert changes() == []
+    assert len(changes(critical)) == 1
+
+
 def test_a_server_that_is_to_blame_is_asked_again(server: Listening) -> None:
     server.answers = [500, 503, 200]
     assert deliver(server.address, {"text": "a"}, pauses=(0, 0)) == ""

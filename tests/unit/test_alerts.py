@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
@@ -13,17 +14,18 @@ from typing import Any
 import pytest
 import yaml
 
+from tests.listening import listening
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, watching
-from tidelake.ops.alerts import RULES, Alert, AlertContext, alerts_of
+from tidelake.ops.alerts import RULES, Alert, AlertContext, Found, alerts_of
 from tidelake.ops.sinks import Measured
 from tidelake.replay.backfill_state import Stage, State, write_state
 from tidelake.typed import PLAIN
@@ -300,10 +302,18 @@ def test_a_watermark_that_rows_do_not_move_is_stuck(shop: Shop) -> None:
     found = shop.judge(760)["watermark_stuck"]
     assert found.since == at(101)
     assert found.message == (
-        "40 events were accepted in 11 minutes and the watermark stays at 2023-12-31 23:59:10Z"
+        "30 events were accepted in 11 minutes and the watermark stays at 2023-12-31 23:59:10Z"
     )
     shop.batch(800, mark=0)
     assert "watermark_stuck" not in shop.judge(810)
+
+
+def test_the_batch_that_set_the_watermark_does_not_make_it_stuck(shop: Shop) -> None:
+    shop.batch(0, mark=-50)
+    shop.batch(86_400, mark=-50, counts=[["duplicate", None, "bronze", 10, 0]])
+    assert "watermark_stuck" not in shop.judge(86_410)
+    shop.batch(86_420, mark=-50)
+    assert shop.judge(86_430)["watermark_stuck"].message.startswith("10 events were accepted")
 
 
 def test_a_watermark_rests_where_nothing_is_accepted(shop: Shop) -> None:
@@ -394,6 +404,62 @@ def test_work_that_was_left_half_done_refuses_all_hops(shop: Shop) -> None:
         ("hop_refused", None, "tidelake erase shop --subject COLUMN=VALUE"),
         ("hop_refused", None, "tidelake backfill promote shop"),
     ]
+
+
+def test_a_bronze_that_was_deleted_is_a_refused_hop_and_is_told_to_the_webhook(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop.batch(0)
+    shutil.rmtree(shop.lake.bronze("shop").path)
+    found = shop.judge(10)["hop_refused"]
+    assert (found.hop, found.severity) == ("bronze", "critical")
+    assert found.message.startswith("bronze.shop is gone, and the checkpoint of its hop is there.")
+
+    conf = shop.lake.root / "conf"
+    for folder in ("environments", "pipelines"):
+        (conf / folder).mkdir(parents=True)
+    (conf / "environments" / "local.yml").write_text("alerts: {webhook: env:HOOK}")
+    place = [str(shop.lake.root / "shop.yml"), "--root", str(shop.lake.root), "--conf", str(conf)]
+    with listening() as server:
+        monkeypatch.setenv("HOOK", server.address)
+        assert run_command(app, ["alerts", *place, "--tell"]) == 3
+    assert found.message in {one["message"] for one in server.heard[0]["opened"]}
+    capsys.readouterr()
+    for report in (["status"], ["ledger"], ["late", "list"]):
+        assert run_command(app, [*report, *place]) == 3
+        assert found.message in " ".join(capsys.readouterr().err.split())
+
+
+def test_an_erasure_or_swap_that_is_running_refuses_nothing_and_unbalances_nothing(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop.batch(0)
+    unequal = RULES["books_unbalanced"]._replace(find=lambda *_: iter([Found("unequal")]))
+    monkeypatch.setitem(RULES, "books_unbalanced", unequal)
+    pipeline = shop.define()
+
+    def opened() -> list[str]:
+        """Give the open alerts of the two rules."""
+        found = alerts_of(shop.lake, pipeline, now=at(5), measures=())
+        return [one.rule for one in found if one.rule in ("books_unbalanced", "hop_refused")]
+
+    erasure, swap = shop.lake.erasure("shop"), shop.lake.swap("shop")
+    for marker in (erasure, swap):
+        marker.parent.mkdir(parents=True)
+    # A run that appends leaves tables that agree.
+    with hold_hops(shop.lake, "shop", HOPS):
+        assert opened() == ["books_unbalanced"]
+    erasure.write_text("")
+    with hold_hops(shop.lake, "shop", HOPS, resumes="erasure"):
+        assert opened() == []
+    assert opened() == ["books_unbalanced", "hop_refused"]
+    erasure.unlink()
+    swap.write_text("promoting")
+    with hold_hops(shop.lake, "shop", ["silver", "gold"], resumes="swap"):
+        assert opened() == []
+    # Beside an interrupted swap, bronze may run.
+    with hold_hops(shop.lake, "shop", ["bronze"]):
+        assert opened() == ["books_unbalanced", "hop_refused"]
 
 
 @pytest.mark.parametrize(

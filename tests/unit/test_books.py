@@ -18,13 +18,14 @@ from tests.unit.handmade import write_commit, write_rows
 from tidelake.config import Environment
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.tables import HOPS, Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.query import ask
-from tidelake.runtime import epochs
+from tidelake.runtime import epochs, runner
 from tidelake.runtime.epochs import copy_books
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 
 FOUND = [["silver", None, "bronze", 3, 12], ["quarantined", "parse", "bronze", 1, 1 << 59]]
 
@@ -76,6 +77,17 @@ def test_history_goes_beyond_a_log_whose_old_files_were_removed(run: Run, lake: 
     commit(lake.silver("shop"), 4, "silver", 3)
     assert [found.batch for found in history(lake, lake.silver("shop"))] == [3, 2, 1, 0, -1]
     assert history(lake, lake.bronze("other")) == []
+
+
+def test_a_run_copies_what_a_killed_one_left_before_its_batches(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before: list[Counter[tuple[str, int]]] = []
+    monkeypatch.setattr(runner, "check_definition", lambda _: None)
+    monkeypatch.setattr(runner, "_close_epoch", lambda _: None)
+    monkeypatch.setattr(runner, "_run_to_the_end", lambda *_, **__: before.append(copied(lake)))
+    runner.run_hops(run, ["silver"], parse_trigger(AVAILABLE_NOW))
+    assert before == [once(lake, lake.silver("shop"))]
 
 
 def test_commits_that_a_rollback_undid_do_not_come_back_with_the_books(
@@ -176,6 +188,20 @@ def test_a_table_that_rested_until_the_books_own_log_forgot_it_comes_in_once(
 
 def test_a_pipeline_without_bronze_is_refused_with_the_command(lake: Lake) -> None:
     with pytest.raises(UsageError, match=r"shop has no tables under .*: tidelake run shop$"):
+        require_tables(lake, "shop")
+
+
+@pytest.mark.parametrize("left", ["silver.shop", "gold.totals", "dim.prices"])
+def test_tables_without_the_bronze_that_they_were_filled_from_are_not_called_nothing(
+    lake: Lake, left: str
+) -> None:
+    # Of another pipeline, and the copy of commits.
+    write_commit(lake.gold("sales"), 0, note={"pipeline": "other", "batch": -1})
+    commit(lake.books(), 0, "books", -1)
+    with pytest.raises(UsageError, match="shop has no tables"):
+        require_tables(lake, "shop")
+    commit(lake.table(left), 0, left.partition(".")[0], -1)
+    with pytest.raises(RefusedError, match=r"^bronze\.shop is gone.* from a backup"):
         require_tables(lake, "shop")
 
 

@@ -103,6 +103,14 @@ def test_another_catalog_or_version_is_refused(written: str, why: str) -> None:
         tables_in(f"SELECT count(*) FROM {written}", lake, dialect=SPARK)
 
 
+@pytest.mark.parametrize("text", ["SELECT '${env:PATH}'", "SELECT 1 AS `${spark.app.name}`"])
+def test_a_variable_that_spark_would_replace_is_refused(text: str) -> None:
+    lake = Lake(Path("/volume"), catalog=Catalog("prod", _Session), needs_locks=False)
+    with pytest.raises(UsageError, match=r"^\$\{ is refused: .* Write '\$' \|\| '\{' for the text"):
+        tables_in(text, lake, dialect=SPARK)
+    assert asked("SELECT '$' || '{env:PATH}'") == ["SELECT '$' || '{env:PATH}'"]
+
+
 def test_a_call_that_lacks_arguments_is_refused_in_one_line() -> None:
     lake = Lake(Path("/volume"), catalog=Catalog("prod", _Session), needs_locks=False)
     with pytest.raises(UsageError, match=r"^the statement cannot be read: .*$"):

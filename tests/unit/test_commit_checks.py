@@ -40,8 +40,9 @@ from tidelake.ledger.commit_checks import (
     altered_batches,
     problems_of,
     tally,
+    tally_bronze,
 )
-from tidelake.ledger.side_tables import ClosedBatch
+from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 from tidelake.ledger.terms import ledger_by
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -164,6 +165,16 @@ def test_two_equal_rows_in_place_of_two_other_equal_ones_are_told_by_their_sum()
     )
 
 
+def test_rows_of_no_batch_and_of_one_after_the_last_are_named() -> None:
+    last = BATCHES[-1]
+    keys = [*TABLES["silver"].batches, (None, None), (last.generation, last.number + 1)]
+    marks = [*TABLES["silver"].batches.values(), Mark(1), Mark(2)]
+    more = Tally(dict(zip(keys, marks, strict=True)))
+    assert problems(silver=more) == [
+        "3 rows as silver are of no batch: another writer inserted them"
+    ]
+
+
 # Batches arrived at noon, a minute later, and again a minute later as the clock was set back.
 _MINUTE = NOON + timedelta(minutes=1)
 _ARRIVED = ((NOON, [A, B]), (_MINUTE, [C]), (_MINUTE, [D, E]))
@@ -182,7 +193,7 @@ def altered(lake: Lake, *, erased: Sequence[Arrival] = ()) -> list[str]:
     if erased:
         taken.append(commit(2, **{**taken[-1].note, ERASED: arrivals_note("now", erased)}))
     bronze = lake.bronze("shop")
-    return list(altered_batches(lake, bronze, tally(lake, bronze, None), taken[::-1]))
+    return list(altered_batches(lake, bronze, {}, tally_bronze(lake, bronze, {}), taken[::-1]))
 
 
 @pytest.fixture
@@ -394,26 +405,29 @@ def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_l
             (E, "g0", 9),
         ]
     )
-    sql = f"SELECT * FROM (VALUES {rows}) AS t(record_id, _generation, _batch)"
+    # Another writer inserted one of no batch.
+    values = f"{rows}, ('g', NULL, NULL)"
+    sql = f"SELECT * FROM (VALUES {values}) AS t(record_id, _generation, _batch)"
     write_rows(lake.silver("shop"), sql, note={})
 
-    found = tally(lake, lake.silver("shop"), ClosedBatch("g1", 1))
+    found = tally(lake, lake.silver("shop"), {}, in_closed_batch(ClosedBatch("g1", 1)))
     assert found.batches == {
         ("g1", 0): mark(A),
         ("g1", 1): mark(B, C),
         ("g0", 9): mark(E),
+        (None, None): mark("g"),
     }
-    assert found.total == mark(A, B, C, E)
-    whole = tally(lake, lake.silver("shop"), None)
-    assert whole.batches == {("", 0): mark(A, B, C, D, E)}
+    assert found.total == mark(A, B, C, E, "g")
+    whole = tally_bronze(lake, lake.silver("shop"), {})
+    assert whole.batches == {("", 0): mark(A, B, C, D, E, "g")}
 
 
 def test_a_table_that_is_missing_or_empty_has_nothing(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    assert tally(lake, lake.bronze("shop"), None) == Tally({})
+    assert tally(lake, lake.bronze("shop"), {}) == Tally({})
 
     write_rows(lake.bronze("shop"), "SELECT 'x' AS record_id WHERE FALSE", note={})
-    assert tally(lake, lake.bronze("shop"), None) == Tally({("", 0): Mark(0, EMPTY)}, 0)
+    assert tally_bronze(lake, lake.bronze("shop"), {}) == Tally({("", 0): Mark(0, EMPTY)}, 0)
 
 
 def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
@@ -428,7 +442,7 @@ def test_spark_duckdb_and_python_agree_on_the_fingerprint_of_strange_ids(
         row["n"]: Fingerprint.of(*row["mark"])
         for row in rows.groupBy("n").agg(fingerprint().alias("mark")).collect()
     }
-    found = tally(lake, lake.silver("shop"), ClosedBatch("g1", len(STRANGE)))
+    found = tally(lake, lake.silver("shop"), {})
 
     assert by_id == {n: mark(one).fingerprint for n, one in enumerate(STRANGE)}
     assert {number: told.fingerprint for (_, number), told in found.batches.items()} == by_id
@@ -447,7 +461,7 @@ def test_sums_past_64_bits_fail_nowhere_and_are_the_same_everywhere(
     rows.coalesce(1).write.format("delta").save(str(lake.silver("shop").path))
     found = rows.agg(fingerprint().alias("mark")).collect()[0]["mark"]
     in_sql = rows.selectExpr(IN_SPARK[DUCKDB_XOR], IN_SPARK[DUCKDB_SUM]).collect()[0]
-    stored = tally(lake, lake.silver("shop"), ClosedBatch("g1", 0)).batches["g1", 0]
+    stored = tally(lake, lake.silver("shop"), {}).batches["g1", 0]
     assert Fingerprint.of(*found) == Fingerprint.of(*in_sql) == stored.fingerprint
     assert stored == mark(*ids)
     # Every id is there twice, so that nothing of them is left in the exclusive or.

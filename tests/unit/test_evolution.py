@@ -114,6 +114,14 @@ def test_columns_come_and_go_only_where_columns_are_free(
     ]
 
 
+def test_a_name_that_differs_in_case_alone_is_refused(spark: SparkSession) -> None:
+    assert compared("userId STRING, n INT", "userid STRING, n BIGINT", "columns") == [
+        Difference("n", "int", "bigint", "widened"),
+        Difference("userId", "string", None, "refused"),
+        Difference("userid", None, "string", "refused"),
+    ]
+
+
 @pytest.mark.parametrize("freedom", ["none", "types", "columns"])
 def test_the_hash_of_ids_comes_into_any_table_of_an_earlier_version(
     spark: SparkSession, freedom: Freedom

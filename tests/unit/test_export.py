@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from pathlib import Path
+from typing import NoReturn
 
 import duckdb
 import pytest
@@ -63,6 +64,30 @@ def test_json_is_a_row_a_line(lake: Lake, folder: Path) -> None:
 
     lines = (folder / "a.json").read_text().splitlines()
     assert [json.loads(line)["user_id"] for line in lines] == ["u1", "u2"]
+
+
+def test_json_has_null_for_what_is_no_number_also_within_values(lake: Lake, folder: Path) -> None:
+    odd = "'nan'::DOUBLE"
+    kept = (
+        "1.5::FLOAT AS kept, ROW(1.5::DOUBLE) AS unnamed, ['inf'] AS text, NULL::DOUBLE[] AS none, "
+        "NULL::STRUCT(a DOUBLE) AS no_struct, MAP {'a': 1} AS whole"
+    )
+    sql = (
+        f'SELECT {odd} AS "x ""y", \'-inf\'::FLOAT AS a, [[{odd}, 1.5], NULL] AS lists, '
+        f"{{'from it': {{'a': [{odd}], 'b': 'nan'}}}} AS structs, MAP {{'k': {odd}}} AS maps, "
+        f"[2.5, {odd}]::DOUBLE[2] AS x, {kept}"
+    )
+    write_for_user(lake, sql, AnswerFile(folder / "a.json"))
+
+    def refuse(text: str) -> NoReturn:
+        pytest.fail(f"{text} is not JSON")
+
+    assert json.loads((folder / "a.json").read_text(), parse_constant=refuse) == {
+        **{'x "y': None, "a": None, "lists": [[None, 1.5], None]},
+        **{"structs": {"from it": {"a": [None], "b": "nan"}}, "maps": {"k": None}},
+        **{"x": [2.5, None], "kept": 1.5, "unnamed": {"": 1.5}, "text": ["inf"], "none": None},
+        **{"no_struct": None, "whole": {"a": 1}},
+    }
 
 
 @pytest.mark.parametrize(

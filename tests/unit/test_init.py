@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import gzip
 import json
+import shlex
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,9 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.samples import START, hit, land, order, reading
+from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
+from tidelake.delta.tables import Lake
 
 
 @pytest.fixture(autouse=True)
@@ -155,6 +158,21 @@ def test_what_is_asked_for_is_taken() -> None:
     assert iot.watermark.delay.total_seconds() == 90
 
 
+def test_a_delay_of_zero_is_a_choice_too() -> None:
+    events([reading(n) for n in range(60)])
+    iot = init("iot", "--source", "events", "--delay", "0 seconds")
+    assert iot.watermark.delay.total_seconds() == 0
+    assert "out of order; as given." in Path("conf/pipelines/iot.yml").read_text()
+
+
+def test_a_time_that_was_never_set_is_no_obstacle() -> None:
+    events([*[order(n) for n in range(30)], order(30, createdAt="0001-01-01T00:00:00Z")])
+    shop = init("shop", "--source", "events")
+    assert shop.watermark.allowed_lateness.days == 1
+    note = "1 of 31 records are more than 10 years behind and left out"
+    assert note in Path("conf/pipelines/shop.yml").read_text().replace("\n  # ", " ")
+
+
 def test_no_key_is_a_choice_too() -> None:
     events([reading(n) for n in range(60)])
     table = init("iot", "--source", "events", "--key", "none").gold[0]
@@ -237,6 +255,19 @@ def test_the_lakehouse_is_kept_out_of_git_and_other_lines_stay() -> None:
     assert Path(".gitignore").read_text() == "*.log\n/lakehouse/*\n/spark-warehouse/\n"
 
 
+def test_a_gitignore_of_another_encoding_is_kept_byte_for_byte() -> None:
+    events([order(n) for n in range(5)])
+    Path(".gitignore").write_bytes(b"caf\xe9/\r\n/lakehouse/*\r\n")
+    init("shop", "--source", "events")
+    assert Path(".gitignore").read_bytes() == (b"caf\xe9/\r\n/lakehouse/*\r\n/spark-warehouse/\n")
+
+
+def test_nothing_is_written_if_gitignore_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    events([order(n) for n in range(5)])
+    Path(".gitignore").mkdir()
+    assert ".gitignore: Is a directory" in refused(capsys, "shop", "--source", "events", code=1)
+
+
 def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str]) -> None:
     events([order(n) for n in range(60)])
     assert run_command(app, ["init", "shop", "--source", "events", "--json"]) == 0
@@ -284,6 +315,30 @@ def test_what_comes_next_can_be_typed(
     assert commands[:2] == ["cd 'my shop'", f"tidelake run shop --root '{Path.cwd()}/my lake'"]
     tests = ["pytest tests/test_shop.py", ""]
     assert commands[5:] == (tests if there else ["pip install pytest", *tests])
+
+
+def test_the_suggested_query_quotes_keywords_and_no_other_name(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    keywords = ("from", "to", "Order", "desc", "between", "true")
+    for name in keywords:
+        events([reading(n, **{name: ("a", "b")[n % 2]}) for n in range(60)], f"{name}/a.jsonl")
+        arguments = ["--source", name, "--key", name, "--yes", "--root", f"lake {name}"]
+        assert run_command(app, ["init", "iot", "--to", name, *arguments]) == 0
+        told = capsys.readouterr().err.partition("Next:\n")[2]
+        query = next(line for line in told.splitlines() if " sql " in line)
+        assert f'"SELECT window_start, "{name}", events, ' in query.replace("'", '"')
+        words = shlex.split(query)
+        table = words[2].split()[-3]
+        rows = f"SELECT 1 AS window_start, 'a' AS \"{name}\", 60 AS events, *"
+        rows += " FROM (SELECT 1 AS mean_temperature, 1 AS different_sensor)"
+        write_rows(Lake(Path(words[-1])).table(table), rows, note={})
+        assert run_command(app, [*words[1:], "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)[0][name] == "a"
+
+    events([reading(n) for n in range(60)])
+    assert run_command(app, ["init", "iot", "--source", "events", "--key", "ok", "--yes"]) == 0
+    assert 'sql "SELECT window_start, ok, events, ' in capsys.readouterr().err
 
 
 def test_questions_are_answered_on_a_terminal(

@@ -8,8 +8,10 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pytest
 import yaml
+from deltalake import DeltaTable
 
 from tests.pipelines import shop
 from tests.unit.handmade import SHOP, fingerprint_of, write_rows
@@ -17,11 +19,13 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.commit_metadata import FateCount
+from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.instants import Range
 from tidelake.ledger import terms as ledger_module
 from tidelake.ledger.commit_checks import Batch
+from tidelake.ledger.history import closed_version
 from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
 from tidelake.ops import alerts
 from tidelake.ops.alerts import alerts_of
@@ -315,6 +319,36 @@ def test_gold_that_counted_another_number_of_events_unbalances_the_books(lake: L
     assert found.to_json()["gold"] == {"totals": {"expected": 6, "counted": 5}}
 
 
+def test_rows_of_an_open_batch_of_gold_do_not_count_and_those_of_another_writer_do(
+    lake: Lake,
+) -> None:
+    """Where compute refuses commit metadata, a batch is merged before a commit closes it."""
+    totals = lake.gold("totals")
+    stored = "'g1' AS _generation, 0::BIGINT AS _batch"
+    shutil.rmtree(totals.path)
+    write_rows(totals, f"SELECT 'u1' AS user_id, 5 AS events, {stored}", note=note(0, eligible=5))
+    closed = newest_version(totals)
+
+    def merge(user: str, events: int, batch: int) -> None:
+        rows = duckdb.sql(
+            f"SELECT '{user}' AS user_id, {events}::INT AS events, 'g1' AS _generation, "
+            f"{batch}::BIGINT AS _batch"
+        )
+        merger = DeltaTable(str(totals.path)).merge(
+            rows.to_arrow_table(), "t.user_id = s.user_id", source_alias="s", target_alias="t"
+        )
+        merger.when_matched_update_all().when_not_matched_insert_all().execute()
+
+    merge("u2", 1, 1)
+    assert closed_version(lake, totals) == closed < newest_version(totals)
+    assert books(lake).problems == ()
+
+    DeltaTable(str(totals.path)).restore(closed)
+    merge("u1", 4, 0)
+    assert closed_version(lake, totals) == newest_version(totals)
+    assert books(lake).problems == ("gold.totals: 5 events were merged, it counts 4",)
+
+
 def test_bronze_that_holds_less_than_the_source_unbalances_the_books(lake: Lake) -> None:
     shutil.rmtree(lake.bronze("shop").path)
     write_bronze(lake, [], -1)
@@ -395,23 +429,54 @@ def test_a_discarded_row_stays_in_quarantine_and_is_told_apart(
     assert "1 of them discarded" in capsys.readouterr().out
 
 
-def test_books_read_while_a_run_writes_are_read_again(
+def test_terms_read_while_a_run_writes_are_of_one_moment(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = ledger_module.closed_batch
-    calls: list[int] = []
+    read, tally = ledger_module._read, ledger_module.tally_bronze
+    reads: list[Ledger] = []
 
-    def write_meanwhile(lake: Lake, name: str) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            write_bronze(lake, ["g:0"], 1)
-        return real(lake, name)
+    def write_meanwhile(*args: Any) -> Any:
+        write_bronze(lake, ["g:0", "g:1"], 1)
+        requeue(lake, LATE, 0)
+        quarantine(lake, ["g:0"], 1)
+        fates = [count("silver", ["g:1"]), count("quarantined", ["g:0"], stage="parse")]
+        until = {"bronze": [3, -1], "requeue": [1, -1]}
+        close(lake, ["g:1"], 1, fates, taken={"bronze": 2, "requeue": 0}, until=until)
+        write_rows(
+            lake.gold("totals"),
+            "SELECT 'u3' AS user_id, 1 AS events",
+            note=note(1, eligible=1, rows=1, until={"silver": [3, -1]}),
+        )
+        return tally(*args)
 
-    monkeypatch.setattr(ledger_module, "closed_batch", write_meanwhile)
+    monkeypatch.setattr(ledger_module, "tally_bronze", write_meanwhile)
+    monkeypatch.setattr(ledger_module, "_read", lambda *a: reads.append(read(*a)) or reads[-1])
     found = books(lake)
 
+    assert len(reads) == 1
+    assert (found.bronze, found.pending, found.requeued, found.problems) == (10, 0, 0, ())
+    assert found.stages == {"parse": 1}
+    assert (found.fates["silver"], found.fates["late"]) == (5, 1)
+
+
+def test_books_read_while_tables_are_replaced_are_read_again(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = ledger_module.tally_bronze
+    calls: list[int] = []
+
+    def replace_meanwhile(*args: Any) -> Any:
+        calls.append(1)
+        shutil.rmtree(lake.quarantine("shop").path)
+        quarantine(lake, [] if len(calls) == 1 else QUARANTINED, 0)
+        if len(calls) == 1:
+            write_bronze(lake, ["g:0"], 1)
+        return real(*args)
+
+    monkeypatch.setattr(ledger_module, "tally_bronze", replace_meanwhile)
+    found = books(lake)
     assert len(calls) == 2
-    assert (found.bronze, found.pending, found.problems) == (11, 1, ())
+    assert (found.pending, found.problems) == (1, ())
 
 
 def test_books_that_stay_unbalanced_are_not_read_again(
@@ -540,9 +605,17 @@ def test_a_landing_folder_that_was_emptied_changes_no_book(lake: Lake) -> None:
 
 
 def test_a_pipeline_that_never_ran_says_how_to_run_it(lake: Lake) -> None:
-    shutil.rmtree(lake.bronze("shop").path)
+    for layer in ("bronze", "silver", "gold"):
+        shutil.rmtree(lake.root / layer)
 
     with pytest.raises(UsageError, match=r"shop has no tables under .*tidelake run shop"):
+        books(lake)
+
+
+def test_a_bronze_that_was_deleted_is_not_a_pipeline_that_never_ran(lake: Lake) -> None:
+    shutil.rmtree(lake.bronze("shop").path)
+
+    with pytest.raises(RefusedError, match=r"^bronze\.shop is gone"):
         books(lake)
 
 

@@ -16,6 +16,8 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import TRIES, delete_records, merge
 from tidelake.delta.tables import Lake
 from tidelake.gold.kinds import MergePlan
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import COMPILED_ROWS
 
 
 def test_a_batch_that_is_merged_again_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
@@ -36,12 +38,28 @@ def test_a_batch_that_is_merged_again_changes_nothing(spark: SparkSession, tmp_p
         update={"events": "t.events + s.events", "_batch": "s._batch"},
     )
     for _ in range(2):
-        merge(plan, table, {"generation": "g1", "batch": 1})
+        merge(plan, table, {"generation": "g1", "batch": 1}, copied=0)
         found = {row["user_id"]: row["events"] for row in load(spark, table).collect()}
         assert found == {"kept": 1, "grown": 3, "of a later batch": 1, "new": 4}
     last = last_commit(table)
     assert last is not None
     assert (last.generation, last.batch) == ("g1", 1)
+
+
+@pytest.mark.parametrize(
+    ("copied", "how"), [(COMPILED_ROWS, "NO_CODEGEN"), (COMPILED_ROWS + 1, "FALLBACK")]
+)
+def test_expressions_are_compiled_for_a_merge_that_copies_many_rows(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, copied: int, how: str
+) -> None:
+    merged = []
+    table, name = MagicMock(), "spark.sql.codegen.factoryMode"
+    table.merge.side_effect = lambda *_, **__: merged.append(spark.conf.get(name))
+    rows = spark.range(1).selectExpr("'u' AS user_id", "1 AS _batch")
+    with with_settings(spark, {name: "NO_CODEGEN"}):
+        merge(MergePlan(rows, on="t.user_id = s.user_id"), table, {}, copied=copied)
+        assert spark.conf.get(name) == "NO_CODEGEN"
+    assert merged == [how]
 
 
 @pytest.mark.parametrize("failures", [TRIES - 1, TRIES])

@@ -15,7 +15,7 @@ from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.pipelines import shop
-from tests.unit.handmade import write_commit, write_rows
+from tests.unit.handmade import write_commit, write_measures
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.ledger.history import Backlog
@@ -26,7 +26,15 @@ from tidelake.ops.observers import (
     RunObserver,
     TriggerProgress,
 )
-from tidelake.ops.sinks import EXPORTED, Measured, MetricRegistry, Sink, measures_since, served
+from tidelake.ops.sinks import (
+    EXPORTED,
+    Measured,
+    MetricRegistry,
+    Sink,
+    measures_since,
+    newest_measures,
+    served,
+)
 from tidelake.ops.status import Advice, SourceLag
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -353,32 +361,28 @@ def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
 def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     assert measures_since(lake, "shop", at(0)) == ()
-    kinds = {"map<string, bigint>": "MAP(VARCHAR, BIGINT)", "timestamp": "TIMESTAMPTZ"}
+    assert newest_measures(lake, "shop", at(0)) == {}
     kept = [
         measured(batch=0, ended_at=at(10), error_class="LostError", error="it's gone"),
         measured(batch=1, ended_at=at(20)),
         measured(batch=2, ended_at=at(30), lag_seconds=None, fates={}),
         measured(batch=3, ended_at=at(30), pipeline="other"),
     ]
-    rows = " UNION ALL ".join(
-        "SELECT "
-        + ", ".join(
-            f"{_literal(value)}::{kinds.get(PROGRESS_COLUMNS[name], PROGRESS_COLUMNS[name])} "
-            f'AS "{name}"'
-            for name, value in asdict(one).items()
-        )
-        for one in kept
-    )
-    write_rows(lake.progress(), rows, note={"generation": "g1", "batch": 0})
+    write_measures(lake, kept)
     assert measures_since(lake, "shop", at(0)) == tuple(kept[:3])
     assert measures_since(lake, "shop", at(25)) == (kept[2],)
     assert measures_since(lake, "shop", at(25), failed_since=at(5)) == (kept[0], kept[2])
 
 
-def _literal(value: Any) -> str:
-    if isinstance(value, dict):
-        pairs = ", ".join(f"'{name}': {number}" for name, number in value.items())
-        return f"MAP {{{pairs}}}"
-    if value is None:
-        return "NULL"
-    return "'" + str(value).replace("'", "''") + "'"
+def test_the_newest_metrics_are_one_of_each_hop_be_it_a_failure(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    silver = [measured(batch=batch, ended_at=at(10 * batch)) for batch in range(5)]
+    # Two batches of one instant, and a failure after the last batch.
+    bronze = [measured(hop="bronze", batch=batch, ended_at=at(10)) for batch in (0, 1)]
+    failure = measured(hop="gold", batch=-1, ended_at=at(9), error_class="LostError", error="gone")
+    others = [measured(pipeline="other", batch=9, ended_at=at(90))]
+    gold = [measured(hop="gold", batch=batch, ended_at=at(batch)) for batch in range(3)]
+    write_measures(lake, [*silver, *bronze, failure, *others, *gold])
+    newest = {"bronze": bronze[1], "silver": silver[4], "gold": failure}
+    assert newest_measures(lake, "shop", at(0)) == newest
+    assert newest_measures(lake, "shop", at(20)) == {"silver": silver[4]}

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 import shlex
 import shutil
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 import click
 import pytest
@@ -19,6 +22,7 @@ import pytest
 from tests.shops import Shop
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.cli.flow import stop_on_signal
 from tidelake.cli.options import confirm
 from tidelake.delta.commit_metadata import pipeline_hash
 from tidelake.errors import RefusedError, UsageError
@@ -203,6 +207,49 @@ def test_a_repair_asks_before_it_rebuilds(
     assert run_command(app, [*words, "--yes"]) == 0
     assert "Rebuilt gold of shop as generation g2" in capsys.readouterr().err
     assert len(rebuilt) == 1
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_question_of_a_repair_and_nothing_is_rebuilt(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    number: signal.Signals,
+) -> None:
+    shop, stop, noting = Shop(tmp_path).run(2), threading.Event(), list[object]()
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+
+    @contextmanager
+    def started(_: object) -> Iterator[Run]:
+        stop_on_signal(stop)
+        noting.append(signal.getsignal(number))
+        yield run
+
+    def answer(_: str) -> str:
+        signal.raise_signal(number)
+        return "y"
+
+    def ended(*_: object) -> NoReturn:
+        pytest.fail("gold is rebuilt")
+
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", started)
+    monkeypatch.setattr(repairing, "why_rebuilt", lambda *_: "silver.shop was rewritten")
+    monkeypatch.setattr(repairing, "rebuild_gold", ended)
+    monkeypatch.setattr("sys.stdin", _Terminal())
+    monkeypatch.setattr("click.termui.visible_prompt_func", answer)
+    words = ["repair", str(shop.file), "--hop", "gold", "--root", str(shop.root)]
+    before = {one: signal.getsignal(one) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        assert run_command(app, words) == 3
+        # Afterwards a signal is noted again.
+        assert signal.getsignal(number) == noting[0]
+    finally:
+        logging.disable(logging.NOTSET)
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+    assert capsys.readouterr().err.endswith("Stopping …\ntidelake: Nothing was changed.\n")
+    assert stop.is_set()
 
 
 def test_a_backfill_asks_before_it_gives_up_a_rollback(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -12,9 +13,12 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.config import Pipeline
+from tidelake.delta.locks import hold_hops
+from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
 from tidelake.ops.page import facts_cache
 from tidelake.ops.page.facts_cache import FactsCache
+from tidelake.ops.page.server import verdict_of
 
 
 class Clock:
@@ -141,6 +145,34 @@ def test_an_alert_names_what_the_pipeline_was_called_by(shop: Shop, clock: Clock
     alerts = cache.get(["shop"], patience=0)[0].open
     commands = [one.command for one in alerts if one.rule == "hop_refused"]
     assert "tidelake erase other/shop.yml --subject COLUMN=VALUE" in commands
+
+
+def test_a_pipeline_whose_bronze_was_deleted_has_run_and_is_told(shop: Shop, clock: Clock) -> None:
+    shutil.rmtree(shop.lake.bronze("shop").path)
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+
+    facts = cache.get(["shop"], patience=0)[0]
+
+    assert facts.has_run
+    assert verdict_of([facts]).state == "critical"
+    (alert,) = [one for one in facts.open if one.rule == "hop_refused"]
+    assert alert.message.startswith("bronze.shop is gone")
+
+
+def test_the_ledger_is_not_read_while_an_erasure_is_running(shop: Shop, clock: Clock) -> None:
+    shop.lake.erasure("shop").mkdir(parents=True)
+    cache = a_cache(shop, clock)
+    with hold_hops(shop.lake, "shop", HOPS, resumes="erasure"):
+        cache.bring_up_to_date("shop")
+        facts = cache.get(["shop"], patience=0)[0]
+        assert [one.severity for one in facts.open] == ["warning"]
+        assert facts.books is None and facts.flow is not None
+
+    clock.now += 31
+    cache.bring_up_to_date("shop")
+    rules = {one.rule for one in cache.get(["shop"], patience=0)[0].open}
+    assert rules > {"books_unbalanced", "hop_refused"}
 
 
 def test_time_alone_lets_alerts_be_judged_again(

@@ -6,14 +6,20 @@ import os
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.shops import BATCH_ROWS, Shop
+from tests.unit.handmade import write_measures
+from tidelake.delta.tables import HOPS
+from tidelake.ledger.query import Answer, ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.ops import sinks
 from tidelake.ops.alerts import Alert
 from tidelake.ops.page.facts import Facts, read_flow, read_sides
 from tidelake.ops.page.server import verdict_of
+from tidelake.ops.sinks import Measured
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
 WARNING = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")
@@ -118,6 +124,30 @@ def test_the_pace_is_that_of_the_batches_since_the_last_pause(shop: Shop) -> Non
 
     assert bronze.sizes == (BATCH_ROWS,) * 6
     assert bronze.rows_per_second == pytest.approx(1.0)
+
+
+def test_the_flow_reads_the_newest_metrics_of_each_hop_and_no_others(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def batch(hop: str, number: int) -> Measured:
+        ended = NOW - timedelta(minutes=10 - number)
+        return Measured("shop", hop, "g1", number, "r", ended - timedelta(seconds=1), ended)
+
+    write_measures(shop.lake, [batch(hop, number) for hop in HOPS for number in range(9)])
+    read: list[int] = []
+
+    def counting(*arguments: Any) -> Answer:
+        answer = ask(*arguments)
+        read.append(len(answer.rows))
+        return answer
+
+    monkeypatch.setattr(sinks, "ask", counting)
+    flow = read_flow(shop.lake, shop.pipeline, now=NOW)
+
+    assert [(one.status.hop, one.measured) for one in flow.hops] == [
+        (hop, batch(hop, 8)) for hop in HOPS
+    ]
+    assert read == [3]
 
 
 def test_a_process_that_holds_a_hop_is_told_and_one_that_ended_is_not(shop: Shop) -> None:

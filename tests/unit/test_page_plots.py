@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.shops import ACCEPTED, DEFINITION, Shop
+from tests.unit.handmade import write_rows
 from tidelake.ops.page.facts import POINTS, Plot, read_plots
 
 BATCHES = 30
@@ -83,6 +85,45 @@ def test_windows_that_overlap_count_each_event_once(tmp_path: Path) -> None:
 
     # Windows that begin at 10, 30 and 50 seconds lie over those at 0, 20 and 40.
     assert [bar.value for bar in plot.bars] == [3 * ACCEPTED]
+
+
+@pytest.mark.parametrize(
+    ("measures", "title", "values"),
+    [
+        ({"action": {"last": "user_id"}, "first_at": {"min": "event_time"}}, "rows", (3, 1)),
+        ({"first_at": {"min": "event_time"}}, "rows", (3, 1)),
+        ({"action": {"last": "user_id"}, "most": {"max": "value"}}, "most", (7.5, 2.5)),
+    ],
+)
+def test_of_measures_that_are_no_numbers_the_rows_are_counted(
+    tmp_path: Path, measures: dict[str, Any], title: str, values: tuple[float, float]
+) -> None:
+    windows: dict[str, Any] = {
+        "by_minute": {"kind": "tumbling", "size": "1 minute"},
+        "by_step": {"kind": "hopping", "size": "1 minute", "slide": "30 seconds"},
+        "in_all": {"kind": "global"},
+    }
+    golds = [
+        {"name": name, "window": window, "keys": ["user_id"], "measures": measures}
+        for name, window in windows.items()
+    ]
+    shop = Shop(tmp_path, definition={**DEFINITION, "gold": golds})
+    rows = (
+        "SELECT 'u' || n AS user_id, TIMESTAMPTZ '2026-03-01 00:00:00+00' + "
+        "to_minutes(CASE WHEN n < 3 THEN 0 ELSE 1 END) AS window_start, 'buy' AS action, "
+        "now() AS first_at, (7.5 - 5 * (n // 3))::DECIMAL(18,2) AS most FROM range(4) AS t(n)"
+    )
+    for name in windows:
+        write_rows(shop.lake.gold(name), rows, note={"generation": "g1", "batch": 0})
+
+    found = plots(shop)
+
+    assert {plot.missing for plot in found.values()} == {""}
+    assert {plot.title.partition(",")[0] for plot in found.values()} == {title}
+    for name in ("by_minute", "by_step"):
+        assert [bar.value for bar in found[f"gold.{name}"].bars] == list(values)
+    of_keys = [bar.value for bar in found["gold.in_all"].bars]
+    assert of_keys == ([1, 1, 1, 1] if title == "rows" else [7.5, 7.5, 7.5, 2.5])
 
 
 def test_a_table_that_is_not_there_or_cannot_be_read_says_so_alone(tmp_path: Path) -> None:

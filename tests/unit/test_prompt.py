@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -78,13 +81,48 @@ def test_an_interrupted_statement_leaves_the_prompt(
     assert "Interrupted." in capsys.readouterr().err
 
 
+_ENDLESS = "SELECT count(*) FROM range(1000000) a, range(1000000) b"
+
+
+@pytest.fixture
+def interrupted(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Press Ctrl-C a moment after the first statement has begun."""
+    pressed = threading.Timer(0.5, os.kill, [os.getpid(), signal.SIGINT])
+    monkeypatch.setattr(
+        "tidelake.ledger.query._create_views", lambda *_: pressed.ident or pressed.start()
+    )
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupted")
+@pytest.mark.parametrize("options", [[], ["--to", "answer.csv"]])
+def test_ctrl_c_cancels_a_statement(
+    lake: Lake, empty_folder: Path, capsys: pytest.CaptureFixture[str], options: list[str]
+) -> None:
+    assert run_command(app, ["sql", _ENDLESS, *options, "--root", str(lake.root)]) == 130
+    assert capsys.readouterr().err.startswith("\nStopped.")
+    assert list(empty_folder.iterdir()) == []
+
+
+@pytest.mark.usefixtures("interrupted")
+def test_ctrl_c_cancels_the_running_statement_and_the_next_is_answered(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard = Heard(lake)
+    assert heard.take(f"{_ENDLESS}; SELECT 7 AS n;") == 130
+    assert capsys.readouterr().err == "Interrupted.\n"
+    assert "7" in heard.shown[0]
+
+
 def test_commands_list_describe_and_help(lake: Lake) -> None:
     heard = Heard(lake)
     heard.take(".tables\n.describe gold.totals\n.help")
 
     assert "gold.totals" in heard.shown[0]
     assert "DECIMAL(18,2)" in heard.shown[1]
-    assert ".output FILE" in heard.shown[2]
+    assert ".output FILE [--overwrite]" in heard.shown[2]
 
 
 @pytest.mark.parametrize(
@@ -94,6 +132,9 @@ def test_commands_list_describe_and_help(lake: Lake) -> None:
         (".format xml", "is not a command"),
         (".describe gold.nope", "there is no table gold.nope"),
         (".output answers.txt", ".csv, .parquet, .json"),
+        (".output a.csv --replace", "is not a command"),
+        (".output it's.csv", "a quote is not closed"),
+        (".output a.csv \\", "a backslash is last"),
     ],
 )
 def test_a_command_that_is_none_is_told(
@@ -125,6 +166,19 @@ def test_the_next_answer_goes_to_a_file_and_the_one_after_does_not(
     assert file.read_text() == "user_id\nu1\nu2\n"
     assert len(heard.shown) == 1
     assert heard.said[1] == f"2 rows in {file}"
+
+
+def test_a_file_with_blanks_in_its_name_is_replaced_if_it_is_told(
+    lake: Lake, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    heard = Heard(lake)
+    file = tmp_path / "it's my answer.csv"
+    file.write_text("mine")
+
+    assert heard.take(f'.output "{file}"') == 2
+    assert "already exists. Replace it with --overwrite." in capsys.readouterr().err
+    assert heard.take(f'.output "{file}" --overwrite\nSELECT 7 AS n;') == 0
+    assert file.read_text() == "n\n7\n"
 
 
 def test_consistent_reading_is_switched_on_and_off(tmp_path: Path) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import duckdb
 import pytest
@@ -14,6 +16,7 @@ from deltalake import write_deltalake
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.lakehouse import open_lakehouse
+from tidelake.ledger import query
 from tidelake.ledger.query import ask_for_user as ask
 
 TOTALS = """
@@ -167,6 +170,28 @@ def test_files_beside_the_tables_cannot_be_read(lake: Lake, tmp_path: Path, rela
 
     with pytest.raises(UsageError):
         ask(lake, f"SELECT * FROM {place}")
+
+
+def test_ctrl_c_while_a_table_is_read_is_an_interrupt(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = list[str]()
+
+    class Interrupted:
+        def execute(self, *_: object) -> object:
+            # As DuckDB does.
+            raise RuntimeError("Query interrupted") from KeyboardInterrupt()
+
+        def interrupt(self) -> None:
+            calls.append("interrupt")
+
+    cursor = SimpleNamespace(cursor=lambda: nullcontext(Interrupted()))
+    monkeypatch.setattr(query, "_instance", lambda: cursor)
+    monkeypatch.setattr(query, "_prepare", lambda *_, **__: None)
+
+    with pytest.raises(KeyboardInterrupt):
+        query.first_rows(lake.gold("totals").path, 1)
+    assert calls == ["interrupt"]
 
 
 def test_two_columns_of_one_name_are_both_in_the_answer(lake: Lake) -> None:

@@ -402,6 +402,8 @@ class Viewed:
     views: Sequence[str] = ()
     newest: int = 99
     refuses: str = "nothing"
+    # A column that only earlier versions have.
+    earlier: Sequence[str] = ()
     said: list[str] = field(default_factory=list)
     read: list[int | None] = field(default_factory=list)
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -424,7 +426,8 @@ class Viewed:
         self.read.append(version)
         if version is not None and version > self.newest:
             raise AnalysisException("DELTA_VERSION_NOT_FOUND")
-        return SimpleNamespace(columns=["window_end", "user_id", "events", "_batch"])
+        more = () if version is None else self.earlier
+        return SimpleNamespace(columns=["window_end", "user_id", "events", *more, "_batch"])
 
 
 def viewed(
@@ -477,6 +480,11 @@ def test_a_view_of_an_epoch_is_masked_before_a_batch_or_dropped(
     _, masked = viewed(hiding, monkeypatch, Viewed(views), consistent=False).said
     assert masked.startswith("ALTER VIEW `main`.`gold`.`per_minute__consistent` AS SELECT")
     assert "`main`.`sec`.`hide`(`user_id`)" in masked
+    # A column that was renamed since has no mask any more.
+    _, dropped = viewed(
+        hiding, monkeypatch, Viewed(views, earlier=["email"]), consistent=False
+    ).said
+    assert dropped == "DROP VIEW IF EXISTS `main`.`gold`.`per_minute__consistent`"
     # The epoch's version may have columns that the mask does not take.
     fails = Viewed(views, refuses="VERSION AS OF 57")
     _, dropped = viewed(hiding, monkeypatch, fails, consistent=False).said

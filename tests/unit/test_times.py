@@ -91,6 +91,21 @@ def test_order_means_something_within_a_partition_only() -> None:
     assert lateness_of(times, ["0"] * 60).delay == timedelta(hours=12)
 
 
+@pytest.mark.parametrize("unset", [datetime(1, 1, 1, tzinfo=UTC), datetime(1970, 1, 1, tzinfo=UTC)])
+def test_records_of_a_clock_that_is_not_set_do_not_count_as_late(unset: datetime) -> None:
+    times = [*minutes(*range(300), 297), unset, *minutes(300), unset]
+    lateness = lateness_of(times, ["files"] * len(times))
+    assert (lateness.delay, lateness.allowed) == (timedelta(minutes=1), timedelta(days=1))
+    left_out = "records are more than 10 years behind and left out"
+    assert lateness.why.endswith(f"all at most 2 min; 2 of 304 {left_out}")
+
+    ordered = lateness_of([*minutes(*range(30)), unset], ["0"] * 31)
+    assert ordered.why == f"the sample is in order; 1 of 31 {left_out}"
+    few = lateness_of([*minutes(*range(10)), *[unset] * 20], ["0"] * 30)
+    assert few.delay == timedelta(minutes=10)
+    assert few.why == f"too few event times in the sample; 20 of 30 {left_out}; the default"
+
+
 def test_too_few_times_leave_the_default() -> None:
     assert lateness_of([*minutes(5, 1), None], ["0"] * 3).delay == timedelta(minutes=10)
 

@@ -2,10 +2,29 @@
 
 from __future__ import annotations
 
+import json
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from tests.pipelines import shop
+from tests.shops import Shop
+from tidelake.cli import app, checking
 from tidelake.cli.checking import _show_verdict
-from tidelake.replay.verify import RepeatedIds, Verification
+from tidelake.cli.exits import run_command
+from tidelake.delta.tables import Lake
+from tidelake.errors import UsageError
+from tidelake.replay import verify as verifying
+from tidelake.replay.compare import RowDifference, TableComparison
+from tidelake.replay.verify import (
+    Judged,
+    RepeatedIds,
+    Verification,
+    certify,
+    read_certificate,
+)
 
 
 def test_repeated_ids_are_listed_and_are_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,3 +37,44 @@ def test_repeated_ids_are_listed_and_are_no_difference(capsys: pytest.CaptureFix
     assert told.rstrip().endswith("e18, e19, …")
     _show_verdict(Verification("shop", None, (), RepeatedIds(0, ())))
     assert "more than once" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"format": 1}, "not a certificate of this Tidelake version; an earlier one computed"),
+        ({"made_at": "yesterday"}, "cannot be read as a certificate: Invalid RFC3339"),
+        ({"tables": {}}, "not a certificate: it lacks bronze.shop"),
+        ({"tables": {"bronze.shop": {"version": 1}}}, "missing required field `columns`"),
+        ({"pipeline": "flights"}, "a certificate of flights, not of shop"),
+    ],
+)
+def test_a_file_that_is_no_certificate_is_named_with_the_remedy(
+    changes: dict[str, Any], why: str, tmp_path: Path
+) -> None:
+    table = Judged(Lake(tmp_path).bronze("shop"), 1, TableComparison(0, {}, {}))
+    silver = table._replace(table=Lake(tmp_path).silver("shop"))
+    verdict = Verification("shop", None, (table, silver), RepeatedIds(0, ()))
+    made, file = certify(verdict, shop(tmp_path)), tmp_path / "certificate.json"
+    file.write_text(json.dumps(made))
+    assert set(read_certificate(file, "shop").tables) == {"bronze.shop", "silver.shop"}
+    file.write_text(json.dumps({**made, **changes}))
+    with pytest.raises(UsageError, match=why) as refused:
+        read_certificate(file, "shop")
+    assert str(refused.value).startswith(str(file))
+    assert str(refused.value).endswith("Give another file with --certificate.")
+
+
+def test_a_certificate_is_of_equal_tables_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shop, file = Shop(tmp_path).run(2), tmp_path / "certificate.json"
+    missing = RowDifference("missing", {"record_id": "f:1"})
+    bronze = Judged(Lake(shop.root).bronze("shop"), 1, TableComparison(0, {}, {}, 1, (missing,)))
+    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()))
+    monkeypatch.setattr(checking, "started", lambda _: nullcontext())
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
+    words = ["verify", str(shop.file), "--certificate", str(file), "--root", str(shop.root)]
+    assert run_command(app, words) == 3
+    assert f"{file} is not written: a certificate is of equal tables" in capsys.readouterr().err
+    assert not file.exists()

@@ -224,8 +224,11 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
             earlier = read_certificate(certificate, definition.name)
         verdict = judge(run, since=since, earlier=earlier)
     if certificate is not None and earlier is None:
-        certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
-        say(f"Certificate: {certificate}")
+        if verdict.equal:
+            certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
+            say(f"Certificate: {certificate}")
+        else:
+            say(f"{certificate} is not written: a certificate is of equal tables.")
     if not where.printed(verdict.to_json()):
         _show_verdict(verdict)
     if not verdict.equal:

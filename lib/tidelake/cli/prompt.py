@@ -6,6 +6,7 @@ import contextlib
 import io
 import os
 import re
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import click
-import duckdb
 from prompt_toolkit import PromptSession
 from prompt_toolkit.completion import CompleteEvent, Completer, Completion
 from prompt_toolkit.document import Document
@@ -41,7 +41,7 @@ COMMANDS: dict[str, tuple[str, str, tuple[str, ...] | None]] = {
     ".describe": ("TABLE", "list a table's columns and types", None),
     ".consistent": ("on|off", "read all tables as of the last epoch", ("on", "off")),
     ".format": ("|".join(FORMATS), "set the output format of results", FORMATS),
-    ".output": ("FILE", "write the next result to a .csv, .parquet or .json file", ()),
+    ".output": ("FILE [--overwrite]", "write the next result: .csv, .parquet, .json", ()),
     ".help": ("", "list the dot commands", ()),
     ".exit": ("", "exit (or Ctrl-D)", ()),
     ".quit": ("", "exit", ()),
@@ -142,7 +142,7 @@ def answer_all(conversation: Conversation, text: str) -> int:
         except TidelakeError as error:
             say(f"tidelake: {error}")
             code = code or error.exit_code
-        except (KeyboardInterrupt, duckdb.InterruptException):
+        except KeyboardInterrupt:
             say("Interrupted.")
             code = code or 130
         if conversation.ended:
@@ -202,7 +202,7 @@ class Conversation:
         """Run a statement or a dot command."""
         lake = self.catalogue.lake
         if statement.startswith("."):
-            self._run_dot_command(statement.split())
+            self._run_dot_command(_words_of(statement))
         elif self.target is not None:
             write_answer(lake, statement, self.target, consistent=self.consistent, say=self.say)
             self.target = None
@@ -228,8 +228,8 @@ class Conversation:
                 self.say(f"consistent reads are {switch}")
             case [".format", name] if name in FORMATS:
                 self.format = name
-            case [".output", file]:
-                self.target = AnswerFile(expanded(file))
+            case [".output", file, *options] if options in ([], ["--overwrite"]):
+                self.target = AnswerFile(expanded(file), overwrite=bool(options))
                 self.say(f"The next result is written to {file}")
             case [".help"]:
                 usages = [(f"{name} {c[0]}".rstrip(), c[1]) for name, c in COMMANDS.items()]
@@ -241,6 +241,17 @@ class Conversation:
 
     def _list(self, columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
         self.show(format_answer(Answer(columns, tuple(rows)), self.format, self.width())[0])
+
+
+def _words_of(command: str) -> list[str]:
+    """Split a dot command into words, as a shell does."""
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(
+            f"{command!r} cannot be split into words: a quote is not closed, or a backslash is "
+            'last. Put a path with blanks or quotes in double quotes, such as "my file.csv".'
+        ) from error
 
 
 # Columns of a table: name and DuckDB type.

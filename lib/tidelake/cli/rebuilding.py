@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from datetime import datetime, timedelta
+from types import FrameType
 from typing import TYPE_CHECKING, Literal
 
 import click
@@ -48,7 +51,8 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
     name = where.pipeline.name
 
     def agreed(why: str) -> None:
-        confirm(f"Rebuilding {hop} of {name} ({why})", yes=yes)
+        with _ended_by_signals():
+            confirm(f"Rebuilding {hop} of {name} ({why})", yes=yes)
 
     with started(where) as run:
         from tidelake.replay.repairing import repair as begin  # noqa: PLC0415
@@ -72,6 +76,26 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
             f"{generation}."
         )
     say(f"Continue with: {where.command('run')}")
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """Let Ctrl-C and SIGTERM end a question: within :func:`started` they only set an event."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def end(number: int, frame: FrameType | None) -> None:
+        noted = before[signal.Signals(number)]
+        if callable(noted):
+            noted(number, frame)
+        raise KeyboardInterrupt
+
+    for number in before:
+        signal.signal(number, end)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @click.command()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import uuid
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -224,6 +225,8 @@ def schema_differences(
     Columns that are ``written`` into others widen only to types that have the same text.
     """
     before, after = types_of(stored), types_of(wanted)
+    # A table has no two columns whose names differ in case alone.
+    spelled = Counter(name.lower() for name in {*before, *after})
     result = []
     for name in sorted({*before, *after}):
         old, new = before.get(name), after.get(name)
@@ -236,7 +239,7 @@ def schema_differences(
         if old and new and allowed != "none" and _is_wider(old, new):
             is_same = name not in written or _is_written_alike(old, new)
             verdict = "widened" if is_same else "refused"
-        elif allowed == "columns" and not (old and new):
+        elif allowed == "columns" and not (old and new) and spelled[name.lower()] == 1:
             verdict = "kept" if old else "added"
         result.append(Difference(name, old, new, verdict))
     return result

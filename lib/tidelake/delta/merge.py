@@ -53,8 +53,10 @@ _VECTORS = "delta.enableDeletionVectors"
 _FENCE = "t._batch < s._batch"
 
 
-def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
+def merge(plan: MergePlan, target: Table, note: dict[str, Any], *, copied: int) -> None:
     """Apply a plan to a table in one MERGE, with ``note`` as the commit's metadata.
+
+    ``copied``: how many rows the merge before this one copied; this one copies about as many.
 
     A matched row is deleted if ``_gone``, else updated if ``plan.changed``; other rows are inserted
     unless ``_gone``. Matched rows that have this batch or a later one stay, so a retry changes
@@ -78,7 +80,8 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any]) -> None:
         f"WHEN NOT MATCHED AND {present} THEN INSERT ({', '.join(map(quoted, values))}) "
         f"VALUES ({', '.join(values.values())})"
     )
-    with _commit_metadata(rows.sparkSession, note):
+    more = tuning.COMPILED_SETTINGS if copied > tuning.COMPILED_ROWS else {}
+    with _commit_metadata(rows.sparkSession, note), with_settings(rows.sparkSession, more):
         target.merge(rows, on=plan.on, clauses=clauses)
 
 

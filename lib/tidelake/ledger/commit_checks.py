@@ -29,9 +29,9 @@ from tidelake.fingerprints import (
 )
 from tidelake.instants import from_micros
 from tidelake.ledger.query import ask
-from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 
-_Key = tuple[str, int]
+# Rows that another writer inserted may have neither.
+_Key = tuple[str | None, int | None]
 _COUNTED = f"count(*), {DUCKDB_XOR}, {DUCKDB_SUM}"
 
 
@@ -118,47 +118,51 @@ class Batch:
         )
 
 
-def tally(lake: Lake, table: Table, closed: ClosedBatch | None) -> Tally:
-    """Count a table's rows by batch, excluding batches after ``closed``.
+def tally_bronze(lake: Lake, bronze: Table, versions: Mapping[str, int]) -> Tally:
+    """Count all rows of bronze, which have no batch number; ``versions`` by table name."""
+    counted = f"SELECT {_COUNTED}, {DUCKDB_DISTINCT} FROM {bronze.name}"
+    rows, xor, total, records = ask(lake, counted, versions).rows[0]
+    return Tally({("", 0): Mark(int(rows), Fingerprint.of(xor, total))}, int(records))
 
-    If ``closed`` is None, count all rows of bronze, which have no batch number.
-    """
+
+def tally(lake: Lake, table: Table, versions: Mapping[str, int], where: str = "true") -> Tally:
+    """Count the rows ``q`` of a table that satisfy a condition, by batch."""
     if not table.exists:
         return Tally({})
-    if closed is None:
-        found = ask(lake, f"SELECT {_COUNTED}, {DUCKDB_DISTINCT} FROM {table.name}").rows[0]
-        rows, xor, total, records = found
-        return Tally({("", 0): Mark(int(rows), Fingerprint.of(xor, total))}, int(records))
-    counted = ask(
-        lake,
-        f"SELECT _generation, _batch, {_COUNTED} FROM {table.name} q "
-        f"WHERE {in_closed_batch(closed)} GROUP BY 1, 2",
-    ).rows
-    return Tally(
-        {(g, int(b)): Mark(int(rows), Fingerprint.of(*marks)) for g, b, rows, *marks in counted}
-    )
+    counted = f"SELECT _generation, _batch, {_COUNTED} FROM {table.name} q"
+    rows = ask(lake, f"{counted} WHERE {where} GROUP BY 1, 2", versions).rows
+    return Tally({(g, b): Mark(int(count), Fingerprint.of(*marks)) for g, b, count, *marks in rows})
 
 
 def repetitions(
-    lake: Lake, bronze: Table, tallied: Tally, closing: Mapping[str, Sequence[Commit]]
+    lake: Lake,
+    bronze: Table,
+    versions: Mapping[str, int],
+    tallied: Tally,
+    closing: Mapping[str, Sequence[Commit]],
 ) -> Iterator[str]:
     """Describe batches that were committed twice, and records that bronze holds twice."""
     for layer, commits in closing.items():
-        for (generation, batch), versions in repeated(commits).items():
+        for (generation, batch), found in repeated(commits).items():
             yield (
                 f"{layer}, batch {batch} of generation {generation} was committed "
-                f"{len(versions)} times, by versions {', '.join(map(str, versions))}"
+                f"{len(found)} times, by versions {', '.join(map(str, found))}"
             )
     if tallied.records in (None, tallied.total.rows):
         return
     twice = f"SELECT record_id FROM {bronze.name} GROUP BY record_id HAVING count(*) > 1"
-    count, first = ask(lake, f"SELECT count(*), min(record_id) FROM ({twice}) AS t").rows[0]
+    counted = f"SELECT count(*), min(record_id) FROM ({twice}) AS t"
+    count, first = ask(lake, counted, versions).rows[0]
     if count:
         yield f"bronze holds {count:,} records more than once, {first} for example"
 
 
 def altered_batches(
-    lake: Lake, bronze: Table, tallied: Tally, taken: Sequence[Commit]
+    lake: Lake,
+    bronze: Table,
+    versions: Mapping[str, int],
+    tallied: Tally,
+    taken: Sequence[Commit],
 ) -> Iterator[str]:
     """Describe the batches of which bronze does not hold the rows that their commits wrote.
 
@@ -182,7 +186,7 @@ def altered_batches(
     asked = f"SELECT epoch_us(ingested_at) AS at, {_COUNTED} FROM {bronze.name} GROUP BY 1"
     held: dict[datetime | None, Mark] = {
         from_micros(at): Mark(int(rows), Fingerprint.of(*marks))
-        for at, rows, *marks in ask(lake, f"{asked} ORDER BY 1").rows
+        for at, rows, *marks in ask(lake, f"{asked} ORDER BY 1", versions).rows
     }
     for arrived, commits in written.items():
         kept, found = _kept(commits, erased[arrived]), held.pop(arrived, Mark())
@@ -225,6 +229,7 @@ def problems_of(
         removed[(one.generation, one.batch), one.fate].append((one.rows, one.ids))
     for batch in batches:
         yield from _batch_problems(batch, tables, removed)
+    yield from _rows_of_no_batch(batches, tables)
     fated = sum(fates.values()) + pending + requeued
     if fated != bronze.rows:
         yield f"bronze holds {bronze.rows:,} rows, {fated:,} have a fate or wait for one"
@@ -278,6 +283,21 @@ def _batch_problems(
         yield from _different(place, kept, held, booked, f" as {fate}")
 
 
+def _rows_of_no_batch(batches: Sequence[Batch], tables: Mapping[str, Tally]) -> Iterator[str]:
+    """Describe rows without a batch number, or in silver with one after the last batch."""
+    last = batches[-1] if batches else None
+    for fate in ("silver", "quarantined", "late"):
+        rows = sum(
+            mark.rows
+            for (generation, batch), mark in tables[fate].batches.items()
+            if generation is None
+            or batch is None
+            or (last and generation == last.generation and batch > last.number)
+        )
+        if rows:
+            yield f"{rows:,} rows as {fate} are of no batch: another writer inserted them"
+
+
 @dataclass
 class _Partition:
     """A partition's offsets by bronze's commits; None if commits of earlier versions lack them."""
@@ -300,7 +320,7 @@ class _Partition:
 
 
 def topic_offsets(
-    lake: Lake, bronze: Table, taken: Sequence[Commit]
+    lake: Lake, bronze: Table, versions: Mapping[str, int], taken: Sequence[Commit]
 ) -> tuple[dict[str, int], list[str]]:
     """Add up the topic offsets that bronze's batches read; ``taken`` are its commits, newest first.
 
@@ -317,7 +337,7 @@ def topic_offsets(
     topic, number, offset = (f"split_part(record_id, ':', {part})" for part in (1, 2, 3))
     at = f"CAST({offset} AS BIGINT)"
     columns = f"{topic}, {number}, count(*), min({at}), max({at})"
-    found = ask(lake, f"SELECT {columns} FROM {bronze.name} GROUP BY 1, 2").rows
+    found = ask(lake, f"SELECT {columns} FROM {bronze.name} GROUP BY 1, 2", versions).rows
     held = {(name, part): tuple(map(int, numbers)) for name, part, *numbers in found}
     problems: list[str] = []
     offered = 0

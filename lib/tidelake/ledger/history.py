@@ -36,6 +36,7 @@ from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.folders import list_matching
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
+from tidelake.runtime.checkpoints import bronze_is_gone
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 from tidelake.typed import runnable
 
@@ -45,12 +46,26 @@ _PAUSE = timedelta(minutes=5)
 
 
 def require_tables(lake: Lake, pipeline: str) -> None:
-    """Raise a UsageError if a pipeline has no tables under this root, as it has not run."""
-    if not lake.bronze(pipeline).exists:
-        raise UsageError(
-            f"{pipeline} has no tables {lake.place}. "
-            f"Fill them with: {runnable('tidelake run', pipeline)}"
-        )
+    """Check that a pipeline's bronze table exists.
+
+    Raises:
+        UsageError: The pipeline has no tables under this root, as it has not run.
+        RefusedError: Bronze was deleted; tables that were filled from it exist.
+    """
+    bronze = lake.bronze(pipeline)
+    if bronze.exists:
+        return
+    # Without the definition, only the commits of gold's tables show that they are the pipeline's.
+    if lake.silver(pipeline).exists or any(
+        last.note.get("pipeline") == pipeline
+        for one in lake.existing()
+        if one.name.startswith(("gold.", "dim.")) and (last := last_commit(one))
+    ):
+        raise bronze_is_gone(bronze.name)
+    raise UsageError(
+        f"{pipeline} has no tables {lake.place}. "
+        f"Fill them with: {runnable('tidelake run', pipeline)}"
+    )
 
 
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
@@ -96,6 +111,25 @@ def history(lake: Lake, table: Table) -> list[Commit]:
             if note.get(REBUILT):
                 break
     return logged
+
+
+def closed_version(lake: Lake, table: Table) -> int:
+    """Return the newest version of a gold table without rows of an open batch; -1 if it is missing.
+
+    Compute that refuses commit metadata merges a batch in one commit and closes it by another.
+    """
+    version = newest_version(table)
+    last = last_commit(table, up_to=version) if version >= 0 else None
+    if last is None:
+        return version
+    later = takewhile(lambda entry: entry.version > last.version, table.entries(version))
+    merges = [entry.version for entry in later if entry.info.operation == "MERGE"]
+    if merges:
+        # A merge by another writer is no batch.
+        of_open = f"SELECT count(*) FROM {table.name} WHERE _batch > {last.batch}"
+        if ask(lake, of_open, {table.name: version}).rows[0][0]:
+            return min(merges) - 1
+    return version
 
 
 def newest_batches(table: Table) -> list[Commit]:

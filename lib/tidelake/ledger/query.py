@@ -98,11 +98,14 @@ class Epoch:
         return f"epoch {self.number} of {self.pipeline}, closed {self.closed_at:%Y-%m-%d %H:%M:%S}Z"
 
 
-def ask(lake: Lake, sql: str) -> Answer:
-    """Run one trusted SELECT in DuckDB's dialect; raise a UsageError if it fails."""
-    wanted = tables_in(sql, lake, trusted=True)
+def ask(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
+    """Run one trusted SELECT in DuckDB's dialect; raise a UsageError if it fails.
+
+    ``versions`` is that of :func:`ask_for_user`.
+    """
+    wanted, pins = tables_in(sql, lake, trusted=True), versions or {}
     if lake.catalog is not None:
-        return _ask_spark(lake, sql, wanted, {}, dialect=DUCKDB)
+        return _ask_spark(lake, sql, wanted, pins, dialect=DUCKDB)
     # Create the views in a separate database, so that concurrent statements do not conflict.
     catalog = f"asked_{next(_numbers)}"
     with _instance().cursor() as connection:
@@ -110,7 +113,7 @@ def ask(lake: Lake, sql: str) -> Answer:
         connection.execute(f"ATTACH ':memory:' AS {catalog}")
         try:
             connection.execute(f"USE {catalog}")
-            _create_views(connection, wanted, {})
+            _create_views(connection, wanted, pins)
             return _answer(connection, sql, lake)
         finally:
             connection.execute("USE memory")
@@ -127,7 +130,8 @@ def first_rows(path: Folder, count: int) -> Any:
         _prepare(connection, on_store=not isinstance(path, Path))
         try:
             scan = "SELECT * FROM delta_scan($1) LIMIT $2"
-            return connection.execute(scan, [str(path), count]).to_arrow_table()
+            with _stopped_by_interrupt(connection):
+                return connection.execute(scan, [str(path), count]).to_arrow_table()
         except duckdb.Error as error:
             why = _first_line(error)
             raise UsageError(f"the Delta table {path} cannot be read: {why}") from error
@@ -169,8 +173,11 @@ def write_for_user(
             asked = connection.sql(sql)
             Answer(tuple(asked.columns), ()).refuse_same_names()
             asked.create_view("answer")
-            copy = f"COPY (SELECT * FROM answer) TO '{path}' ({options})"
-            rows = int((connection.execute(copy).fetchone() or (0,))[0])
+            view = connection.view("answer")
+            columns = _columns_for_json(view) if file.suffix.lower() == ".json" else "*"
+            copy = f"COPY (SELECT {columns} FROM answer) TO '{path}' ({options})"
+            with _stopped_by_interrupt(connection):
+                rows = int((connection.execute(copy).fetchone() or (0,))[0])
         part.replace(file)
     except duckdb.Error as error:
         if str(part) in str(error):
@@ -342,9 +349,10 @@ def _final_condition(view: str, table: Table, version: int | None) -> str:
 
 def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answer:
     try:
-        result = connection.execute(sql)
-        columns = tuple(column[0] for column in result.description or [])
-        return Answer(columns, tuple(result.fetchall()))
+        with _stopped_by_interrupt(connection):
+            result = connection.execute(sql)
+            columns = tuple(column[0] for column in result.description or [])
+            return Answer(columns, tuple(result.fetchall()))
     except duckdb.Error as error:
         if isinstance(error, duckdb.IOException) and not lake.is_on_object_store:
             # The statement cannot name other files.
@@ -352,6 +360,51 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
     except (OverflowError, ValueError) as error:
         raise UsageError("a value is too large to show; cast its column to VARCHAR.") from error
+
+
+@contextmanager
+def _stopped_by_interrupt(connection: duckdb.DuckDBPyConnection) -> Iterator[None]:
+    """Raise the KeyboardInterrupt of Ctrl-C, which DuckDB turns into a RuntimeError."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not isinstance(error.__cause__, KeyboardInterrupt):
+            raise
+        # Other threads still run the query, and closing the connection waits for them.
+        connection.interrupt()
+        raise KeyboardInterrupt from None
+
+
+def _columns_for_json(rows: duckdb.DuckDBPyRelation) -> str:
+    """Return SQL of columns with null for NaN and infinity, which JSON does not have."""
+    names = [_quoted(name) for name in rows.columns]
+    pairs = zip(names, rows.types, strict=True)
+    return ", ".join(f"{_finite(name, kind)} AS {name}" for name, kind in pairs)
+
+
+def _finite(sql: str, kind: Any) -> str:
+    """Return SQL of a value of one of DuckDB's types, with null for each number that is none."""
+    if not ("DOUBLE" in str(kind) or "FLOAT" in str(kind)):
+        return sql
+    match kind.id:
+        case "double" | "float":
+            return f"CASE WHEN isfinite({sql}) THEN {sql} END"
+        case "list" | "array":
+            return f"list_transform({sql}, lambda x: {_finite('x', kind.children[0][1])})"
+        case "map":
+            value = _finite("x", kind.children[1][1])
+            return f"map(map_keys({sql}), list_transform(map_values({sql}), lambda x: {value}))"
+        # The fields of row(…) have no names.
+        case "struct" if all(name for name, _ in kind.children):
+            names = [_quoted(name) for name, _ in kind.children]
+            values = [_finite(f"({sql}).{_quoted(name)}", field) for name, field in kind.children]
+            fields = ", ".join(map(" := ".join, zip(names, values, strict=True)))
+            return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({fields}) END"
+    return sql
+
+
+def _quoted(name: str) -> str:
+    return exp.to_identifier(name, quoted=True).sql(DUCKDB)
 
 
 def _first_line(error: Exception) -> str:

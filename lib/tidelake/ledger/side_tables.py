@@ -6,6 +6,7 @@ requeue; if it fails again, a new row with the new reasons is added.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date, datetime
 
@@ -70,9 +71,13 @@ def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
 
 
 def in_closed_batch(closed: ClosedBatch) -> str:
-    """Return the SQL condition that excludes rows of ``q`` of uncommitted batches."""
+    """Return the SQL condition that excludes rows of ``q`` of uncommitted batches.
+
+    It keeps rows of no batch, which another writer inserted.
+    """
     # A generation's name is generated, a letter and digits, so it needs no quoting.
-    return f"NOT (q._generation = '{closed.generation}' AND q._batch > {closed.batch})"
+    open_batch = f"q._generation = '{closed.generation}' AND q._batch > {closed.batch}"
+    return f"({open_batch}) IS NOT TRUE"
 
 
 def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
@@ -112,27 +117,31 @@ def unless_discarded(query: str, discarded: Table) -> str:
     )
 
 
-def side_rows(lake: Lake, name: str) -> dict[str, int]:
-    """Count the side tables' rows that were not requeued."""
+def side_rows(
+    lake: Lake, name: str, closed: ClosedBatch, versions: Mapping[str, int]
+) -> dict[str, int]:
+    """Count the side tables' rows that were not requeued, up to a batch; versions by table name."""
     if not lake.silver(name).exists:
         return {"quarantined": 0, "late": 0, "discarded": 0}
-    closed, requeue = closed_batch(lake, name), lake.requeue(name)
+    requeue = lake.requeue(name)
     there = not_requeued(lake.quarantine(name), requeue, closed)
     kept = unless_discarded(there, lake.discarded(name))
     late = not_requeued(lake.late(name), requeue, closed)
     counts = ", ".join(f"(SELECT count(*) FROM ({query}))" for query in (there, kept, late))
-    quarantined, left, too_late = ask(lake, f"SELECT {counts}").rows[0]
+    quarantined, left, too_late = ask(lake, f"SELECT {counts}", versions).rows[0]
     return {"quarantined": quarantined, "late": too_late, "discarded": quarantined - left}
 
 
-def quarantined_by(lake: Lake, name: str, expression: str) -> dict[str, int]:
-    """Count quarantine's rows that were not requeued, by an SQL expression over its columns."""
+def quarantined_by(
+    lake: Lake, name: str, expression: str, closed: ClosedBatch, versions: Mapping[str, int]
+) -> dict[str, int]:
+    """Count the rows of quarantine among :func:`side_rows`, by an SQL expression over them."""
     if not lake.silver(name).exists:
         return {}
-    there = not_requeued(lake.quarantine(name), lake.requeue(name), closed_batch(lake, name))
+    there = not_requeued(lake.quarantine(name), lake.requeue(name), closed)
     named = f"SELECT {expression} AS what FROM ({there})"
     counted = f"SELECT what, count(*) FROM ({named}) GROUP BY 1 ORDER BY 2 DESC, 1"
-    return {str(what): int(count) for what, count in ask(lake, counted).rows}
+    return {str(what): int(count) for what, count in ask(lake, counted, versions).rows}
 
 
 def list_late(lake: Lake, pipeline: Pipeline, within: Range = ALWAYS) -> list[LateDay]:

@@ -164,6 +164,9 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
             raise _unknown([table.name], lake)
         elif table.db:
             _refuse_elsewhere(table, lake)
+    if "${" in statement.sql(dialect=SPARK):
+        # Spark would put in an environment variable or a setting, which may be secret.
+        raise UsageError("${ is refused: Spark replaces variables. Write '$' || '{' for the text.")
 
 
 def _refuse_elsewhere(table: exp.Table, lake: Lake) -> None:

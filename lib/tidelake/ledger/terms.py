@@ -31,11 +31,12 @@ from tidelake.ledger.commit_checks import (
     problems_of,
     repetitions,
     tally,
+    tally_bronze,
     topic_offsets,
 )
-from tidelake.ledger.history import history, offered_files, require_tables
+from tidelake.ledger.history import closed_version, history, offered_files, require_tables
 from tidelake.ledger.query import ask
-from tidelake.ledger.side_tables import closed_batch, quarantined_by, side_rows
+from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch, quarantined_by, side_rows
 from tidelake.names import logical_name
 from tidelake.runtime.landed_files import taken_files
 from tidelake.typed import runnable
@@ -192,7 +193,7 @@ def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
     for _ in range(_TRIES):
         before = _versions(lake, pipeline)
         ledger = _read(lake, pipeline)
-        # A run may have committed between the reads: retry.
+        # The tables may have been rebuilt between the reads: retry.
         if ledger.balanced or _versions(lake, pipeline) == before:
             break
     return ledger
@@ -206,22 +207,29 @@ def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
 
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     name = pipeline.name
-    bronze, requeue = lake.bronze(name), lake.requeue(name)
-    # Read silver's commits before bronze's: rows that arrive in between count as pending.
-    closing = history(lake, lake.silver(name))
+    silver, bronze, requeue = lake.silver(name), lake.bronze(name), lake.requeue(name)
+    # A run may commit meanwhile, so all terms are of these versions. Silver's is read first: rows
+    # that have arrived since count as pending.
+    newest = {table.name: newest_version(table) for table in (silver, requeue, bronze)}
+    closing, taken = (
+        [commit for commit in history(lake, table) if commit.version <= newest[table.name]]
+        for table in (silver, bronze)
+    )
+    versions = {table: version for table, version in newest.items() if version >= 0}
     batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
-    taken = history(lake, bronze)
     last = closing[0] if closing else None
-    pending = rows_between(bronze, position(last, "bronze"))
-    requeued = rows_between(requeue, position(last, "requeue")) if requeue.exists else 0
-    closed = closed_batch(lake, name)
+    pending, requeued = (
+        rows_between(read, position(last, key), (newest[read.name] + 1, -1)) if read.exists else 0
+        for key, read in (("bronze", bronze), ("requeue", requeue))
+    )
+    closed = ClosedBatch(last.generation, last.batch) if last else ClosedBatch("", -1)
     tables = {
-        "bronze": tally(lake, bronze, None),
-        "silver": tally(lake, lake.silver(name), closed),
-        "quarantined": tally(lake, lake.quarantine(name), closed),
-        "late": tally(lake, lake.late(name), closed),
+        "bronze": tally_bronze(lake, bronze, versions),
+        "silver": tally(lake, silver, versions),
+        "quarantined": tally(lake, lake.quarantine(name), versions, in_closed_batch(closed)),
+        "late": tally(lake, lake.late(name), versions, in_closed_batch(closed)),
     }
-    sides = side_rows(lake, name)
+    sides = side_rows(lake, name, closed, versions)
     booked = add_up(count for batch in batches for count in batch.counts)
     erased = [one for batch in batches for one in batch.erased]
     fates = Counter(
@@ -232,10 +240,10 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         filtered=booked["filtered"] - erased_rows(erased, "filtered"),
     )
     gold = _gold_counts(lake, pipeline)
-    topics, topic_problems = topic_offsets(lake, bronze, taken)
+    topics, topic_problems = topic_offsets(lake, bronze, versions, taken)
     closings = {"bronze": taken, "silver": closing}
-    problems = list(repetitions(lake, bronze, tables["bronze"], closings))
-    problems += altered_batches(lake, bronze, tables["bronze"], taken)
+    problems = list(repetitions(lake, bronze, versions, tables["bronze"], closings))
+    problems += altered_batches(lake, bronze, versions, tables["bronze"], taken)
     problems += topic_problems
     problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
     problems += [
@@ -247,7 +255,9 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     problems += _ahead(lake, pipeline)
     if lake.erasure(name).exists():
         resume = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
-        problems.insert(0, f"an erasure was interrupted; finish it with: {resume}")
+        problems.insert(
+            0, f"an erasure has not finished; if none is running, continue it: {resume}"
+        )
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
@@ -255,8 +265,8 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         bronze=tables["bronze"].total.rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
-        stages=quarantined_by(lake, name, "stage"),
-        reasons=quarantined_by(lake, name, "unnest(reasons)"),
+        stages=quarantined_by(lake, name, "stage", closed, versions),
+        reasons=quarantined_by(lake, name, "unnest(reasons)", closed, versions),
         discarded=sides["discarded"],
         requeued=requeued,
         pending=pending,
@@ -297,7 +307,13 @@ def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:
         # Only count(*) measures count each event once.
         names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
         if isinstance(gold.window, TumblingWindow | GlobalWindow) and names and table.exists:
-            expected = sum(int(commit.note.get("eligible", 0)) for commit in history(lake, table))
-            counted = ask(lake, f'SELECT sum("{names[0]}") FROM {table.name}').rows[0][0]
+            version = closed_version(lake, table)
+            expected = sum(
+                int(commit.note.get("eligible", 0))
+                for commit in history(lake, table)
+                if commit.version <= version
+            )
+            total = f'SELECT sum("{names[0]}") FROM {table.name}'
+            counted = ask(lake, total, {table.name: version}).rows[0][0]
             merged[gold.name] = GoldCounts(expected, int(counted or 0))
     return merged

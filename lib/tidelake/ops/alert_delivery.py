@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from functools import partial
 from http.client import HTTPException
 from queue import Empty, SimpleQueue
-from typing import Any
+from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from tidelake.config import Environment
@@ -26,7 +26,7 @@ from tidelake.errors import UsageError
 from tidelake.folders import write_whole
 from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
-from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, judge
+from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, Severity, judge
 from tidelake.ops.sinks import Measured
 from tidelake.ops.status import SourceLag
 from tidelake.runtime.progress import Say
@@ -34,6 +34,8 @@ from tidelake.visible import first_line
 
 # Sends a body; returns why it was not accepted, or "".
 Deliver = Callable[[Mapping[str, Any]], str]
+# That an alert, by its key, "opens" or "closes" with a severity.
+_Change = tuple[Literal["opens", "closes"], str, Severity]
 
 _TIMEOUT_SECONDS = 5.0
 # Pauses before the second and the third attempt.
@@ -144,8 +146,9 @@ class AlertReporter:
         self._pipeline = pipeline
         self._say = say
         self._deliver = deliver
-        # Lines that this process has printed and the webhook has not accepted yet.
-        self._said: set[str] = set()
+        # Changes that this process has printed and the webhook has not accepted yet. Not their
+        # lines, which contain numbers that differ at each check.
+        self._said: set[_Change] = set()
 
     def report(
         self,
@@ -165,26 +168,28 @@ class AlertReporter:
         with hold(self._folder, what, waits=True, optional=True):
             known = self._known()
             current = {one.key: one for one in found}
-            opened, lines = {}, []
+            opened = {}
+            lines: dict[_Change, str] = {}
             for key, alert in current.items():
                 # An alert whose severity changed is reported too.
                 if known.get(key, {}).get("severity") != alert.severity:
                     opened[key] = alert.to_json()
-                    lines.append(f"alert opens: {alert}")
+                    lines["opens", key, alert.severity] = f"alert opens: {alert}"
             closed = {}
             for key, one in known.items():
                 if one["rule"] in rules and key not in current and _may_close(one, measures):
                     closed[key] = one
                     hop = f", hop {one['hop']}" if one["hop"] else ""
-                    lines.append(f"alert closes: {one['pipeline']}{hop}: {one['rule']}")
+                    line = f"alert closes: {one['pipeline']}{hop}: {one['rule']}"
+                    lines["closes", key, one["severity"]] = line
+            said, self._said = self._said, set(lines)
             if not lines:
                 return
-            for line in lines:
-                if line not in self._said:
+            for change, line in lines.items():
+                if change not in said:
                     self._say(line)
-            self._said = set(lines)
             body = {
-                "text": "\n".join(lines),
+                "text": "\n".join(lines.values()),
                 "pipeline": self._pipeline,
                 "opened": list(opened.values()),
                 "closed": list(closed.values()),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
@@ -57,6 +58,8 @@ _LOOK_BACK, _FAILED_WITHIN = timedelta(hours=1), timedelta(days=7)
 _MIN_ROWS = 100
 # Two slow batches may be chance.
 _MIN_BATCHES = 3
+# The rules that compare tables with each other and with checkpoints.
+_COMPARING = ("books_unbalanced", "hop_refused")
 # While a run commits, table and checkpoint disagree for a moment.
 _ATTEMPTS, _PAUSE_SECONDS = 3, 0.3
 
@@ -187,7 +190,9 @@ def alerts_of(
     The measures default to those in ``ops.progress``. Without ``counts`` the ledger, which has to
     count the tables' rows, is not checked.
     """
-    require_tables(lake, pipeline.name)
+    # A deleted bronze table is a finding of `hop_refused`.
+    with suppress(RefusedError):
+        require_tables(lake, pipeline.name)
     if measures is None:
         since = now - _LOOK_BACK - (pipeline.alerts.batch_over_interval or timedelta(0))
         measures = measures_since(lake, pipeline.name, since, failed_since=now - _FAILED_WITHIN)
@@ -202,11 +207,22 @@ def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
         limit = getattr(pipeline.alerts, rule.limit) if rule.limit else None
         if name not in rules or (rule.limit and limit is None):
             continue
+        if name in _COMPARING and erases_or_swaps(context.lake, pipeline.name):
+            continue
         for one in _found(rule, context, limit):
             command, how = one.command or rule.command, one.severity or rule.severity
             typed = context.typed(f"tidelake {command}", pipeline.name, one.options)
             opened.append(Alert(name, pipeline.name, one.hop, how, one.message, one.since, typed))
     return tuple(opened)
+
+
+def erases_or_swaps(lake: Lake, pipeline: str) -> bool:
+    """Return whether an erasure, or a swap of tables, is running on this machine.
+
+    Until it ends, the tables disagree. While its file exists, no other process keeps silver's lock.
+    """
+    is_begun = lake.erasure(pipeline).exists() or lake.swap(pipeline).exists()
+    return is_begun and writer(lake, pipeline, "silver") is not None
 
 
 def _found(rule: AlertRule, context: AlertContext, limit: Any) -> Iterator[Found]:
@@ -233,7 +249,7 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
         what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if rolls_back(lake, name) else 'promote'}")
     for hop, tables in context.closing.items():
-        error = _refusal(context, hop, tables) if tables else None
+        error = _refusal(context, hop, tables) if tables or hop == "bronze" else None
         if isinstance(error, GenerationError):
             yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
         elif error is not None:
@@ -260,6 +276,8 @@ def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception 
 def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> None:
     """Compare tables and checkpoint as a starting run does; a RefusedError if they disagree."""
     lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
+    if hop == "bronze":
+        require_tables(lake, name)
     folder, inputs = lake.checkpoints(name, hop), lake.hop_inputs(context.pipeline, hop)
     fence = open_generation(name, hop, tables, folder)
     checkpoint = folder / fence.generation
@@ -308,12 +326,9 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
         waited = context.now - committed_at
         # A hop that runs may wait for the next batch to fill; a run that cannot write ends.
         if waited > limit and writer(context.lake, context.pipeline.name, hop) is None:
-            yield Found(
-                f"batch {batch} was committed to the tables {lasting(waited)} ago but not to the "
-                "checkpoint: the run was killed in between, or could not write the checkpoint",
-                hop=hop,
-                since=committed_at,
-            )
+            text = f"batch {batch} was committed to the tables {lasting(waited)} ago but not to the"
+            why = "the run was killed in between, or could not write the checkpoint"
+            yield Found(f"{text} checkpoint: {why}", hop, committed_at)
 
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
@@ -343,12 +358,10 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
         what = f"reached {hop} in"
     else:
         return
-    yield Found(
-        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(until - arrived)}; "
-        f"the limit is {lasting(agreed)}",
-        hop=hop,
-        since=since,
+    text = (
+        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(until - arrived)}"
     )
+    yield Found(f"{text}; the limit is {lasting(agreed)}", hop, since)
 
 
 def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -377,23 +390,17 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
     for one in context.waiting:
         waited = one.seconds(context.now)
         if waited > limit and one.taken <= one.arrived:
-            yield Found(
-                f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}; in the "
-                f"last {lasting(limit)} {one.arrived:,} arrived and {one.taken:,} were read",
-                hop=one.hop,
-                since=one.oldest,
-            )
+            text = f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}"
+            lately = f"{one.arrived:,} arrived and {one.taken:,} were read"
+            yield Found(f"{text}; in the last {lasting(limit)} {lately}", one.hop, one.oldest)
     lag = context.lag
     if lag is None or not lag.lag or lag.advice.verdict in ("none", "unknown", "falls"):
         return
     seconds = lag.catch_up_seconds
     if lag.advice.verdict == "rests" or seconds is None or seconds > limit:
         catch_up = "never at these rates" if seconds is None else f"in {lasting(seconds)}"
-        yield Found(
-            f"{lag.lag:,} records are waiting, catch-up {catch_up}; {lag.advice.text}",
-            hop="bronze",
-            since=lag.checked_at,
-        )
+        text = f"{lag.lag:,} records are waiting, catch-up {catch_up}; {lag.advice.text}"
+        yield Found(text, "bronze", lag.checked_at)
 
 
 def _slow_batches(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -408,12 +415,9 @@ def _slow_batches(context: AlertContext, limit: timedelta) -> Iterator[Found]:
             continue
         if slow[0].ended_at - slow[-1].started_at > limit:
             mean = sum(one.seconds for one in slow) / len(slow)
-            yield Found(
-                f"the last {len(slow):,} batches took {mean:.1f} seconds each, the interval is "
-                f"{slow[0].interval_seconds:g} seconds",
-                hop=hop,
-                since=slow[-1].started_at,
-            )
+            text = f"the last {len(slow):,} batches took {mean:.1f} seconds each"
+            interval = f"the interval is {slow[0].interval_seconds:g} seconds"
+            yield Found(f"{text}, {interval}", hop, slow[-1].started_at)
 
 
 def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -424,7 +428,8 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
         if commit.batch < 0 or (batches and note.watermark != batches[0][1].watermark):
             break
         batches.append((commit, note))
-    accepted = sum(note.total()["silver"] for _, note in batches)
+    # Without those of the oldest, which set the watermark.
+    accepted = sum(note.total()["silver"] for _, note in batches[:-1])
     if not accepted:
         return
     (newest, note), (oldest, _) = batches[0], batches[-1]
@@ -435,12 +440,8 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
     mark = f"{note.watermark:%Y-%m-%d %H:%M:%SZ}" if note.watermark else "none"
     # With a single partition its name adds nothing.
     waits = f"; it waits for {slow}" if slow and len(note.partitions) > 1 else ""
-    yield Found(
-        f"{accepted:,} events were accepted in {lasting(lasted)} and the watermark stays at "
-        f"{mark}{waits}",
-        hop="silver",
-        since=oldest.written_at,
-    )
+    text = f"{accepted:,} events were accepted in {lasting(lasted)} and the watermark stays at"
+    yield Found(f"{text} {mark}{waits}", "silver", oldest.written_at)
 
 
 def _rate(context: AlertContext, limit: float, *, fate: _Rated = "quarantined") -> Iterator[Found]:
@@ -456,11 +457,8 @@ def _rate(context: AlertContext, limit: float, *, fate: _Rated = "quarantined") 
     by_stage = [f"{stage} {n:,}" for stage, n in stages.most_common() if stage and n]
     is_late = fate == "late"
     what = "were late" if is_late else f"were quarantined ({', '.join(by_stage)})"
-    yield Found(
-        f"{stages.total() / rows:.1%} of the last {rows:,} rows {what}; the limit is {limit:.1%}",
-        hop="silver",
-        since=since,
-    )
+    text = f"{stages.total() / rows:.1%} of the last {rows:,} rows {what}"
+    yield Found(f"{text}; the limit is {limit:.1%}", "silver", since)
 
 
 def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
@@ -474,9 +472,8 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
                 since.append(commit.written_at)
     if failed:
         shown = ", ".join(f"{name} {rows:,}" for name, rows in failed.items())
-        yield Found(
-            f"expressions failed on events or rows and gave null: {shown}", "gold", min(since)
-        )
+        text = f"expressions failed on events or rows and gave null: {shown}"
+        yield Found(text, "gold", min(since))
 
 
 # Rules that may be critical first: alerts are listed in this order.
@@ -497,4 +494,4 @@ RULES = {
 # The rules on the metrics of batches: a run has those of its own hops.
 MEASURED = ("hop_failed", "batch_over_interval")
 # The rules that a run evaluates: the others count tables, or repeat the run's own checks.
-RUNNING = tuple(rule for rule in RULES if rule not in ("books_unbalanced", "hop_refused"))
+RUNNING = tuple(rule for rule in RULES if rule not in _COMPARING)

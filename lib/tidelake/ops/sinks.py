@@ -150,18 +150,34 @@ def measures_since(
 
     Oldest first; empty if no run wrote to ``ops.progress``.
     """
+    failed = f"error_class IS NOT NULL AND {_ended_since(failed_since or since)}"
+    where = f"({_ended_since(since)} OR {failed})"
+    return _measures(lake, pipeline, "SELECT", where, "ended_at, batch")
+
+
+def newest_measures(lake: Lake, pipeline: str, since: datetime) -> dict[str, Measured]:
+    """Read the newest metrics, or failure, of each hop since an instant (UTC)."""
+    select, order = "SELECT DISTINCT ON (hop)", "hop, ended_at DESC, batch DESC"
+    found = _measures(lake, pipeline, select, _ended_since(since), order)
+    return {one.hop: one for one in found}
+
+
+def _ended_since(instant: datetime) -> str:
+    return f"ended_at >= TIMESTAMPTZ '{instant.isoformat()}'"
+
+
+def _measures(
+    lake: Lake, pipeline: str, select: str, where: str, order: str
+) -> tuple[Measured, ...]:
     progress = lake.progress()
     if not progress.exists:
         return ()
-    kept, failed = (f"'{at.isoformat()}'" for at in (since, failed_since or since))
     try:
         # A valid table name contains no character that needs quoting.
         found = ask(
             lake,
-            f"SELECT {_COLUMNS} FROM {progress.name} "
-            f"WHERE pipeline = '{lake.bronze(pipeline).bare}' AND (ended_at >= TIMESTAMPTZ {kept} "
-            f"OR error_class IS NOT NULL AND ended_at >= TIMESTAMPTZ {failed}) "
-            "ORDER BY ended_at, batch",
+            f"{select} {_COLUMNS} FROM {progress.name} "
+            f"WHERE pipeline = '{lake.bronze(pipeline).bare}' AND {where} ORDER BY {order}",
         )
     except TidelakeError:
         # Without this table only the metrics are missing; reports still have the logs.

@@ -40,7 +40,7 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import remove_tree
 from tidelake.gold.kinds import Inputs
 from tidelake.instants import ahead, from_json
-from tidelake.ledger.history import history, rate_of
+from tidelake.ledger.history import closed_version, history, rate_of
 from tidelake.ledger.query import ask
 from tidelake.names import LAYERS, quoted
 from tidelake.replay.backfill_state import (
@@ -432,7 +432,7 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
     versions, reached = {}, []
     for target in targets_of(run.lake, run.pipeline):
         # Read the version before the commit: a batch committed in between must not be read.
-        version = newest_version(target.table)
+        version = closed_version(run.lake, target.table)
         last = last_commit(target.table, up_to=version) if version >= 0 else None
         if last is None or changed_definition(last, target.kind.definition):
             raise UsageError(

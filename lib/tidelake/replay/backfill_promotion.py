@@ -31,7 +31,7 @@ from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, require_table
 from tidelake.errors import RefusedError, UnbalancedError, UsageError
 from tidelake.gold.kinds import OWN
-from tidelake.ledger.history import history
+from tidelake.ledger.history import closed_version, history
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import fill, green_run, kept_gold, recomputes_gold
 from tidelake.replay.backfill_state import (
@@ -104,9 +104,17 @@ def need_promotable(
 
 
 def replaced_versions(lake: Lake, pipeline: Pipeline, state: State) -> dict[str, int]:
-    """Return the versions of the live tables that a promotion replaces, by logical name."""
+    """Return the versions of the live tables that a promotion replaces, by logical name.
+
+    Of gold's, those without rows of an open batch: a rollback would count them twice.
+    """
     own = map(lake.table, sorted(green_lake(lake, pipeline, state.start, state.table).own))
-    return {table.name: newest_version(table) for table in own if table.exists}
+    golds = lake.closing_tables(pipeline, "gold")
+    return {
+        table.name: closed_version(lake, table) if table in golds else newest_version(table)
+        for table in own
+        if table.exists
+    }
 
 
 def promote(run: Run) -> State:

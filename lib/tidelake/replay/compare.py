@@ -15,9 +15,8 @@ from typing import Any, Literal
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, try_eval
+from tidelake.columns import EXACT_TIMES, VALUE, try_eval
 from tidelake.config.expressions import columns_in
-from tidelake.config.types import is_comparable
 from tidelake.delta.append import types_of
 from tidelake.silver.stages import utc_date
 
@@ -34,6 +33,9 @@ _ROW, _COUNT = "_row", "_count"
 _SECRET = frozenset({"payload"})
 # A column reference in the conditions of ``TableShape.near``.
 COLUMN = re.compile(r"\{([es])\.(\w+)\}")
+# Types whose values Spark's hash does not tell apart: it skips the nulls in them, and has no
+# boundaries.
+_NESTED = ("array<", "struct<", "map<", "variant")
 _BUCKETS = 64
 _THIRD = 21
 
@@ -80,12 +82,12 @@ class RowDifference:
 class TableComparison:
     """The result of a comparison: the number of differing rows or groups, and the first of them.
 
-    ``rows`` and ``columns`` are those of the stored table, ``sums`` its counts and sums of hashes
-    by group.
+    ``rows`` are those of the stored table, ``columns`` its compared columns with their types,
+    ``sums`` its counts and sums of hashes by group.
     """
 
     rows: int
-    columns: tuple[str, ...]
+    columns: Mapping[str, str]
     sums: Mapping[str, tuple[int, int]]
     differing: int = 0
     differences: tuple[RowDifference, ...] = ()
@@ -118,17 +120,23 @@ def compare(
 ) -> TableComparison:
     """Compare a table's rows with the expected ones, in the expected columns.
 
-    ``expected_sums`` are the sums of the expected rows, in the stored types; None to compute them.
-    A condition of the shape that reads a column which is not there, because the definition changed,
-    is not applied.
+    ``expected_sums`` are the sums of the expected rows, in the stored types and columns; None to
+    compute them. Columns that the table lacks, because the definition changed, are differences, and
+    a condition of the shape that reads one is not applied.
     """
     types = types_of(stored.schema)
+    added = [name for name in expected.columns if name not in types.keys() | shape.unhashed]
+    if added:
+        missing = [RowDifference("missing", {"column": name}) for name in added]
+        if not set(shape.key) <= types.keys():
+            return TableComparison(stored.count(), {}, {}).with_more(missing)
+        return compare(expected.drop(*added), stored, shape, expected_sums).with_more(missing)
     # Hashes depend on the types.
     cast = {name: F.col(name).cast(types[name]) for name in expected.columns if name in types}
     wanted = expected.withColumns(cast)
     lacking = shape.unhashed - set(stored.columns)
     found = stored.select(*[name for name in wanted.columns if name not in lacking])
-    names = found.columns
+    names = {name: types[name] for name in found.columns}
     shape, follows = _applied(shape, wanted, found)
     if expected_sums is None:
         expected_sums = sums_of(wanted.drop(*lacking), shape)
@@ -138,18 +146,18 @@ def compare(
     # Even values compared with a tolerance are mostly equal, so this skips most groups.
     in_question = {group for group, _ in expected_sums.items() ^ stored_sums.items()}
     if not in_question:
-        return TableComparison(rows, tuple(names), stored_groups)
+        return TableComparison(rows, names, stored_groups)
     # Spark Connect refuses an empty mapping.
     found = found.withColumns(follows) if follows else found
     among = F.col(_GROUP).isin(in_question)
     wanted, found = (_marked(side, shape, keep=True).where(among) for side in (wanted, found))
-    count, differences = _rows_that_differ(wanted, found, names, shape)
+    count, differences = _rows_that_differ(wanted, found, list(names), shape)
     if not count:
         # Every column is equal but the hashes differ: report the groups rather than hide it.
         off = sorted({group for group, _ in expected_groups.items() ^ stored_groups.items()})
         differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
         count = len(off)
-    return TableComparison(rows, tuple(names), stored_groups, count, tuple(differences))
+    return TableComparison(rows, names, stored_groups, count, tuple(differences))
 
 
 def _applied(
@@ -218,7 +226,8 @@ def row_hash(columns: Mapping[str, Column], types: Mapping[str, str]) -> Column:
     hashable = []
     for name in sorted(columns):
         column = columns[name]
-        hashable.append(column if is_comparable(types[name]) else F.to_json(column))
+        is_nested = types[name].startswith(_NESTED)
+        hashable.append(F.to_json(column, EXACT_TIMES) if is_nested else column)
     # Spark's hash skips nulls, so the columns that are null are hashed too.
     return F.xxhash64(*hashable, *[column.isNull() for column in hashable])
 

@@ -11,6 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import DoubleType, FloatType, NumericType
 
+from tidelake.columns import EXACT_TIMES
 from tidelake.config.expressions import columns_in
 from tidelake.delta.access import load
 from tidelake.delta.append import schema_differences
@@ -99,7 +100,7 @@ def differences(run: Run, state: State) -> Differences:
             else:
                 # Under another key no row is the same.
                 rows = stored.count()
-                found = TableComparison(rows, tuple(both), {}, rows + made.count())
+                found = TableComparison(rows, {}, {}, rows + made.count())
             gold[live.table.name] = found
     return Differences(silver, gold, frozenset(redefined))
 
@@ -212,5 +213,5 @@ def _hashed(rows: DataFrame, but: Sequence[str]) -> Column:
     names = sorted(name for name in rows.columns if name not in left_out)
     # The hash skips nulls: a null is the same as a column that the other table lacks.
     return F.xxhash64(
-        *[F.when(F.col(name).isNotNull(), F.to_json(F.struct(name))) for name in names]
+        *[F.when(F.col(name).isNotNull(), F.to_json(F.struct(name), EXACT_TIMES)) for name in names]
     )

@@ -42,7 +42,7 @@ from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import Inputs
-from tidelake.ledger.history import history
+from tidelake.ledger.history import closed_version, history
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.gold_settings import apply_gold_settings
@@ -307,6 +307,8 @@ def gold_mismatches(run: Run) -> Iterator[str]:
             yield f"the definition of {table.name} changed"
         if any(one.verdict == "refused" for one in column_changes(run, target)):
             yield f"the columns of {table.name} changed"
+        if closed_version(run.lake, table) < log.newest_version(table):
+            yield f"{table.name} has rows of a batch that is not closed"
         found.append(last)
     if not found:
         return

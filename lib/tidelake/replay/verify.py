@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
@@ -26,8 +27,8 @@ from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprin
 from tidelake.gold.kinds import GoldKind, Inputs, span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.commit_checks import Mark
-from tidelake.ledger.history import history
-from tidelake.names import BRONZE_COLUMNS, ID_HASH
+from tidelake.ledger.history import closed_version, history
+from tidelake.names import BRONZE_COLUMNS, ID_HASH, logical_name
 from tidelake.replay.compare import (
     SHOWN,
     Kind,
@@ -52,10 +53,11 @@ from tidelake.replay.verify_silver import (
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.gold_tables import Target, targets_of, up_to
 from tidelake.runtime.hop import Run
+from tidelake.silver.search_bounds import with_id_hash
 from tidelake.typed import runnable
 
 _BRONZE = TableShape(key=("record_id",), moment="ingested_at")
-_FORMAT = 1
+_FORMAT = 2
 
 
 class RepeatedIds(NamedTuple):
@@ -102,7 +104,7 @@ class Verification:
 
 
 def verify(
-    run: Run, *, since: datetime | None = None, earlier: Mapping[str, Any] | None = None
+    run: Run, *, since: datetime | None = None, earlier: Certificate | None = None
 ) -> Verification:
     """Recompute silver from bronze and gold from silver, and compare row by row.
 
@@ -143,7 +145,7 @@ def _judged(run: Run, inputs: SilverInputs, since: datetime | None) -> Iterator[
             closed = inputs.version if table == lake.silver(name) else newest_version(table)
             yield Judged(table, closed, comparison)
     for target in targets_of(lake, run.pipeline):
-        version = newest_version(target.table)
+        version = closed_version(lake, target.table)
         if version < 0:
             run.progress.say(
                 f"{target.table.name} is not verified: it does not exist yet. "
@@ -181,14 +183,17 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
             expected[one.ingested_at] = expected[one.ingested_at].minus(erased)
     found, by_day = _stored(rows)
     differences = []
-    for arrived in sorted(expected.keys() | found.keys()):
-        wanted, stored = expected.get(arrived, Mark()), found.get(arrived, Mark())
+    # Only rows that another writer inserted have no instant of arrival.
+    for arrived in sorted(expected.keys() | found.keys(), key=str):
+        wanted = expected.get(arrived, Mark()) if arrived else Mark()
+        stored = found.get(arrived, Mark())
         if not wanted.agrees(stored):
             kind: Kind = "missing" if wanted.rows > stored.rows else "extra"
             counts = {"rows": (wanted.rows, stored.rows)}
             if wanted.rows == stored.rows:
                 kind, counts = "altered", {}
-            differences.append(RowDifference(kind, {"ingested_at": arrived.isoformat()}, counts))
+            at = arrived and arrived.isoformat()
+            differences.append(RowDifference(kind, {"ingested_at": at}, counts))
     repeats = [
         RowDifference(
             "doubled", {"generation": generation, "batch": batch}, {"commits": (1, len(versions))}
@@ -198,7 +203,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     count, doubled = _doubled(rows)
     return version, TableComparison(
         sum(mark.rows for mark in found.values()),
-        BRONZE_COLUMNS,
+        {name: kind for name, kind in types_of(rows.schema).items() if name in BRONZE_COLUMNS},
         by_day,
         len(differences) + len(repeats) + count,
         (*repeats, *doubled, *differences)[:SHOWN],
@@ -208,25 +213,27 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
 def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
     """Compare the requeue with the same records in bronze."""
     if requeued.isEmpty():
-        return TableComparison(0, BRONZE_COLUMNS, {})
+        return TableComparison(0, {}, {})
     once = requeued.select(*BRONZE_COLUMNS).distinct()
     wanted = bronze.select(*BRONZE_COLUMNS).join(once.select("record_id"), "record_id", "left_semi")
     return compare(wanted, once, _BRONZE)
 
 
-def _stored(rows: DataFrame) -> tuple[dict[datetime, Mark], dict[str, tuple[int, int]]]:
+def _stored(
+    rows: DataFrame,
+) -> tuple[dict[datetime | None, Mark], dict[str, tuple[int, int]]]:
     """Count the stored rows by arrival and, with the sums of their hashes, by day (UTC)."""
     columns = {name: F.col(name) for name in BRONZE_COLUMNS}
     hashed = row_hash(columns, types_of(rows.schema))
     summed = rows.groupBy(F.unix_micros("ingested_at")).agg(
         F.count("*"), fingerprint(), contents(), *sums_of_hash(hashed)
     )
-    found: dict[datetime, Mark] = {}
+    found: dict[datetime | None, Mark] = {}
     days: dict[str, tuple[int, int]] = {}
     for micros, count, ids, marks, *parts in summed.collect():
         arrived = from_micros(micros)
+        found[arrived] = Mark(count, Fingerprint.of(*ids), Fingerprint.of(*marks))
         if arrived is not None:
-            found[arrived] = Mark(count, Fingerprint.of(*ids), Fingerprint.of(*marks))
             day = arrived.astimezone(UTC).date().isoformat()
             total, hashes = days.get(day, (0, 0))
             days[day] = total + count, hashes + joined(parts)
@@ -305,15 +312,35 @@ def shape_of(kind: GoldKind, stored: DataFrame) -> TableShape:
     )
 
 
+class CertifiedTable(msgspec.Struct):
+    """A table in a certificate: its version, its columns' types, and its rows by group.
+
+    ``groups`` has the count and the sum of the hashes.
+    """
+
+    version: int
+    columns: dict[str, str]
+    groups: dict[str, tuple[int, str]]
+
+
+class Certificate(msgspec.Struct):
+    """What a later :func:`verify` reads of a certificate; instants are UTC."""
+
+    pipeline: str
+    made_at: datetime
+    since: datetime | None
+    tables: dict[str, CertifiedTable]
+
+
 def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
-    """Return a certificate: versions, counts and sums of hashes, without row values.
+    """Return a certificate of equal tables: versions, counts and sums of hashes, no values.
 
     A later :func:`verify` checks that the tables still hold these rows.
     """
     return {
         "format": _FORMAT,
         "pipeline": verification.pipeline,
-        "equal": verification.equal,
+        "equal": True,
         "made_at": datetime.now(UTC).isoformat(),
         "since": verification.since.isoformat() if verification.since else None,
         "tidelake": tidelake.__version__,
@@ -322,10 +349,8 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
         "tables": {
             one.table.name: {
                 "version": one.version,
-                "equal": one.comparison.equal,
                 "rows": one.comparison.rows,
-                "differing": one.comparison.differing,
-                "columns": list(one.comparison.columns),
+                "columns": dict(one.comparison.columns),
                 "groups": {
                     group: [count, str(total)]
                     for group, (count, total) in sorted(one.comparison.sums.items())
@@ -336,49 +361,50 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
     }
 
 
-def read_certificate(path: Path, pipeline: str) -> dict[str, Any]:
+def read_certificate(path: Path, pipeline: str) -> Certificate:
     """Read an earlier certificate.
 
     Raises:
         UsageError: The file is not a certificate of this format and pipeline.
     """
+    another = "Give another file with --certificate."
     try:
-        certificate = json.loads(path.read_text(encoding="utf-8"))
+        stored = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(stored, dict) or stored.get("format") != _FORMAT:
+            raise UsageError(
+                f"{path} is not a certificate of this Tidelake version; an earlier one computed "
+                f"other sums. {another}"
+            )
+        certificate = msgspec.convert(stored, Certificate)
     except (OSError, ValueError) as error:
+        raise UsageError(f"{path} cannot be read as a certificate: {error}. {another}") from error
+    if certificate.pipeline != pipeline:
         raise UsageError(
-            f"{path} cannot be read as a certificate: {error}. "
-            "Give another file with --certificate."
-        ) from error
-    if not isinstance(certificate, dict) or certificate.get("format") != _FORMAT:
-        raise UsageError(
-            f"{path} is not a certificate of this Tidelake version. "
-            "Give another file with --certificate."
+            f"{path} is a certificate of {certificate.pipeline}, not of {pipeline}. {another}"
         )
-    if certificate["pipeline"] != pipeline:
-        raise UsageError(
-            f"{path} is a certificate of {certificate['pipeline']}, not of {pipeline}. "
-            "Give another file with --certificate."
-        )
+    for layer in ("bronze", "silver"):
+        if (table := logical_name(layer, pipeline)) not in certificate.tables:
+            raise UsageError(f"{path} is not a certificate: it lacks {table}. {another}")
     return certificate
 
 
-def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDifference]]:
+def changed_since(run: Run, earlier: Certificate) -> dict[str, list[RowDifference]]:
     """List by table the groups of rows that have changed since a certificate was written.
 
-    Bronze and silver only grow, so their rows must still exist. Other tables change with each
-    batch, and a rebuild replaces silver: those are only compared with their recomputation.
+    Bronze and silver only grow, so their rows must still exist; a column may have a wider type by
+    now. Other tables change with each batch, and a rebuild replaces silver: those are only compared
+    with their recomputation.
 
     Raises:
         UsageError: Rows were erased since then, which look the same as lost rows.
     """
-    name, made_at = run.pipeline.name, from_json(earlier["made_at"])
+    name, certified = run.pipeline.name, earlier.tables
     bronze, silver = run.lake.bronze(name), run.lake.silver(name)
-    certified = earlier["tables"]
-    version = certified[bronze.name]["version"]
+    version = certified[bronze.name].version
     if any(erasure_of(commit) for commit in history(run.lake, bronze) if commit.version > version):
         raise UsageError(
-            f"the certificate was made at {earlier['made_at']}, and rows of {name} were erased "
-            "after that. Write a new certificate: give another file with --certificate."
+            f"the certificate was made at {earlier.made_at.isoformat()}, and rows of {name} were "
+            "erased after that. Write a new certificate: give another file with --certificate."
         )
     # Later batches may have come before the certificate was complete.
     arrivals = (
@@ -386,28 +412,41 @@ def changed_since(run: Run, earlier: Mapping[str, Any]) -> dict[str, list[RowDif
         for commit in history(run.lake, bronze)
         if commit.version <= version
     )
-    until = max((arrived for arrived in arrivals if arrived), default=made_at)
+    until = max((arrived for arrived in arrivals if arrived), default=earlier.made_at)
     kept = {bronze: (F.col("ingested_at") <= F.lit(until), _BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
-    seen = [commit for commit in closing if commit.version <= certified[silver.name]["version"]]
+    seen = [commit for commit in closing if commit.version <= certified[silver.name].version]
     if seen:
         # After a rebuild there is no such commit: silver was replaced.
         kept[silver] = F.col("_batch") <= seen[0].batch, EVENTS
-    since = from_json(earlier["since"])
     found = {}
     for table, (condition, shape) in kept.items():
         rows = load(run.spark, table).where(condition)
-        if since is not None:
-            rows = rows.where(F.col("ingested_at") >= F.lit(since))
-        after = by_group(sums_of(rows.select(*certified[table.name]["columns"]), shape))
-        groups = certified[table.name]["groups"].items()
-        before = {group: (int(count), int(total)) for group, (count, total) in groups}
+        if table == silver:
+            rows = with_id_hash(rows)
+        if earlier.since is not None:
+            rows = rows.where(F.col("ingested_at") >= F.lit(earlier.since))
+        after = by_group(sums_of(_as_certified(rows, certified[table.name].columns), shape))
+        before = {
+            group: (count, int(total))
+            for group, (count, total) in certified[table.name].groups.items()
+        }
         found[table.name] = [
             RowDifference("changed since", {"group": group}, {"rows": (then[0], now[0])})
             for group in sorted(before | after)
             if (then := before.get(group, (0, 0))) != (now := after.get(group, (0, 0)))
         ]
     return found
+
+
+def _as_certified(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
+    """Select columns in the types that they had: a hash depends on the type."""
+    types = types_of(rows.schema)
+    selected = []
+    for name, kind in columns.items():
+        column = F.col(name) if name in types else F.lit(None)
+        selected.append(column if types.get(name) == kind else column.try_cast(kind).alias(name))
+    return rows.select(*selected)
 
 
 def _code() -> str:

@@ -178,7 +178,7 @@ def _compare_tables(
     shaped = decided.select(FATE, *[F.struct(*made).alias(fate) for fate, made in columns.items()])
     for fate, (_, stored) in tables.items():
         types = types_of(stored.schema)
-        names = shaped.select(f"{fate}.*").columns
+        names = [name for name in shaped.select(f"{fate}.*").columns if name in types]
         typed = {name: F.col(f"{fate}.{name}").cast(types[name]) for name in names}
         of_row = F.when(F.col(FATE) == fate, compare.marks(typed, types, shapes[fate]))
         shaped = shaped.withColumn(f"_of_{fate}", of_row)

@@ -353,7 +353,7 @@ class GoldHop(HopQuery):
             # Without a row Delta commits nothing, and the batch is closed as one without changes.
             append(_first_rows(plan, load(spark, table)), table, note)
         else:
-            merge(plan, table, note)
+            merge(plan, table, note, copied=last.copied)
         return note
 
 

@@ -142,7 +142,7 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
             where = f"{quoted(target.kind.ends.column)} <= ({bound})"
             queries[_FINAL] = query_of(catalog, table, columns, settings, where=where)
         if consistent or settings.hides or not run.environment.consistent_views:
-            queries |= _at_epoch(run, target, settings, epoch)
+            queries |= _at_epoch(run, target, settings, epoch, columns)
         with naming_settings(run, target):
             for suffix, query in queries.items():
                 name = f"{table.name}{suffix}"
@@ -159,9 +159,15 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
 
 
 def _at_epoch(
-    run: Run, target: Target, settings: TableSettings, epoch: Mapping[str, Any]
+    run: Run,
+    target: Target,
+    settings: TableSettings,
+    epoch: Mapping[str, Any],
+    current: Sequence[str],
 ) -> dict[str, str | None]:
     """Return the query of a table's rows at an epoch, by the view's ending; None for no view.
+
+    ``current`` are the columns that the table has now.
 
     Empty if the version cannot be read: the view fails too, and keeps the rights granted on it.
     """
@@ -174,6 +180,9 @@ def _at_epoch(
         # The table was dropped since, and the next epoch is of the new one.
         return {}
     shown = [name for name in columns if not name.startswith("_")]
+    if settings.hides and not set(shown) <= set(current):
+        # A column that was renamed or removed since has lost its mask.
+        return {_CONSISTENT: None}
     more = f"{int(epoch['epoch'])} AS {_EPOCH}"
     catalog, pin = run.lake.catalog, int(version)
     query = query_of(catalog, target.table, shown, settings, version=pin, more=more)

@@ -62,7 +62,7 @@ def run_hops(
     cold: bool = False,
     publishes: bool = False,
 ) -> None:
-    """Run hops in the order of the flow, then copy their commit metadata and close an epoch.
+    """Run hops in the order of the flow; copy their commit metadata, then close an epoch.
 
     With ``held`` the caller holds the hops' locks already. With ``cold`` Spark has just started and
     the batches are small: idle cores then load what later hops need. With ``publishes`` the changes
@@ -89,6 +89,11 @@ def run_hops(
         return
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         try:
+            if run.lake.bronze(run.pipeline.name).exists:
+                # What a run that was killed has not copied, before Delta removes it from a log. A
+                # hop says better what is wrong with its tables.
+                with suppress(Exception):
+                    copy_books(run, wanted)
             if trigger.ends:
                 _run_to_the_end(run, wanted, trigger, cold=cold)
             else:

@@ -133,6 +133,10 @@ COMPACTION_SETTINGS = {
 }
 # A merge that copies fewer rows is faster without deletion vectors.
 COPIED_ROWS = 50_000
+# A merge that copies more rows than this is faster with compiled expressions, however small its
+# batch is. With fewer there is no difference.
+COMPILED_ROWS = 20_000
+COMPILED_SETTINGS = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 # MERGE would cache its source, because it reads it twice; ours is checkpointed already.
 MERGE_SETTINGS = {"spark.databricks.delta.merge.materializeSource": "none"}
 VACUUM_SETTINGS = {

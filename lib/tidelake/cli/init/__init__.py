@@ -35,7 +35,6 @@ from tidelake.config.model import written as as_text
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.folders import expanded
 from tidelake.names import logical_name
-from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.cli.init.draft import Draft
@@ -133,7 +132,7 @@ def init(
         return
     show(draft, written, dry_run=dry_run)
     if not dry_run:
-        _say_next(draft, root, where.typed)
+        _say_next(draft, root, where)
 
 
 def create(
@@ -337,7 +336,10 @@ def _table_as_json(draft: Draft) -> dict[str, object]:
     return {"dimension": {"key": [column.name for column in draft.key], "why": draft.why}}
 
 
-def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
+def _say_next(draft: Draft, target: Path, where: Place) -> None:
+    from tidelake.ledger.statements import DUCKDB, SPARK  # noqa: PLC0415
+
+    typed = where.typed
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
     if first:
         # What was given counts from the folder that is left.
@@ -359,13 +361,42 @@ def _say_next(draft: Draft, target: Path, typed: Typed) -> None:
             [*bounds, *(name for name, _, _ in table.measures)],
             logical_name("gold", table.name),
         )
-    columns = ", ".join([*dict.fromkeys(shown)][:_SHOWN_COLUMNS])
+    dialect = DUCKDB if where.environment.catalog is None else SPARK
+    columns = _in_sql([*dict.fromkeys(shown)][:_SHOWN_COLUMNS], dialect)
+    query = f"SELECT {columns} FROM {name} LIMIT 10"
+    # In single quotes, a shell keeps the quotes of a name.
+    argument = shlex.quote(query) if {'"', "`"} & set(query) else f'"{query}"'
     commands = [
         *first,
         typed("tidelake run", draft.name),
-        typed(f'tidelake sql "SELECT {columns} FROM {name} LIMIT 10"'),
+        typed(f"tidelake sql {argument}"),
         typed("tidelake ledger", draft.name),
         typed("tidelake check", draft.name),
         *test,
     ]
     say_next(commands)
+
+
+def _in_sql(names: Sequence[str], dialect: str) -> str:
+    """List columns for a SELECT; a name that is a keyword to DuckDB or sqlglot is quoted."""
+    import duckdb  # noqa: PLC0415
+    from sqlglot import ParseError, exp, parse_one  # noqa: PLC0415
+
+    reserved = (
+        "SELECT keyword_name FROM duckdb_keywords() "
+        "WHERE keyword_category IN ('reserved', 'type_function')"
+    )
+    with duckdb.connect() as connection:
+        keywords = {keyword for (keyword,) in connection.execute(reserved).fetchall()}
+
+    def is_plain(name: str) -> bool:
+        try:
+            parse_one(f"SELECT {name}, 1", dialect=dialect)
+        except ParseError:
+            return False
+        return name.lower() not in keywords
+
+    return ", ".join(
+        name if is_plain(name) else exp.to_identifier(name, quoted=True).sql(dialect)
+        for name in names
+    )

@@ -200,8 +200,8 @@ def draft_of(
     chosen_time = _choice(time, payload, ranked, "--time")
     times = guesses.instants(chosen_time, len(sample.records))
     lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
-    if delay not in (None, lateness.delay):
-        lateness = replace(lateness, delay=delay or lateness.delay, why="as given")
+    if delay is not None and delay != lateness.delay:
+        lateness = replace(lateness, delay=delay, why="as given")
     columns = _columns(payload, chosen_id, chosen_time)
     if is_dimension:
         columns = [_apart_from_history(column) for column in _rows_own(columns)]
@@ -371,21 +371,21 @@ def write(
     """
     content = _content(draft, os.path.relpath(files["pipeline"], files["test"].parents[1]))
     _refuse_invalid(draft.name, content, environment)
+    # Keeps tables out of git. First, because nothing is written if it cannot be changed; as bytes,
+    # because its encoding is the user's.
+    ignore = files["test"].parents[1] / ".gitignore"
+    existing = ignore.read_bytes() if ignore.exists() else b""
+    missing = [line for line in _IGNORED if line.encode() not in existing.splitlines()]
+    if missing and not dry_run:
+        gap = "" if not existing or existing.endswith(b"\n") else "\n"
+        ignore.parent.mkdir(parents=True, exist_ok=True)
+        with ignore.open("ab") as stream:
+            stream.write((gap + "\n".join(missing) + "\n").encode())
     for what, data in content.items() if not dry_run else ():
         files[what].parent.mkdir(parents=True, exist_ok=True)
         with files[what].open("xb") as stream:
             stream.write(data)
-    changed = [files[what] for what in content]
-    # Keep tables out of git.
-    ignore = files["test"].parents[1] / ".gitignore"
-    existing = ignore.read_text(encoding="utf-8") if ignore.exists() else ""
-    missing = [line for line in _IGNORED if line not in existing.splitlines()]
-    if missing:
-        gap = "" if not existing or existing.endswith("\n") else "\n"
-        if not dry_run:
-            ignore.write_text(existing + gap + "\n".join(missing) + "\n", encoding="utf-8")
-        changed.append(ignore)
-    return changed
+    return [*(files[what] for what in content), *([ignore] if missing else [])]
 
 
 def _refuse_invalid(name: str, content: dict[str, bytes], environment: Environment) -> None:

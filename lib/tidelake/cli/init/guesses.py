@@ -67,6 +67,9 @@ _STEPS = tuple(
 _MOST_ON_TIME = 0.99
 _DEFAULT_DELAY, _A_DAY = timedelta(minutes=10), timedelta(days=1)
 _FEW_TIMES = 20
+# A record further behind has an unset clock, such as Go's zero time, the Unix epoch, or the year
+# 2000 of a device. It says nothing about lateness.
+_FARTHEST_YEARS = 10
 
 
 @dataclass(frozen=True)
@@ -91,16 +94,21 @@ def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> 
         latest = newest.setdefault(partition, instant)
         behind.append(max(latest - instant, timedelta(0)))
         newest[partition] = max(latest, instant)
-    if len(behind) < _FEW_TIMES:
-        return Lateness(_DEFAULT_DELAY, _A_DAY, "too few event times in the sample; the default")
-    behind.sort()
-    usual, most = behind[int(len(behind) * _MOST_ON_TIME) - 1], behind[-1]
+    near = sorted(one for one in behind if one <= timedelta(days=365 * _FARTHEST_YEARS))
+    far, left_out = len(behind) - len(near), ""
+    if far:
+        share = f"{far:,} of {len(behind):,} records"
+        left_out = f"; {share} are more than {_FARTHEST_YEARS} years behind and left out"
+    if len(near) < _FEW_TIMES:
+        why = f"too few event times in the sample{left_out}; the default"
+        return Lateness(_DEFAULT_DELAY, _A_DAY, why)
+    usual, most = near[int(len(near) * _MOST_ON_TIME) - 1], near[-1]
     delay = step_above(usual)
     allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
     if not most:
-        return Lateness(delay, allowed, "the sample is in order")
+        return Lateness(delay, allowed, f"the sample is in order{left_out}")
     behind_text = f"at most {_rough(usual)} after a later one, all at most {_rough(most)}"
-    return Lateness(delay, allowed, f"99 of 100 records arrive {behind_text}")
+    return Lateness(delay, allowed, f"99 of 100 records arrive {behind_text}{left_out}")
 
 
 def step_above(length: timedelta) -> timedelta:

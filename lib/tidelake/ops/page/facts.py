@@ -29,7 +29,7 @@ from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
-from tidelake.ops.sinks import Measured, measures_since
+from tidelake.ops.sinks import Measured, newest_measures
 from tidelake.ops.status import HopStatus, Status, read_status
 from tidelake.runtime.gold_tables import Target, targets_of
 
@@ -46,6 +46,8 @@ _SECONDS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 432
 _STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
 # How the windows of one step are combined; all other aggregates are averaged.
 _COMBINED_BY = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
+# DuckDB's types of numbers that a Delta table can have.
+_NUMERIC = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 _KINDS = {
     "tumbling": "tumbling windows",
     "hopping": "hopping windows",
@@ -197,7 +199,7 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
-    measured = {one.hop: one for one in measures_since(lake, name, now - _MEASURED_WITHIN)}
+    measured = newest_measures(lake, name, now - _MEASURED_WITHIN)
     hops = []
     for one in status.hops:
         table = slowest_of(lake.closing_tables(pipeline, one.hop))
@@ -263,22 +265,28 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     if window.kind == "session":
         blank = replace(blank, title="sessions started")
         return _line(lake, blank, "session_start", "count(*)", timedelta(0))
+    # A minimum, or a first or last value, may be a text or an instant.
+    types = {column: str(kind) for column, kind, *_ in ask(lake, f"DESCRIBE {blank.table}").rows}
+    numeric = [one for one in gold.measures if types.get(one.name, "").startswith(_NUMERIC)]
     # Prefer a count, then a sum.
-    found = {one.aggregate: one for one in reversed(gold.measures)}
+    found = {one.aggregate: one for one in reversed(numeric)}
     preferred = (found[name] for name in ("count", "sum", "count_if") if name in found)
-    measure = next(preferred, gold.measures[0])
-    # The loader allows only letters, digits and underscores in names.
-    column = f'"{measure.name}"'
+    measure = next(preferred, numeric[0] if numeric else None)
+    title, greatest, value = "rows", "count(*)", "count(*)"
+    if measure is not None:
+        # The loader allows only letters, digits and underscores in names.
+        title, column = measure.name, f'"{measure.name}"'
+        greatest = f"max({column})"
+        value = f"{_COMBINED_BY.get(measure.aggregate, 'avg')}({column})"
     if window.kind == "global":
         key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
-        return _bars(lake, blank, f"concat_ws(' · ', {key})", f"max({column})", measure.name)
-    value = f"{_COMBINED_BY.get(measure.aggregate, 'avg')}({column})"
+        return _bars(lake, blank, f"concat_ws(' · ', {key})", greatest, title)
     kept = "true"
     if window.kind == "hopping":
         # Overlapping windows would count an event several times: read only adjacent ones.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
-    blank = replace(blank, title=measure.name)
+    blank = replace(blank, title=title)
     return _line(lake, blank, "window_start", value, window.size, kept=kept)
 
 

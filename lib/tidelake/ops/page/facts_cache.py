@@ -26,7 +26,7 @@ from tidelake.folders import Folder, list_folder, list_matching
 from tidelake.instants import now
 from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops.alerts import alerts_of
+from tidelake.ops.alerts import alerts_of, erases_or_swaps
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
 from tidelake.typed import Typed
 from tidelake.visible import kind_of
@@ -146,13 +146,16 @@ class FactsCache:
             return
         cost = self._clock() - began
         watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
-        has_run = versions[0] >= 0
+        # Bronze may have been deleted; ops.progress, the last, is of all pipelines.
+        has_run = max(versions[:-1]) >= 0
         self._publish(
             name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
         )
         if not has_run:
             return
         for part, read in self._readers(pipeline).items():
+            if part == "books" and erases_or_swaps(self._lake, name):
+                continue
             # The flow and the alerts depend on more than the tables.
             key = (versions, others) if part in _AGING_PARTS else versions
             self._refresh(name, part, key, read)
