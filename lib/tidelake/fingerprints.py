@@ -62,10 +62,6 @@ class Fingerprint:
         total = _wrapped((self.total or 0) + sign * (other.total or 0)) if has_totals else None
         return Fingerprint(self.xor ^ other.xor, total)
 
-    def minus(self, other: Fingerprint) -> Fingerprint:
-        """Subtract the other's rows."""
-        return self.plus(other, sign=-1)
-
     def agrees(self, other: Fingerprint) -> bool:
         """Return whether both can be fingerprints of the same rows."""
         if self.total is None or other.total is None:

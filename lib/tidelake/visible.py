@@ -50,7 +50,7 @@ def visible(text: str, *, lines: bool = False) -> str:
 
 
 def shortened(text: str, limit: int) -> str:
-    """Cut a text off after so many characters, and mark that."""
+    """Cut a text off after ``limit`` characters, and mark the cut."""
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 

@@ -58,7 +58,7 @@ BATCHES: dict[Hop, list[str]] = {
     "gold": [
         *["gold/read/before", "gold/merge/before!", "gold/merge/after", "gold/merge/after"],
         *["gold/batch/after", "gold/close/before", "gold/close/after"],
-        *["books/copy/before", "books/append/before!", "books/append/after"],
+        *["books/copy/before#2", "books/append/before!", "books/append/after"],
         *["epochs/close/before", "epochs/append/before!", "epochs/append/after"],
     ],
 }

@@ -283,7 +283,7 @@ def test_streams_go_on_every_table_follows_from_bronze_and_a_row_that_is_lost_is
 
 
 def test_a_certificate_from_before_is_not_held_against_the_tables(erased: Erased) -> None:
-    made = {"bronze.clickstream": CertifiedTable(version=1, columns={}, groups={})}
+    made = {"bronze.clickstream": CertifiedTable(id=None, version=1, columns={}, groups={})}
     earlier = Certificate("clickstream", START, None, made)
     with pytest.raises(UsageError, match="rows of clickstream were erased after that"):
         changed_since(erased.world.context, earlier)

@@ -21,7 +21,11 @@ from tests.running import land, read
 from tests.worlds import TO_SILVER
 from tidelake.cli.flow import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
+from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.ops.maintenance import plan_upkeep
+from tidelake.replay import erase as erasing
+from tidelake.runtime import fast_lane as fast_lane_module
 from tidelake.runtime.fast_lane import Lane, reconcile
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -107,8 +111,15 @@ def until(happened: Callable[[], Any], *, each: Callable[[int], None] = lambda _
 
 
 def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed(
-    spark: SparkSession, environment: Environment, kafka: Kafka
+    spark: SparkSession, environment: Environment, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    vacuumed, vacuum = [], fast_lane_module.vacuum
+
+    def spied(spark: SparkSession, table: Table, *, hours: int) -> None:
+        vacuumed.append(table.name)
+        vacuum(spark, table, hours=hours)
+
+    monkeypatch.setattr(fast_lane_module, "vacuum", spied)
     kafka.topic(partitions=1, name="payments")
     kafka.topic(partitions=1, name="payment-alerts")
     followed = payments(spark, environment, f"kafka://{kafka.bootstrap}/payments")
@@ -157,6 +168,13 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     assert verdicts["z-9"] == "open"
     assert sum(found.counts["unusual_amount"].values()) == len(verdicts)
     assert not (environment.root or Path()).joinpath("fast", "payment_alerts", "known").exists()
+    # Each copy of the features would leave the one before.
+    assert set(vacuumed) == {"known"} and len(vacuumed) >= 2
+    # Its old files are deleted by maintenance, and an erasure names it.
+    plans = plan_upkeep(followed.lake, followed.pipeline, horizon=timedelta(days=7))
+    assert found.table in {plan.table.name for plan in plans}
+    remains = {one.where: one.remedy for one in erasing._others(followed.lake, followed.context)}
+    assert remains[found.table].startswith("tidelake fast reconcile payments; ")
 
 
 @pytest.mark.long

@@ -187,6 +187,9 @@ def test_a_table_that_is_added_within_a_batch_joins_it(grown: World, tmp_path: P
         gold=[by_channel, *_ALL],
         joins=JOINS[:1],
     )
+    # As after a week without a run, in which Delta reads no older version by itself.
+    silver, kept = grown.lake.silver("clickstream"), "'delta.deletedFileRetentionDuration'"
+    grown.spark.sql(f"ALTER TABLE {silver.sql} SET TBLPROPERTIES ({kept} = 'interval 0 seconds')")
     with pytest.raises(UsageError, match=r"no column channel yet, which gold\.by_channel reads"):
         grown.run(hops=["gold"])
     told = grown.run()

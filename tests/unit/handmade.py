@@ -152,10 +152,14 @@ def write_batches(table: Table, newest: int, *, generation: str = "g1") -> None:
 
 def write_checkpoint(checkpoint: Path, *, planned: int, committed: int) -> None:
     """Write a checkpoint's offsets and commits up to two batches; -1 for none."""
-    for folder, newest in (("offsets", planned), ("commits", committed)):
+    # Offsets have a line for each input; this one has no data yet.
+    for folder, newest, text in (
+        ("offsets", planned, "v1\n{}\n-"),
+        ("commits", committed, "v1\n{}"),
+    ):
         (checkpoint / folder).mkdir(parents=True, exist_ok=True)
         for batch in range(newest + 1):
-            (checkpoint / folder / str(batch)).write_text("v1\n{}\n", encoding="utf-8")
+            (checkpoint / folder / str(batch)).write_text(text, encoding="utf-8")
 
 
 def write_offset(checkpoint: Path, batch: int, *offsets: dict[str, Any] | None) -> None:

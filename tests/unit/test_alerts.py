@@ -116,7 +116,7 @@ class Shop:
         (folder / "metadata").write_text('{"id": "x"}')
         until = {"reservoirVersion": batch + 2, "index": -1, **IDS}
         other = {"reservoirVersion": 0, "index": -1, **IDS}
-        write_offset(folder, batch, *{"silver": (until, other), "gold": (until,)}.get(hop, ()))
+        write_offset(folder, batch, *{"silver": (until, other), "gold": (until,)}.get(hop, (None,)))
 
     def checkpoint(self, hop: Any) -> Path:
         return self.lake.checkpoints("shop", hop) / "g1"

@@ -12,6 +12,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 import yaml
@@ -193,7 +194,7 @@ def _rolled_back(
     """Roll back with this in place of Spark's statements, and without the rest."""
     monkeypatch.setattr(backfill_promotion, "fitted_to_bronze", lambda _: nullcontext())
     monkeypatch.setattr(backfill_promotion, "_continue_restored_gold", lambda *_: None)
-    spark = cast(Any, SimpleNamespace(sql=restore))
+    spark = cast(Any, SimpleNamespace(sql=restore, conf=MagicMock()))
     return backfill_promotion.rollback(replace(_run(shop), spark=spark))
 
 
@@ -266,6 +267,20 @@ def test_a_rollback_that_was_given_up_is_not_ended_by_a_promotion(shop: Shop) ->
     with pytest.raises(UsageError, match="the backfill of shop is promoted"):
         backfill_promotion.promote(_run(shop))
     assert shop.lake.swap("shop").exists()
+
+
+def test_a_backfill_whose_removal_was_cut_off_is_none(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_state(shop.lake, shop.pipeline, State("bronze", "as it was", "built"))
+
+    def cut_off(_: object) -> None:
+        raise OSError("cut off")
+
+    monkeypatch.setattr(backfill, "remove_tree", cut_off)
+    with pytest.raises(OSError, match="cut off"):
+        backfill.clear(_run(shop))
+    assert read_state(shop.lake, shop.pipeline) is None
 
 
 def test_nothing_is_compared_under_another_definition(

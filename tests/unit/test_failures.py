@@ -12,8 +12,15 @@ import pytest
 
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.errors import LostError, MachineError, SourceChangedError, SourceError, TidelakeError
-from tidelake.runtime.failures import named, naming
+from tidelake.errors import (
+    LostError,
+    MachineError,
+    RefusedError,
+    SourceChangedError,
+    SourceError,
+    TidelakeError,
+)
+from tidelake.runtime.failures import TOO_OLD, named, naming
 from tidelake.runtime.hop import Run
 
 _PLACE = "shop, hop silver"
@@ -102,6 +109,12 @@ def test_a_file_that_is_gone_is_a_changed_source() -> None:
     error = named(RuntimeError(said), _PLACE)
     assert isinstance(error, SourceChangedError)
     assert "RuntimeError: file:/landing/10:15.jsonl\n" in str(error)
+
+
+def test_a_version_that_delta_refuses_by_its_age_is_told_with_its_remedy() -> None:
+    error = named(RuntimeError(f"[{TOO_OLD}] Cannot time travel"), "shop, hop gold")
+    assert isinstance(error, RefusedError)
+    assert "Let the table keep them with: tidelake maintain shop, then run again" in str(error)
 
 
 def test_anything_else_is_told_by_its_kind_and_the_log_that_has_its_words() -> None:

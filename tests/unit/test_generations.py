@@ -7,13 +7,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
+from tests.pipelines import shop
 from tests.unit.handmade import write_batches, write_checkpoint, write_commit
+from tidelake.config import Environment
+from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError, RefusedError
+from tidelake.replay.generations import _delete_uncommitted
 from tidelake.runtime.checkpoints import Fence, open_generation, replaced_sides
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 
 REPAIR = r"tidelake repair shop --hop gold$"
 FENCE = Fence("shop", "gold", "g1")
@@ -372,3 +379,21 @@ def test_a_bronze_that_is_gone_is_not_said_to_be_an_older_copy(lake: Lake) -> No
     write_checkpoint(folder / "g1", planned=2, committed=2)
     with pytest.raises(RefusedError, match=r"bronze\.shop is gone.* into another --root$"):
         open_generation("shop", "bronze", [lake.bronze("shop")], folder)
+
+
+def test_rows_of_an_open_batch_are_deleted_and_those_of_any_earlier_generation_stay(
+    spark: SparkSession, lake: Lake, tmp_path: Path
+) -> None:
+    """Also where neither silver's log nor ``ops.books`` have the earlier generation any more."""
+    write_batches(lake.silver("shop"), 4, generation="g2")
+    sides = (lake.quarantine("shop"), lake.late("shop"))
+    stored = [("g1", 7), ("g2", 4), ("g2", 5), (None, None)]
+    for side in sides:
+        rows = spark.createDataFrame(stored, "_generation string, _batch long")
+        rows.write.format("delta").save(str(side.path))
+    said = Progress(lambda _: None)
+    environment = Environment(name="local", root=tmp_path)
+    _delete_uncommitted(Run(spark, shop(tmp_path), lake, environment, said))
+    for side in sides:
+        left = [tuple(row) for row in load(spark, side).collect()]
+        assert sorted(left, key=str) == [("g1", 7), ("g2", 4), (None, None)]

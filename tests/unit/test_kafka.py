@@ -37,10 +37,7 @@ def _source(**more: object) -> KafkaSource:
 
 def test_a_broker_that_refuses_access_is_not_said_to_be_away() -> None:
     away = str(failure("h:1", None))
-    assert (
-        away
-        == "the Kafka broker at h:1 does not answer: not within 20 s. Check it, then run again."
-    )
+    assert away == "the Kafka broker at h:1 does not answer: not in time. Check it, then run again."
     told = "org.apache.kafka.common.errors.TopicAuthorizationException: Not authorized"
     assert str(failure("h:1", f"{told}\nat x")) == (
         f"the Kafka broker at h:1 refuses access: {told}. "

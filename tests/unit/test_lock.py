@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import threading
 from pathlib import Path
 from threading import Timer
 
@@ -167,6 +168,14 @@ def test_no_step_begins_once_a_lock_is_lost() -> None:
         "Done: empty gold.a. Not begun: empty gold.b. "
         "Continue with: tidelake repair shop --hop gold"
     )
+
+
+def test_no_step_begins_once_a_stop_was_requested(tmp_path: Path) -> None:
+    stop, lake = threading.Event(), lake_of(Environment(name="local", root=tmp_path))
+    with pytest.raises(KeyboardInterrupt), hold_hops(lake, "shop", ["gold"], stop=stop) as locks:
+        locks.step("empty gold.a")
+        stop.set()
+        locks.step("empty gold.b")
 
 
 def test_what_was_interrupted_keeps_every_other_command_out(tmp_path: Path) -> None:

@@ -84,3 +84,13 @@ def test_a_rollback_needs_no_file_once_the_horizon_has_passed(shop: Shop) -> Non
     os.utime(file, (promoted, promoted))
     assert _plans(shop)["gold.totals"].needs == ()
     _plans(shop, keep=_WEEK)
+
+
+def test_a_rollback_of_silver_needs_the_bronze_that_silver_had_read(shop: Shop) -> None:
+    before = {"silver.shop": 1}
+    write_state(shop.lake, shop.pipeline, State("bronze", "another", "promoted", before=before))
+    needs = {name: plan.needs for name, plan in _plans(shop).items() if plan.needs}
+    assert set(needs) == {"bronze.shop", "silver.shop"}
+    assert {need.by for found in needs.values() for need in found} == {
+        "the rollback of shop's backfill"
+    }

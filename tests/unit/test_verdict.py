@@ -45,7 +45,7 @@ def test_repeated_ids_are_listed_and_are_no_difference(capsys: pytest.CaptureFix
         ({"format": 1}, "not a certificate of this Tidelake version; an earlier one computed"),
         ({"made_at": "yesterday"}, "cannot be read as a certificate: Invalid RFC3339"),
         ({"tables": {}}, "not a certificate: it lacks bronze.shop"),
-        ({"tables": {"bronze.shop": {"version": 1}}}, "missing required field `columns`"),
+        ({"tables": {"bronze.shop": {"version": 1}}}, "missing required field `id`"),
         ({"pipeline": "flights"}, "a certificate of flights, not of shop"),
     ],
 )

@@ -240,7 +240,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
 
 
 def _ensure_folder(certificate: Path) -> None:
-    """Create a certificate's folder before the work of which it tells."""
+    """Create a certificate's folder before the tables are verified."""
     folder = certificate.parent
     try:
         folder.mkdir(parents=True, exist_ok=True)

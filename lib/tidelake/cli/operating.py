@@ -50,7 +50,7 @@ def alerts(tell: bool, where: Place) -> int:
     from tidelake.ops.alerts import MEASURED, RULES, alerts_of  # noqa: PLC0415
 
     name = where.pipeline.name
-    # Only who tells needs the webhook's secret.
+    # Only `--tell` needs the webhook's secret.
     deliver = sender_of(where.environment) if tell else None
     # Before the first batch no rule has anything to look at; a job that watches is not red.
     unfilled = has_no_tables(where.lake, where.pipeline)

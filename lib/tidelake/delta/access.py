@@ -13,6 +13,8 @@ from tidelake.delta.positions import Position, TableChange, files_between, rows_
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder, as_pattern
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
 # The columns that the change feed adds.
 _FEED_COLUMNS = ("_change_type", "_commit_version", "_commit_timestamp")
@@ -30,6 +32,12 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
     if version is not None:
         reader = reader.option("versionAsOf", version)
     return table.open(reader)
+
+
+def load_old(spark: SparkSession, table: Table, version: int) -> DataFrame:
+    """Read a version of a table, however old, if its files are still there."""
+    with with_settings(spark, OLD_VERSION_SETTINGS):
+        return load(spark, table, version=version)
 
 
 def follow(
@@ -114,9 +122,10 @@ def changed_rows(
     """
     version = change.version
     if not change.is_fed:
-        return load(spark, table, version=version - 1), load(spark, table, version=version)
+        return load_old(spark, table, version - 1), load_old(spark, table, version)
     reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", version)
-    rows = table.open(reader.option("endingVersion", version))
+    with with_settings(spark, OLD_VERSION_SETTINGS):
+        rows = table.open(reader.option("endingVersion", version))
     old = rows.where("_change_type IN ('delete', 'update_preimage')")
     new = rows.where("_change_type IN ('insert', 'update_postimage')")
     return old.drop(*_FEED_COLUMNS), new.drop(*_FEED_COLUMNS)

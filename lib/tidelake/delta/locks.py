@@ -332,14 +332,21 @@ def hold_hops(
     *,
     resumes: Work | None = None,
     command: str = "",
+    stop: threading.Event | None = None,
 ) -> Iterator[HopLocks]:
     """Hold the locks of a pipeline's hops, as :func:`hold` does.
 
     ``resumes`` is the interrupted operation that the caller may resume. Any other one raises a
     RefusedError, because its tables are inconsistent. For ``command`` see :class:`HopLocks`; a
-    LeaseLostError lists the completed steps.
+    LeaseLostError lists the completed steps. Once ``stop`` is set, the next step raises a
+    KeyboardInterrupt instead of beginning.
     """
-    locks = HopLocks(command)
+
+    def check_stop() -> None:
+        if stop is not None and stop.is_set():
+            raise KeyboardInterrupt
+
+    locks = HopLocks(command, [check_stop])
     try:
         with ExitStack() as held:
             for hop in hops:

@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"decimal\((\d+),(\d+)\)")
 _SUMMED_DIGITS, _MOST_DIGITS = 28, 38
 # Spark rounds results of more than 38 digits, to no fewer digits after the point than these.
 _LEAST_SCALE = 6
-# A sum of so many digits has a quotient with 18 more after the point.
+# A sum of this many digits has a quotient with 18 more after the point.
 _FINE_DIGITS = 20
 # A mean has this many digits after the point more than its terms.
 _MORE_SCALE = 4

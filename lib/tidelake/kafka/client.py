@@ -59,11 +59,13 @@ def total_offsets(offsets: Offsets) -> int:
 
 
 def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
-    """Read the end offsets of a planned micro-batch; empty before the first."""
+    """Read the end offsets of a planned micro-batch; empty before the first.
+
+    Also of a file that was cut off, which the checks of a checkpoint report.
+    """
     file = checkpoint / "offsets" / str(batch)
-    if not file.exists():
-        return {}
-    return dict(json.loads(file.read_text(encoding="utf-8").splitlines()[_FIRST_INPUT]))
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return dict(json.loads(lines[_FIRST_INPUT])) if len(lines) > _FIRST_INPUT else {}
 
 
 def begun_offsets(checkpoint: Folder, batch: int) -> Offsets | None:
@@ -148,15 +150,15 @@ def _unreachable(bootstrap: str) -> str:
     reasons = []
     for address in map(str.strip, brokers.split(",")):
         host, _, port = address.rpartition(":")
-        told = address if brokers == bootstrap else bootstrap
+        shown = address if brokers == bootstrap else bootstrap
         try:
             with socket.create_connection((host.strip("[]"), int(port)), timeout=_CONNECT_SECONDS):
                 return ""
         except OSError as error:
-            reasons.append(f"{told}: {error}")
+            reasons.append(f"{shown}: {error}")
         except ValueError:
             # The error's message has the text.
-            reasons.append(f"{told}: not HOST:PORT")
+            reasons.append(f"{shown}: not HOST:PORT")
     return "; ".join(reasons)
 
 

@@ -24,8 +24,10 @@ from tidelake.errors import RefusedError, SourceError
 from tidelake.kafka.client import Offsets
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
-# The timeout of Kafka's own clients; the default of Spark's source is twice as long.
-_POLL_MILLISECONDS = 60_000
+# The timeout of Kafka's own clients, within a batch; the default of Spark's source is twice as
+# long.
+_BATCH_SECONDS = 60
+# Before a batch, where nothing is lost by an error.
 _ADMIN_SECONDS = 20
 _CREATED_SECONDS = 0.1
 _CLIENT = "kafka."
@@ -61,7 +63,7 @@ def options_of(source: KafkaSource) -> dict[str, str]:
         **{name: str(value) for name, value in configured.items() if value},
         **starting,
         "kafka.isolation.level": "read_committed",
-        "kafkaConsumer.pollTimeoutMs": str(_POLL_MILLISECONDS),
+        "kafkaConsumer.pollTimeoutMs": str(_BATCH_SECONDS * 1000),
         "includeHeaders": "true",
         "failOnDataLoss": "true",
         **java_client_options(source),
@@ -118,18 +120,20 @@ def describe_topics(
     names: Collection[str],
     *,
     with_selected: bool = False,
+    in_batch: bool = False,
 ) -> dict[str, Topic] | None:
     """Describe the topics that exist, by name; a SourceError if the broker does not answer.
 
-    ``with_selected``: also those that the source selects now, by name or pattern. None where topics
-    cannot be described, see :func:`asks_brokers`.
+    ``with_selected``: also those that the source selects now, by name or pattern. ``in_batch``:
+    wait for the broker as long as a batch does. None where topics cannot be described, see
+    :func:`asks_brokers`.
     """
     jvm = _admin_jvm(spark, source)
     if jvm is None:
         return None
     if not names:
         return {}
-    with _admin(jvm, source) as admin:
+    with _admin(jvm, source, _BATCH_SECONDS if in_batch else _ADMIN_SECONDS) as admin:
         known = _result(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
         selected = _selected(jvm, source, known) if with_selected else []
@@ -256,7 +260,7 @@ def recreated_text(name: str) -> str:
 
 def failure(bootstrap: str, message: str | None) -> SourceError:
     """Describe a failed request by the message of Kafka's client, which a timeout may lack."""
-    why = (message or f"not within {_ADMIN_SECONDS} s").splitlines()[0]
+    why = (message or "not in time").splitlines()[0]
     if "Authorization" in why or "Authentication" in why:
         return SourceError(
             f"the Kafka broker at {bootstrap} refuses access: {why}. Check the options and the "
@@ -268,13 +272,13 @@ def failure(bootstrap: str, message: str | None) -> SourceError:
 
 
 @contextmanager
-def _admin(jvm: Any, source: KafkaSource) -> Iterator[Any]:
+def _admin(jvm: Any, source: KafkaSource, seconds: int = _ADMIN_SECONDS) -> Iterator[Any]:
     settings = jvm.java.util.Properties()
     for name, value in options_of(source).items():
         if name.startswith(_CLIENT):
             settings.put(name.removeprefix(_CLIENT), value)
     for name in ("request.timeout.ms", "default.api.timeout.ms"):
-        settings.put(name, str(_ADMIN_SECONDS * 1000))
+        settings.put(name, str(seconds * 1000))
     admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     try:
         yield admin
@@ -320,4 +324,5 @@ def _compacted(jvm: Any, admin: Any, names: Sequence[str]) -> dict[str, bool]:
 
 
 def _result(jvm: Any, future: Any) -> Any:
-    return future.get(_ADMIN_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)
+    # The client's own timeout is as short or shorter.
+    return future.get(_BATCH_SECONDS, jvm.java.util.concurrent.TimeUnit.SECONDS)

@@ -418,6 +418,11 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
         if state.get("requeue") is not None:
             # The rollback also reads the rows that were requeued since.
             versions[lake.requeue(pipeline).name] = state["requeue"]
+        bronze, silver = lake.bronze(pipeline), lake.silver(pipeline)
+        if silver.name in versions:
+            # Silver continues where it was then.
+            was = last_commit(silver, up_to=versions[silver.name])
+            versions[bronze.name] = position(was, "bronze")[0] - 1
         for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"
             remedy = "wait until the recovery horizon has passed"

@@ -26,6 +26,7 @@ from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.ledger.history import Need, needs_of
+from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 
@@ -123,6 +124,7 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
     tables = [lake.bronze(name), lake.requeue(name), lake.schemas(name), lake.silver(name)]
     tables += [lake.quarantine(name), lake.late(name), lake.discarded(name)]
     tables += lake.closing_tables(pipeline, "gold")
+    tables += [reconciled_table(lake, detection) for detection in pipeline.detections]
     tables += [lake.books(), lake.epochs(), lake.progress()]
     return [table for table in tables if table.exists]
 

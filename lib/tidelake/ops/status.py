@@ -42,8 +42,8 @@ LAG_SECONDS = 300.0
 _MIN_CHECK_INTERVAL = timedelta(seconds=30)
 # Number of batches over which the rate is measured.
 _RATE_BATCHES = 10
-# The batch limit is the bottleneck if so many batches in a row reached it while bronze was busy for
-# less than this part of the time.
+# The batch limit is the bottleneck if this many batches in a row reached it while bronze was busy
+# for less than this part of the time.
 _IN_A_ROW, _BUSY = 3, 0.9
 # Smallest ratio between two lags that counts as a change.
 _CHANGE_RATIO = 1.2

@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import load
+from tidelake.delta.access import load_old
 from tidelake.delta.commit_metadata import (
     SilverNote,
     changed_definition,
@@ -48,6 +48,7 @@ from tidelake.replay.backfill_state import (
     Start,
     State,
     backfill_again,
+    forget_state,
     green_lake,
     hold_backfill,
     read_state,
@@ -102,6 +103,8 @@ def green_run(run: Run, start: Start, table: str | None = None) -> Run:
 def clear(run: Run) -> None:
     """Remove a backfill: its tables, its checkpoints, and its state."""
     green = green_lake(run.lake, run.pipeline, "bronze")
+    # First, so that a removal that is cut off leaves no backfill to promote.
+    forget_state(run.lake, run.pipeline)
     if (catalog := run.lake.catalog) is not None:
         for layer in LAYERS:
             # As listed: gold tables among them may have left the pipeline file.
@@ -280,11 +283,11 @@ def fill(run: Run, state: State) -> None:
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
     if table is not None:
-        with hold_hops(green.lake, run.pipeline.name, ["gold"]) as locks:
+        with hold_hops(green.lake, run.pipeline.name, ["gold"], stop=run.stop) as locks:
             fill_table(replace(run, locks=locks), table, green.lake.table(table))
         return
     for hop in hops_in(run.pipeline)[1 if start == "bronze" else 2 :]:
-        with hold_hops(green.lake, run.pipeline.name, [hop]) as locks:
+        with hold_hops(green.lake, run.pipeline.name, [hop], stop=run.stop) as locks:
             held = replace(green, locks=locks)
             if hop == "silver":
                 _begin_silver(held, run, from_json(state.since))
@@ -474,7 +477,7 @@ def _rows_in(
         moment = F.col(kind.moment)
         inside = (moment >= first) & (moment < end)
         name = target.table.name
-        stored = load(run.spark, run.lake.table(name), version=versions[name])
+        stored = load_old(run.spark, run.lake.table(name), versions[name])
         kept = stored.drop(*BATCH_COLUMNS).where(~inside | moment.isNull())
         return kept.unionByName(kind.of_all(inputs).where(inside))
 

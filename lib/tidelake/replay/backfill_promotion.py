@@ -64,11 +64,13 @@ from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import copy_books
-from tidelake.runtime.failures import error_text, named
+from tidelake.runtime.failures import TOO_OLD, error_text, named
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import create_silver
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 from tidelake.typed import runnable
 
 # The stages of a backfill that a rollback starts from.
@@ -80,6 +82,7 @@ _GONE = (
     *("Not all files from version", "FileNotFoundException", "FILE_NOT_EXIST"),
     *("DELTA_CANNOT_RESTORE_TABLE_VERSION", "DELTA_VERSION_NOT_FOUND", "DELTA_LOG_FILE_NOT_FOUND"),
     *("DELTA_TRUNCATED_TRANSACTION_LOG", "DELTA_MISSING_PART_FILES"),
+    TOO_OLD,
 )
 
 
@@ -193,7 +196,9 @@ def _holding(run: Run, command: str) -> Iterator[HopLocks]:
     retry = runnable(f"tidelake backfill {command}", name)
     with (
         hold_backfill(lake, run.pipeline) as check,
-        hold_hops(lake, name, ["silver", "gold"], resumes="swap", command=retry) as locks,
+        hold_hops(
+            lake, name, ["silver", "gold"], resumes="swap", command=retry, stop=run.stop
+        ) as locks,
     ):
         locks.checks.append(check)
         yield locks
@@ -349,7 +354,9 @@ def _restore(run: Run, state: State, own: str) -> None:
     table, version = run.lake.table(own), state.before[own]
     run.locks.step(f"restore {own}")
     try:
-        run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
+        # The version may be much older than the promotion, if the table rarely changes.
+        with with_settings(run.spark, OLD_VERSION_SETTINGS):
+            run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
         text = error_text(error)
         if not any(one in text for one in _GONE):

@@ -130,6 +130,11 @@ def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
     return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
+def forget_state(lake: Lake, pipeline: Pipeline) -> None:
+    """Delete the state of a backfill, if there is one: then its tables belong to none."""
+    (folder_of(lake, pipeline) / _STATE).unlink(missing_ok=True)
+
+
 def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     """Read the state of a backfill that must be at one of some stages.
 

@@ -50,6 +50,7 @@ from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.epochs import close_epoch, copy_books
+from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
@@ -145,7 +146,9 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
     retry = f"{again}, with the same value"
     with (
         hold_backfill(lake, pipeline) as check,
-        hold_hops(lake, pipeline.name, HOPS, resumes="erasure", command=retry) as locks,
+        hold_hops(
+            lake, pipeline.name, HOPS, resumes="erasure", command=retry, stop=run.stop
+        ) as locks,
     ):
         locks.checks.append(check)
         run = replace(run, locks=locks)
@@ -430,6 +433,11 @@ def _others(lake: Lake, run: Run) -> Iterator[Remains]:
         elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
             remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    for table in (reconciled_table(lake, one) for one in run.pipeline.detections):
+        if table.exists:
+            again = runnable("tidelake fast reconcile", name)
+            remedy = f"{again}; {runnable('tidelake maintain', name)} deletes the old files"
+            yield Remains("alerts of the fast lane, with their verdicts", table.name, None, remedy)
     for table_name, to in run.pipeline.published.items():
         remedy = "delete the topic: the next run publishes all rows of the table to a new one"
         if not asks_brokers(run.spark, to.client):

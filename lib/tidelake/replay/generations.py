@@ -22,7 +22,7 @@ from tidelake.bronze.records import REQUEUE_DDL, with_requeue_columns
 from tidelake.columns import stamped
 from tidelake.config import Source
 from tidelake.delta import log
-from tidelake.delta.access import detail, load
+from tidelake.delta.access import detail, load, load_old
 from tidelake.delta.append import append, append_nothing, ensure_table
 from tidelake.delta.commit_metadata import (
     FRESH,
@@ -227,19 +227,17 @@ def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
 
 
 def _delete_uncommitted(run: Run) -> None:
-    """Delete the side tables' rows of batches that silver never committed."""
+    """Delete the side tables' rows of a batch that silver never committed.
+
+    Only silver's generation can have one: it is deleted before the next generation begins.
+    """
     lake, name = run.lake, run.pipeline.name
-    # The newest batch of each generation.
-    newest = dict(sorted((one.generation, one.batch) for one in history(lake, lake.silver(name))))
-    # Only generated names enter the SQL: a letter and digits, so no quoting is needed.
-    known = " OR ".join(
-        f"(_generation = '{generation}' AND _batch <= {batch})"
-        for generation, batch in newest.items()
-        if _GENERATION.fullmatch(generation)
-    )
+    last = newest_of(run, "silver", lake.silver(name))
+    # A generation's name is generated, a letter and digits, so it needs no quoting.
+    open_batch = f"_generation = '{last.generation}' AND _batch > {last.batch}"
     for side in (lake.quarantine(name), lake.late(name)):
         run.locks.step(f"delete rows of uncommitted batches from {side.name}")
-        run.spark.sql(f"DELETE FROM {side.sql} WHERE NOT ({known or 'false'})")
+        run.spark.sql(f"DELETE FROM {side.sql} WHERE {open_batch}")
 
 
 def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[str, Any]) -> None:
@@ -344,7 +342,7 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
         # Refuses a definition that does not fit, before a row changes.
         create_silver(run, {**note, "hop": "silver"})
     version = log.newest_version(bronze)
-    rows = load(spark, bronze, version=version)
+    rows = load_old(spark, bronze, version)
     run.locks.step(f"empty {requeue.name}")
     spark.sql(f"DELETE FROM {requeue.sql}")
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})

@@ -79,7 +79,7 @@ def repair(run: Run, hop: Hop, *, agreed: Callable[[str], None] = lambda why: No
         LeaseLostError: The lock was lost; the message says which steps were done.
     """
     command = runnable("tidelake repair", run.pipeline.name, f"--hop {hop}")
-    with hold_hops(run.lake, run.pipeline.name, [hop], command=command) as locks:
+    with hold_hops(run.lake, run.pipeline.name, [hop], command=command, stop=run.stop) as locks:
         why, locked = why_rebuilt(run, hop), replace(run, locks=locks)
         if hop == "bronze":
             return Repaired(_repair_bronze(locked), why)
@@ -201,7 +201,7 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
     refuse_unresettable(lake, run.pipeline, hop)
     hops = hops_in(run.pipeline)[1 if hop == "silver" else 2 :]
     command, made = runnable("tidelake reset", name, f"--hop {hop}"), dict[Hop, str]()
-    with hold_hops(lake, name, hops, command=command) as locks:
+    with hold_hops(lake, name, hops, command=command, stop=run.stop) as locks:
         locked = replace(run, locks=locks)
         if hop == "silver":
             made["silver"] = rebuild_silver(locked)

@@ -89,7 +89,7 @@ def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedF
     require_table(run.lake.silver(name), name)
     retry = runnable(f"tidelake {command}", name)
     with (
-        hold_hops(run.lake, name, ["silver"], command=retry) as locks,
+        hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop) as locks,
         CheckpointedFrames() as frames,
     ):
         yield replace(run, locks=locks), frames

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 import tidelake
 from tidelake.columns import instant
 from tidelake.config import Pipeline
-from tidelake.delta.access import load
+from tidelake.delta.access import load, load_old
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import arrivals_in, erasure_of, pipeline_hash, position
 from tidelake.delta.log import last_commit, newest_version, repeated
@@ -166,7 +166,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     table = run.lake.bronze(run.pipeline.name)
     version = newest_version(table)
     commits = [commit for commit in history(run.lake, table) if commit.version <= version]
-    rows = load(run.spark, table, version=version)
+    rows = load_old(run.spark, table, version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
     expected: dict[datetime, Mark] = {}
@@ -284,7 +284,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     tables = run.lake.hop_inputs(run.pipeline, "gold")
     last = last_commit(target.table, up_to=version)
     read = up_to(run.spark, tables, {key: position(last, key) for key in tables})
-    found = load(run.spark, target.table, version=version).drop(*BATCH_COLUMNS)
+    found = load_old(run.spark, target.table, version).drop(*BATCH_COLUMNS)
     kind = target.kind.with_terms(types_of(found.schema))
     shape = shape_of(kind, found)
     if since is None or kind.reach is None or kind.moment is None:
@@ -315,9 +315,11 @@ def shape_of(kind: GoldKind, stored: DataFrame) -> TableShape:
 class CertifiedTable(msgspec.Struct):
     """A table in a certificate: its version, its columns' types, and its rows by group.
 
-    ``groups`` has the count and the sum of the hashes.
+    ``id`` is Delta's, None if its log did not have it; ``groups`` has the count and the sum of the
+    hashes.
     """
 
+    id: str | None
     version: int
     columns: dict[str, str]
     groups: dict[str, tuple[int, str]]
@@ -348,6 +350,7 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
         "definition": pipeline_hash(pipeline),
         "tables": {
             one.table.name: {
+                "id": one.table.id,
                 "version": one.version,
                 "rows": one.comparison.rows,
                 "columns": dict(one.comparison.columns),
@@ -416,8 +419,9 @@ def changed_since(run: Run, earlier: Certificate) -> dict[str, list[RowDifferenc
     kept = {bronze: (F.col("ingested_at") <= F.lit(until), _BRONZE)}
     closing = [commit for commit in history(run.lake, silver) if commit.batch >= 0]
     seen = [commit for commit in closing if commit.version <= certified[silver.name].version]
-    if seen:
-        # After a rebuild there is no such commit: silver was replaced.
+    ids = {certified[silver.name].id, silver.id} - {None}
+    if seen and len(ids) < 2:
+        # After a rebuild there is no such commit, or the table is another one.
         kept[silver] = F.col("_batch") <= seen[0].batch, EVENTS
     found = {}
     for table, (condition, shape) in kept.items():

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.delta.access import load
+from tidelake.delta.access import load_old
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, newest_version
@@ -114,7 +114,7 @@ def read_inputs(run: Run) -> SilverInputs:
     closed = ClosedBatch(last.generation, last.batch)
     requeued = read("requeue")
     decided = {
-        silver: with_id_hash(load(spark, silver, version=version)),
+        silver: with_id_hash(load_old(spark, silver, version)),
         quarantine: read_side(run, quarantine, closed, requeued=requeued),
         late: with_id_hash(read_side(run, late, closed, requeued=requeued)),
     }

@@ -313,7 +313,7 @@ class FilesInScope:
         return [file.path for file in found]
 
     def _catch_up(self) -> bool:
-        """Apply the commits since the log was read; return False if it must be read anew."""
+        """Apply the commits since the log was read; return False if it must be read again."""
         log = self._log
         newer = None if log is None else commits_after(self.table, log.version)
         if log is None or newer is None or any(commit.redefines() for commit in newer):
@@ -327,8 +327,8 @@ class FilesInScope:
         """Read the log; None if it does not say which files hold the rows, or not these alone."""
         found = live_files(self.table, self._data_file)
         # Read afterwards: what changes them from now on is a commit after this version.
-        told = {(key, value.lower()) for key, value in properties(spark, self.table).items()}
-        if found is None or _INDIRECT & told:
+        stored = {(key, value.lower()) for key, value in properties(spark, self.table).items()}
+        if found is None or _INDIRECT & stored:
             return None
         return _Log(load(spark, self.table).schema, *found)
 

@@ -129,7 +129,7 @@ class BronzeHop(HopQuery):
         try:
             logged = landed_files.logged_files(self.checkpoint)
             batch = set(landed_files.batch_paths(self.checkpoint, closed.batch))
-        except (OSError, ValueError, KeyError):
+        except (OSError, ValueError, LookupError):
             return "the list of files in its checkpoint (sources) cannot be read"
         if unknown := taken.keys() - logged:
             return f"{min(unknown)} was ingested, but its checkpoint does not list it"
@@ -315,7 +315,7 @@ class BronzeHop(HopQuery):
         """Return whether a topic of a batch was compacted at the batch before, or is not known."""
         names = planned_offsets(self.checkpoint, batch).keys()
         if names - self._compacted.keys():
-            topics = describe_topics(self.run.spark, source, names) or {}
+            topics = describe_topics(self.run.spark, source, names, in_batch=True) or {}
             self._compacted = {name: topic.is_compacted for name, topic in topics.items()}
         return any(self._compacted.get(name, True) for name in names)
 
@@ -325,7 +325,7 @@ class BronzeHop(HopQuery):
         if not isinstance(source, KafkaSource):
             return {}
         offsets = planned_offsets(self.checkpoint, batch)
-        topics = describe_topics(self.run.spark, source, offsets.keys()) or {}
+        topics = describe_topics(self.run.spark, source, offsets.keys(), in_batch=True) or {}
         self._compacted.update({name: topic.is_compacted for name, topic in topics.items()})
         for name, topic in topics.items():
             # Spark compares offsets alone: it would continue in a recreated topic that has grown

@@ -12,6 +12,7 @@ from pyspark.errors import PySparkException
 from tidelake import errors
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
+from tidelake.typed import runnable
 from tidelake.visible import HEAD, kind_of, visible
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ _GONE = re.compile(
     rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )((?:[a-z0-9]+:)?/[^\s'\"]+)",
     re.MULTILINE,
 )
+
+# Delta's error for a version that is refused by its age; only where compute refuses the setting
+# that allows it.
+TOO_OLD = "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"
 
 
 @contextmanager
@@ -106,6 +111,12 @@ def named(
         found = errors.SourceChangedError([f"{place}: {what}"], taken=False)
         if gone:
             found = errors.RefusedError(f"{place}: {gone}\n{what}")
+    elif TOO_OLD in text:
+        maintain = runnable("tidelake maintain", place.partition(",")[0])
+        found = errors.RefusedError(
+            f"{place}: it reads a version that is older than its table keeps deleted files. "
+            f"Let the table keep them with: {maintain}, then run again"
+        )
     else:
         found = errors.TidelakeError(
             f"{place} stopped: {kind_of(error)}\n{retry} "

@@ -25,8 +25,10 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import last_commit
+from tidelake.delta.merge import vacuum
 from tidelake.delta.positions import BEGINNING
-from tidelake.delta.tables import Table, require_table
+from tidelake.delta.store import FolderTable
+from tidelake.delta.tables import Lake, Table, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import Folder, remove_tree
 from tidelake.gold.detections import EVIDENCE, RULE, features_by_key, to_fast_alerts
@@ -114,6 +116,8 @@ class Lane:
         )
         writer = rows.coalesce(1).write.format("delta").mode("overwrite")
         writer.save(str(self.folder / _FEATURES))
+        # A batch reads the newest copy, for less than an hour.
+        vacuum(spark, FolderTable(_FEATURES, self.folder / _FEATURES), hours=1)
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
@@ -268,13 +272,18 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     sent = _first_alerts(load(run.spark, sent_table), detection, fast)
     exact = load(run.spark, exact_table)
     judged = _with_verdicts(sent, exact, _decided(run, exact_table), detection)
-    reconciled = lake.table(f"{exact_table.name}__reconciled")
+    reconciled = reconciled_table(lake, detection)
     append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
     counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
     counts: dict[str, dict[str, int]] = {}
     for rule, verdict, count in sorted(counted):
         counts.setdefault(rule, dict.fromkeys(VERDICTS, 0))[verdict] = count
     return Reconciled(reconciled.name, counts)
+
+
+def reconciled_table(lake: Lake, detection: Detection) -> Table:
+    """Return the table of a detection's judged alerts, which :func:`reconcile` overwrites."""
+    return lake.table(f"{lake.gold(detection.name).name}__reconciled")
 
 
 def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> DataFrame:

@@ -261,8 +261,8 @@ class GoldHop(HopQuery):
                 wave = [piece for piece in pieces if bool(piece[0].kind.reads) == reads]
                 if wave:
                     self._sessions.run_all(rows.sparkSession, wave, work)
-        told = f"into {len(targets)} tables"
-        self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=told)
+        into = f"into {len(targets)} tables"
+        self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=into)
         if self.pace is not None:
             self._prepare_next(rows.sparkSession)
 

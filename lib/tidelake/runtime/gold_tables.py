@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from tidelake.columns import stamped
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
-from tidelake.delta.access import follow, load, read_between
+from tidelake.delta.access import follow, load, load_old, read_between
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import definition_note, final_note, positions, settled_until
 from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
@@ -128,7 +128,7 @@ def up_to(
         # The files of the version that the batch read are gone once a compaction is vacuumed.
         whole = version_at(table, until[key])
         at = version - 1 if whole is None else whole
-        rows = load(spark, table, version=at) if at >= 0 else load(spark, table).limit(0)
+        rows = load_old(spark, table, at) if at >= 0 else load(spark, table).limit(0)
         if at < newest_version(table):
             rows = _evolved(rows, load(spark, table).schema)
         begun = read_between(spark, table, (version, -1), until[key]) if whole is None else None

@@ -26,7 +26,7 @@ from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringT
 from tidelake.columns import EXACT_TIMES
 from tidelake.config import KafkaSource
 from tidelake.config.table_settings import Publish
-from tidelake.delta.access import changed_rows, load
+from tidelake.delta.access import changed_rows, load, load_old
 from tidelake.delta.log import Commit, last_commit, newest_version
 from tidelake.delta.positions import (
     TableChange,
@@ -46,15 +46,15 @@ from tidelake.kafka.topic_source import (
     java_client_options,
 )
 from tidelake.names import quoted
-from tidelake.runtime.failures import FOREIGN, error_text, named
+from tidelake.runtime.failures import FOREIGN, TOO_OLD, error_text, named
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.spark.engine import fitted, with_settings
 
-# After so many versions the position is committed, so that less is repeated after a crash.
+# The position is committed after this many versions, so that less is repeated after a crash.
 _RECORDED_EVERY = 20
 _RENEWED_AFTER = timedelta(days=1)
-# How long a continuous run waits after a refusal, and for the step that goes on when it ends.
+# How long a continuous run waits after a refusal, and at its end for the running step.
 _REFUSED_SECONDS = 300
 _END_SECONDS = 1
 # A cast of a decimal to text has an exponent without ANSI mode.
@@ -66,7 +66,7 @@ _NEXT_RUN = "The tables are committed, and the next run publishes what is left."
 _GONE = (
     "DELTA_MISSING_CHANGE_DATA",
     "DELTA_VERSION_NOT_FOUND",
-    "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION",
+    TOO_OLD,
 )
 
 
@@ -147,8 +147,8 @@ class Publishing:
             if isinstance(error, RefusedError)
         }
         if failed and _kinds(failed) != _kinds(self._failed):
-            told = "\n".join(map(str, failed.values()))
-            self._run.progress.say(f"publishing failed and will be retried: {told}")
+            reasons = "\n".join(map(str, failed.values()))
+            self._run.progress.say(f"publishing failed and will be retried: {reasons}")
         elif self._failed and not failed:
             self._run.progress.say("publishing resumed")
         self._failed = failed
@@ -295,7 +295,7 @@ class _Publication:
         assert closing is not None
         head = RecordHead(self.table.name, closing.generation, closing.batch, version)
         with plain_decimals(self.run.spark):
-            rows = _sided(load(self.run.spark, self.table, version=version), self.key, _AFTER)
+            rows = _sided(load_old(self.run.spark, self.table, version), self.key, _AFTER)
             self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
 
     def _send_change(self, change: TableChange) -> None:

@@ -21,7 +21,14 @@ from tidelake.delta.append import ensure_table
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, hops_in
-from tidelake.errors import LockedError, MachineError, RefusedError, TidelakeError, UsageError
+from tidelake.errors import (
+    DamagedError,
+    LockedError,
+    MachineError,
+    RefusedError,
+    TidelakeError,
+    UsageError,
+)
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.checkpoints import have_consumed
 from tidelake.runtime.epochs import close_epoch, copy_books
@@ -92,8 +99,8 @@ def run_hops(
             if run.lake.bronze(run.pipeline.name).exists:
                 # What a run that was killed has not copied, before Delta removes it from a log. A
                 # hop says better what is wrong with its tables.
-                with suppress(Exception):
-                    copy_books(run, wanted)
+                with suppress(DamagedError, RefusedError):
+                    _copy_books(run, wanted)
             if trigger.ends:
                 _run_to_the_end(run, wanted, trigger, cold=cold)
             else:

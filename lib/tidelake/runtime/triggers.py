@@ -31,8 +31,8 @@ _INTERVAL = re.compile(INTERVAL)
 class Trigger:
     """When micro-batches start, as ``options`` of Spark's ``trigger``.
 
-    With one that ``ends``, a run ends when its source is exhausted. A batch may take so many
-    ``seconds``; None for no limit. Without ``has_interval`` the next batch starts at once.
+    With one that ``ends``, a run ends when its source is exhausted. ``seconds`` limits the time of
+    a batch; None for no limit. Without ``has_interval`` the next batch starts at once.
     """
 
     ends: bool

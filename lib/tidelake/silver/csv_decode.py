@@ -254,7 +254,7 @@ def _have_closed_quotes(records: pa.BinaryArray, dialect: Dialect) -> _Mask:
 
 
 def _are_sound(data: pa.Buffer, records: pa.BinaryArray, dialect: Dialect, columns: int) -> _Mask:
-    """Return which records have so many columns, and quotes only where they belong.
+    """Return which records have ``columns`` columns, and quotes only where they belong.
 
     ``data`` are the records, each with an even number of quotes, and a line feed after each.
     """

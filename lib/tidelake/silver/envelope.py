@@ -364,7 +364,7 @@ def _date(value: Any) -> str | None:
 
 
 def _timestamp(nanos: int, value: Any) -> str | None:
-    """Return a time without zone from the units of so many nanoseconds since the epoch."""
+    """Return a time without zone from a count of units since the epoch, each of ``nanos`` ns."""
     if type(value) is not int:
         return None
     micros, rest = divmod(value * nanos, 1000)

@@ -186,7 +186,7 @@ def collected(frame: DataFrame, *measures: Column) -> tuple[DataFrame, dict[str,
     """Compute the rows of a frame in one job, and collect them into a ``LocalRelation``.
 
     Args:
-        frame: Few rows, without observations: no listener is told of this job.
+        frame: Few rows, without observations: no listener gets this job's events.
         measures: Aggregates over the rows, with aliases.
 
     Returns:

@@ -58,9 +58,9 @@ NUMBERED_ROWS = 4_000_000
 COMPARED_ROWS = 1_000_000
 # The most accepted ids whose hashes and positions the driver caches, 12 bytes each.
 INDEXED_IDS = 16_000_000
-# Of those in files that a batch does not need, as many stay cached as it needs, or so many.
+# Ids in files that a batch does not need: as many stay cached as the batch needs, at least these.
 SPARE_IDS = 1_000_000
-# DuckDB reads some rows of a file if it has at least so many times more; otherwise Arrow reads all.
+# DuckDB reads some rows of a file if it has this many times more; otherwise Arrow reads all.
 SPARSE = 400
 # Fewer events of a key are sorted quickly. Splitting and rejoining sessions costs up to twice the
 # work (benchmarks/hot_keys.py), and pays off if the largest key's share exceeds a slot's.
@@ -139,6 +139,11 @@ COMPILED_ROWS = 20_000
 COMPILED_SETTINGS = {"spark.sql.codegen.factoryMode": "FALLBACK"}
 # MERGE would cache its source, because it reads it twice; ours is checkpointed already.
 MERGE_SETTINGS = {"spark.databricks.delta.merge.materializeSource": "none"}
+# Delta refuses a version that is older than its table keeps deleted files (7 days by default) and
+# not the newest; maintenance keeps files longer that are still needed.
+OLD_VERSION_SETTINGS = {
+    "spark.databricks.delta.vacuum.enforceTimeTravelWithinDeletedFileRetentionDuration": "false"
+}
 VACUUM_SETTINGS = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
     # Otherwise Spark lists folders in 10,000 tasks.

@@ -369,7 +369,7 @@ def _say_next(draft: Draft, target: Path, where: Place) -> None:
     commands = [
         *first,
         typed("tidelake run", draft.name),
-        typed(f"tidelake sql {argument}"),
+        typed("tidelake sql", "", argument),
         typed("tidelake ledger", draft.name),
         typed("tidelake check", draft.name),
         *test,

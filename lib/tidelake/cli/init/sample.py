@@ -206,7 +206,7 @@ def _read_files(place: str, *, lines: int) -> Sample:
     refuse_unreadable([file.path for file in listed if _named_format(file.path) is None], "json")
     step = max(len(listed) / _FILES, 1)
     files = [listed[int(at * step)] for at in range(min(len(listed), _FILES))]
-    # A suffix tells the format of all files, the content that of the chosen ones.
+    # All files are judged by their extensions, the chosen ones by their content too.
     formats = {
         format_: file.path
         for chosen, tell in ((files, _format_of), (listed, _named_format))
@@ -276,7 +276,7 @@ def _bare(path: str) -> PurePosixPath:
 
 
 def _named_format(path: str) -> FileFormat | None:
-    """Return the format that a file's name tells, if it does."""
+    """Return the format of a file by its extension; None for an unknown one."""
     return _SUFFIXES.get(_bare(path).suffix.lower())
 
 
@@ -380,7 +380,7 @@ def _refuse_document(path: str, opening: str) -> None:
     try:
         _, end = json.JSONDecoder().raw_decode(opening)
     except (ValueError, RecursionError):
-        # Of a longer object, the line tells more than the message of the parser.
+        # For a longer object, its first line says more than the message of the parser.
         end = len(first) + 1 if first == "{" else 0
     if end > len(first):
         raise SourceError(

@@ -38,7 +38,7 @@ _CHECK_SECONDS, _CHECK_PAUSE, _READ_PAUSE = 2.0, 50, 5
 # parts, and the pause as a multiple of the cost.
 _AGING_SECONDS, _AGING_PAUSE = 30.0, 100
 _AGING_PARTS = ("flow", "alerts")
-# The page counts as viewed for so many seconds after a request.
+# The page counts as viewed for this many seconds after a request.
 _VIEWED_SECONDS = 10.0
 
 
