@@ -32,6 +32,8 @@ from tidelake.spark.internals import null_on_error
 
 _NAME = re.compile(r"\s*([A-Za-z_][A-Za-z0-9_]*|`[^`]+`)\s*")
 VALUE = "value"
+# What Spark trims from a text that it casts to a decimal. Possessive: no text takes quadratic time.
+_BLANKS = r"[\x00-\x20]*+"
 # Options of `to_json`: Spark's defaults truncate microseconds.
 EXACT_TIMES = {
     "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX",
@@ -151,8 +153,9 @@ def failed_within(where: str | None, broken: Column) -> Column:
 def equal(one: Column, its_type: DataType, other: Column, other_type: DataType) -> Column:
     """Compare values of two types; a text that cannot be cast to the other type equals nothing.
 
-    Nor does a text without a date equal a timestamp. Spark's implicit cast would raise on the first
-    text of another kind, and make a timestamp of today of a text without a date.
+    Nor does a text without a date equal a timestamp, or a text with more digits after the point
+    than a decimal type has equal a decimal. Spark's implicit cast would raise on the first text of
+    another kind, make a timestamp of today of a text without a date, and round the digits.
     """
     return in_type_of(one, its_type, other_type) == in_type_of(other, other_type, its_type)
 
@@ -166,11 +169,7 @@ def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Colum
     if isinstance(other_type, StringType) or its_type == other_type:
         return value
     if isinstance(its_type, StringType):
-        return (
-            as_timestamp(value)
-            if isinstance(other_type, TimestampType)
-            else value.try_cast(other_type)
-        )
+        return _of_text(value, other_type)
     if isinstance(its_type, ArrayType | StructType):
         # As above: texts among the elements take the other type. No guard that a join would refuse.
         texts, other_texts = ("string" in one.simpleString() for one in (its_type, other_type))
@@ -187,3 +186,28 @@ def in_type_of(value: Column, its_type: DataType, other_type: DataType) -> Colum
 def as_timestamp(value: Column) -> Column:
     """Cast a value to a timestamp; null where it cannot be cast, and for a text without a date."""
     return F.when(~_is_dateless(value), value.try_cast("timestamp"))
+
+
+def _of_text(text: Column, kind: DataType) -> Column:
+    """Cast a text to another type; null where it cannot be cast, or would be another value."""
+    if isinstance(kind, TimestampType):
+        return as_timestamp(text)
+    return _as_decimal(text, kind) if isinstance(kind, DecimalType) else text.try_cast(kind)
+
+
+def _as_decimal(text: Column, kind: DecimalType) -> Column:
+    """Cast a text to a decimal; null where it cannot be cast, and where the cast would round it.
+
+    No decimal type holds all digits that a text may have, so the digits are counted in the text.
+    """
+    cast = text.try_cast(kind)
+    is_plain = text.rlike(rf"^{_BLANKS}[+-]?[0-9]*(?:\.[0-9]{{0,{kind.scale}}}0*)?{_BLANKS}$")
+    # With more digits in the exponent `try_cast` may raise.
+    has_exponent = text.rlike(rf"[eE][+-]?[0-9]{{1,4}}{_BLANKS}$")
+    exponent = F.regexp_extract(text, "[eE]([+-]?[0-9]+)", 1).try_cast("int")
+    is_zero = text.rlike(rf"^{_BLANKS}[+-]?[0.]*[eE]")
+    places = F.length(F.regexp_extract(text, r"\.([0-9]*[1-9])", 1))
+    zeros = F.length(F.regexp_extract(text, r"^[^.eE]*[1-9](0+)(?:\.0*)?[eE]", 1))
+    is_exact = is_zero | (places - zeros - exponent <= kind.scale)
+    # Nested: of OR and AND Spark evaluates both sides if a part occurs twice.
+    return F.when(is_plain, cast).when(has_exponent, F.when(is_exact, cast))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime
 from decimal import Decimal
 from typing import Any
 
@@ -59,3 +60,17 @@ def test_columns_with_and_without_nulls_are_written_beside_each_other() -> None:
     assert _rows(pa.array([full, [], [None]], several)) == [full, [], [None]]
     assert _rows(pa.array([None, None], pa.timestamp("us"))) == [None, None]
     assert _rows(pa.array([], inner)) == []
+
+
+@pytest.mark.parametrize("unit", ["s", "ms", "us", "ns"])
+def test_only_times_that_are_read_finer_are_instants(unit: str) -> None:
+    def kind(of_instant: str) -> pa.DataType:
+        return pa.struct([("at", pa.timestamp(of_instant)), ("local", pa.timestamp(unit))])
+
+    one = {"at": datetime(2026, 1, 5), "local": datetime(2026, 1, 5, 10)}
+    coarse, fine = (pa.array([one, None], kind(of_instant)) for of_instant in ("us", "ns"))
+    (written, nothing) = to_json_objects([coarse], ["c"], [fine]).to_pylist()
+    assert json.loads(written) == {
+        "c": {"at": "2026-01-05T00:00:00.000000Z", "local": "2026-01-05T10:00:00.000000"}
+    }
+    assert nothing == b'{"c":null}'

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, date, datetime, timedelta
+from decimal import Context, Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import DecimalType, StringType
 
 from tests.pipelines import bronze, shop
-from tidelake.columns import VALUE, equal, instant, literal, try_eval
+from tidelake.columns import VALUE, equal, in_type_of, instant, literal, try_eval
 from tidelake.config.expressions import expression_problems
 from tidelake.silver.stages import REASONS, SELECTED, STAGE, Judging, classify
 
@@ -24,6 +28,10 @@ ROWS = [
     ("most", "2147483648", 2147483647, [1], 7),
 ]
 RAISED = "raised"
+# Numbers with zeros at either end, a point or none, and an exponent or none.
+_NUMBERS = st.from_regex(
+    r"-?0{0,2}[0-9]{1,3}0{0,3}(\.[0-9]{0,3}0{0,3})?(e[+-]?[0-6])?", fullmatch=True
+)
 
 
 def outcomes(spark: SparkSession, sql: str, cast: str | None = None) -> dict[str, Any]:
@@ -378,3 +386,60 @@ def test_values_that_the_common_type_cannot_hold_are_not_equal(
         same_value = equal(F.col(left), kinds[left], F.col(right), kinds[right])
         # As joins and enrichments do: a join refuses what is not deterministic.
         assert rows.select(left).join(rows.select(right), on=same_value).count() == same
+
+
+@pytest.mark.parametrize(
+    ("kind", "number", "same", "others"),
+    [
+        (
+            "DECIMAL(10,2)",
+            "1.50",
+            [
+                "1.5", "1.50", "1.5000", "+01.5", " 1.5\t\n", "15e-1", "1500E-3", "1.5e0",
+                "150.0e-2", "0.00150E+3", f"0.{'0' * 47}15e48",
+            ],
+            [
+                "1.501", "1.499", "1.5010", " 1.501 ", "1.501e0", "1501e-3", "1.50100E0",
+                "15.01E-1", "0.15001e1", "1.5000000000000000000000000000000000000000000000001",
+                "1.4999999999999999999999999999999999999999999999999", "1.5000000000000000000001e0",
+                "\u0661.\u0665\u0660\u0661", "x", "", ".", "1.5e", "1.5d", "0.15e10000",
+                "1.5e2147483647", "1.5e2147483648", "1.5e-2147483648",
+            ],
+        ),
+        (
+            "DECIMAL(38,18)",
+            "0",
+            ["0", "-0.0", ".0", "0e-50", "0E-9999", "000e5", "0." + "0" * 50],
+            ["1e-19", "1e-400", "0.0000000000000000001", "-4e-9999", "0e-2147483647", "\u0661e-30"],
+        ),
+        ("DECIMAL(38,0)", "12000000", ["1.2E7", "1.2000000E7", "120000000e-1"], ["1.20000001E7"]),
+        ("DECIMAL(38,38)", "0.5", ["0.5", "5e-1"], [f"0.5{'0' * 37}1", f"0.4{'9' * 38}"]),
+    ],
+)  # fmt: skip
+def test_a_text_with_more_digits_than_a_decimal_holds_equals_none(
+    spark: SparkSession, kind: str, number: str, same: list[str], others: list[str]
+) -> None:
+    rows = spark.createDataFrame([(one,) for one in (*same, *others, None)], "s string")
+    numbers = spark.sql(f"SELECT CAST('{number}' AS {kind}) AS d")
+    of_text, of_number = rows.schema["s"].dataType, numbers.schema["d"].dataType
+    for condition in (
+        equal(F.col("s"), of_text, F.col("d"), of_number),
+        equal(F.col("d"), of_number, F.col("s"), of_text),
+    ):
+        found = [row["s"] for row in rows.join(numbers, on=condition).collect()]
+        assert sorted(found) == sorted(same)
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.integers(0, 6), st.lists(_NUMBERS, min_size=1, max_size=30))
+def test_a_text_becomes_the_decimal_of_its_very_value_or_none(
+    spark: SparkSession, scale: int, texts: list[str]
+) -> None:
+    kind = DecimalType(30, scale)
+    rows = spark.createDataFrame([(one,) for one in texts], "s string")
+    taken = in_type_of(F.col("s"), StringType(), kind).alias("d")
+    exact = Context(prec=100)
+    for text, number in rows.select("s", taken).collect():
+        value = exact.create_decimal(text)
+        holds = value == value.quantize(Decimal(1).scaleb(-scale), context=exact)
+        assert number == (value if holds else None), text

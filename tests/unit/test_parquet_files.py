@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import re
 import tempfile
+from collections.abc import Callable
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -18,9 +20,10 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from pyspark.sql import SparkSession
 
 from tidelake.bronze.file_format import BrokenFileError
-from tidelake.bronze.parquet_files import read_parquet
+from tidelake.bronze.parquet_files import parquet_schema, read_parquet
 from tidelake.silver.decode import DecodedField, Decoder
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
@@ -189,6 +192,36 @@ def test_int96_times_are_instants_of_any_year_with_their_nanoseconds() -> None:
     assert _one([far], pa.timestamp("us"), **options) == ["9999-12-31T00:00:00.000000Z"]
 
 
+def test_times_beside_int96_in_a_nested_column_are_local_ones_with_their_own_digits(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    local, instant = "TIMESTAMP_NTZ'2026-01-05 10:00:00.123456'", "TIMESTAMP'2026-01-05 10:00:01Z'"
+    rows = spark.sql(
+        f"SELECT named_struct('a', {instant}, 'b', {local}, 'l', array({local}, NULL)) AS s, "
+        f"map({instant}, {local}) AS m"
+    )
+    # As Spark's defaults write both types.
+    rows.coalesce(1).write.option("outputTimestampType", "INT96").parquet(str(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.parquet")
+    content, plain = file.read_bytes(), "2026-01-05T10:00:00.123456"
+    assert parquet_schema(content)[1] == {"s", "m"}
+    at = "2026-01-05T10:00:01.000000Z"
+    assert _rows(content) == [{"s": {"a": at, "b": plain, "l": [plain, None]}, "m": {at: plain}}]
+
+
+def test_int96_keys_of_a_map_are_instants_with_their_nanoseconds() -> None:
+    kind = pa.map_(pa.timestamp("ns"), pa.timestamp("ns"))
+    values = [[(1, 2), (1000, None)], None, []]
+    assert _one(values, kind, use_deprecated_int96_timestamps=True, store_schema=False) == [
+        {
+            "1970-01-01T00:00:00.000000001Z": "1970-01-01T00:00:00.000000002Z",
+            "1970-01-01T00:00:00.000001Z": None,
+        },
+        None,
+        {},
+    ]
+
+
 def test_what_the_contract_cannot_hold_is_quarantined_not_rounded() -> None:
     fields = [
         DecodedField("d", pa.decimal128(4, 2), "DECIMAL(4,2)"),
@@ -257,6 +290,29 @@ def test_two_columns_of_one_name_are_an_error() -> None:
     table = pa.table([[1], [2]], names=["a", "a"])
     with pytest.raises(BrokenFileError, match="two columns with the name a"):
         list(read_parquet(_written(table)))
+
+
+@pytest.mark.parametrize(
+    ("wrap", "path"),
+    [
+        (lambda kind: kind, "c.a"),
+        (lambda kind: pa.struct([("b", pa.int8()), ("d", kind)]), "c.d.a"),
+        (pa.list_, "c.element.a"),
+        (lambda kind: pa.map_(pa.string(), kind), "c.value.a"),
+    ],
+)
+def test_two_fields_of_one_name_in_a_struct_are_an_error(
+    wrap: Callable[[pa.DataType], pa.DataType], path: str
+) -> None:
+    twins = pa.struct([("a", pa.int8()), ("a", pa.int8())])
+    table = pa.table({"a": [1], "c": pa.nulls(1, wrap(twins))})
+    with pytest.raises(BrokenFileError, match=f"two columns with the name {re.escape(path)}"):
+        list(read_parquet(_written(table)))
+
+
+def test_fields_of_one_name_in_two_structs_are_no_error() -> None:
+    value = {"a": 1, "b": {"a": 2, "b": 3}}
+    assert _rows(_written(pa.table({"a": [value], "b": [value]}))) == [{"a": value, "b": value}]
 
 
 _SMALL = _written(pa.table({"name": ["a"] * 9, "nested": [[1], None, []] * 3}), compression="none")

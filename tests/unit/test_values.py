@@ -175,6 +175,15 @@ CASES: dict[str, dict[str | None, str | None]] = {
         "": BROKEN,
         None: None,
     },
+    "ARRAY<BINARY>": {
+        '["aGk=", null]': '["hi",null]',
+        "[1234]": BROKEN,
+        "[12.5e10]": BROKEN,
+        "[1e4000]": BROKEN,
+        "[true]": BROKEN,
+    },
+    "STRUCT<b: BINARY>": {'{"b": "aGk="}': '{"b":"hi"}', '{"b": 1234}': BROKEN},
+    "MAP<STRING, BINARY>": {'{"k": "aGk="}': '{"k":"hi"}', '{"k": 1234}': BROKEN},
     "ARRAY<DECIMAL(18,2)>": {"[1.5]": "[1.50]", "[1.5, 12.999]": BROKEN, '["12,50"]': BROKEN},
     "MAP<STRING, DECIMAL(18,2)>": {
         '{"a": 1.5, "b": null}': '{"a":1.50,"b":null}',

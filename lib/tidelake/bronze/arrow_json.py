@@ -5,8 +5,9 @@ all columns are concatenated once. Rows are not converted to Python objects, exc
 control characters, and those that need base64 or plain digits.
 
 Binary becomes base64, and what JSON numbers cannot express, NaN and infinities, becomes text: the
-decoder of payloads expects both so. Times are ISO 8601 with microseconds, or with nanoseconds where
-a value has some; those with a zone are written in UTC, with ``Z``.
+decoder of payloads expects both so. Timestamps are ISO 8601 with microseconds, or with nanoseconds
+where a value has some; those with a zone are written in UTC, with ``Z``. Times of day have as many
+digits as their unit.
 """
 
 from __future__ import annotations
@@ -50,8 +51,9 @@ def to_json_objects(
     Args:
         columns: Of equal length.
         names: The members' names.
-        finer: Optional; for each column None, or the same times in nanoseconds modulo 2^64, where
-            ``columns`` has them in microseconds. Such times are instants.
+        finer: Optional; for each column None, or the same column with some of its times in
+            nanoseconds modulo 2^64, where ``columns`` has them in microseconds. Such times are
+            instants.
 
     Raises:
         UnsupportedTypeError: A column has a type without JSON equivalent.
@@ -182,6 +184,9 @@ def _decimal(column: pa.Array, _: object) -> _Parts:
 
 
 def _timestamp(column: pa.Array, finer: pa.Array | None) -> _Parts:
+    if finer is not None and finer.type == column.type:
+        # Within a nested column that has finer times elsewhere.
+        finer = None
     unit, is_instant = column.type.unit, column.type.tz is not None or finer is not None
     times = column.view(pa.timestamp(unit))
     nanos = None if finer is None else finer.view(pa.int64())
@@ -229,10 +234,10 @@ def _list(column: Any, finer: Any) -> _Parts:
 def _map(column: pa.MapArray, finer: pa.MapArray | None) -> _Parts:
     entries = _entries(column)
     keys, values = entries.flatten().flatten()
-    fine = None if finer is None else _entries(finer).flatten().flatten()[1]
+    fine_keys, fine = (None, None) if finer is None else _entries(finer).flatten().flatten()
     if pa.types.is_nested(keys.type):
         raise UnsupportedTypeError(f"a map with keys of type {keys.type} cannot be JSON")
-    names = _joined(*_json(keys))
+    names = _joined(*_json(keys, fine_keys))
     names = pc.if_else(pc.starts_with(names, '"'), names, _joined(b'"', names, b'"'))
     members = _joined(names, b":", *_json(values, fine))
     return [b"{", _regrouped(entries, members), b"}"]

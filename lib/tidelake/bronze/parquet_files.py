@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from itertools import islice, repeat
 from typing import Any
@@ -27,7 +28,7 @@ def read_parquet(content: bytes) -> Iterator[Chunk]:
 
     Raises:
         BrokenFileError: It is not a Parquet file, is truncated or damaged, or has a type without
-            JSON equivalent or two columns of one name.
+            JSON equivalent, or two columns or two fields of a struct have one name.
     """
     if not (content.startswith(_ENDS) and content.endswith(_ENDS)):
         raise BrokenFileError("it is not a Parquet file, or is truncated")
@@ -63,11 +64,21 @@ def _opened(content: bytes, unit: str) -> pq.ParquetFile:
 
 
 def _names(file: pq.ParquetFile) -> list[str]:
-    names: list[str] = file.schema_arrow.names
-    double = next((name for name in names if names.count(name) > 1), None)
+    schema = file.schema_arrow
+    double = next(_double_names(pa.struct(schema)), None)
     if double is not None:
         raise BrokenFileError(f"it has two columns with the name {double}")
+    names: list[str] = schema.names
     return names
+
+
+def _double_names(kind: pa.DataType) -> Iterator[str]:
+    """Yield the names that two fields of a struct have, at any depth, each with its path."""
+    fields = _fields(kind)
+    times = Counter(field.name for field in fields)
+    yield from (name for name, count in times.items() if count > 1)
+    for field in fields:
+        yield from (f"{field.name}.{name}" for name in _double_names(field.type))
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
@@ -86,9 +97,16 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def _leaf_count(kind: pa.DataType) -> int:
+    return sum(_leaf_count(field.type) for field in _fields(kind)) or 1
+
+
+def _fields(kind: pa.DataType) -> list[pa.Field]:
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
-    return sum(_leaf_count(kind.field(at).type) for at in range(kind.num_fields)) or 1
+    if pa.types.is_map(kind):
+        # Its one field, of the entries, has the name of the column.
+        return [kind.key_field, kind.item_field]
+    return [kind.field(at) for at in range(kind.num_fields)]
 
 
 def _chunks(file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str]) -> Iterator[Chunk]:

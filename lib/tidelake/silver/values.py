@@ -115,7 +115,7 @@ def _plain_pattern(kind: pa.DataType) -> str | None:
     if pa.types.is_boolean(kind):
         return "^(?:true|false)$"
     if pa.types.is_integer(kind):
-        # All numbers of so many digits fit.
+        # All numbers with one digit less than the greatest fit.
         return f"^-?[0-9]{{1,{len(str(1 << (kind.bit_width - 1))) - 1}}}$"
     if pa.types.is_decimal(kind):
         fraction = rf"(?:\.[0-9]{{1,{kind.scale}}})?" if kind.scale else ""
@@ -343,7 +343,9 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
     """Convert an element of an array, map or struct; numbers keep up to 38 digits exactly."""
     if value is None:
         return None
-    if type(value) in (int, Number) and not pa.types.is_floating(kind):
+    # A double is read from the digits, and BINARY refuses a number, but not its text.
+    keeps_number = pa.types.is_floating(kind) or pa.types.is_binary(kind)
+    if type(value) in (int, Number) and not keeps_number:
         text = str(value)
         if _is_extreme(text):
             return _READERS[kind.id](text, kind)
