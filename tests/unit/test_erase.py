@@ -266,9 +266,11 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     }
     for name, note in notes.items():
         write_commit(lake.table(name), 0, note={"generation": "g1", "batch": 1, **note})
+    write_commit(lake.gold("odd__reconciled"), 0, note={"reconciled": "odd"})
     (tmp_path / "backfill" / "shop").mkdir(parents=True)
     mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", gold_names=("dim.users",)))
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
+    mine.pipeline.detections = (SimpleNamespace(name="odd"), SimpleNamespace(name="none"))
     mine.pipeline.published = {"gold.mine": Publish(topic="mine", bootstrap="h:1")}
 
     mine.spark = None
@@ -277,6 +279,8 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
 
     assert told == {
         "gold.dropped": "remove the table's folder",
+        "gold.odd__reconciled": "tidelake fast reconcile users; tidelake maintain users deletes "
+        "the old files",
         "silver.shop": "tidelake erase shop --subject COLUMN=VALUE",
         "topic mine": "delete the topic: the next run publishes all rows of the table to a new one",
         "gold of shop": "tidelake repair shop --hop gold",

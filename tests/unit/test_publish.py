@@ -122,7 +122,7 @@ def test_rows_are_sent_while_decimals_are_plain(
 ) -> None:
     sent: list[str] = []
     rows = totals(spark, ("a", "1", 1))
-    monkeypatch.setattr(publish, "load", lambda *_, **__: rows)
+    monkeypatch.setattr(publish, "load_old", lambda *_: rows)
     monkeypatch.setattr(publish, "changed_rows", lambda *_: (rows, rows))
     monkeypatch.setattr(
         publish._Publication, "_send", lambda *_: sent.append(spark.conf.get(_ANSI) or "")
