@@ -34,7 +34,6 @@ NOT_RUN = {
     r"pip install ": "the packages are those under test",
     r"make ": "runs the demo, or these tests, whole",
     r".*kafka://": "needs a broker on that port; tests/streaming/test_kafka.py has one",
-    r"tidelake fast ": "goes on until it is stopped; tests/streaming/test_fast_lane.py",
     r"tidelake ui": "goes on until it is stopped; tests/unit/test_page_browser.py",
     r"tidelake run clicks": "follows the topic of the line before",
     r"tidelake demo flights": "a month of flights; tests/streaming/test_flights.py",
