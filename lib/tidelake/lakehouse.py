@@ -5,7 +5,8 @@ Operations that change or recompute tables need Spark and are in :mod:`tidelake.
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
@@ -13,7 +14,7 @@ import pandas as pd
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake, lake_of
 from tidelake.ledger.query import Answer, ask_at_epoch, ask_for_user
-from tidelake.ledger.side_tables import list_late, list_quarantine
+from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.fate import fates_of
 
@@ -58,11 +59,11 @@ class Lakehouse:
 
     def quarantine(self, pipeline: str) -> pd.DataFrame:
         """List quarantined rows by stage and reason, with an example of each."""
-        return pd.DataFrame(map(asdict, list_quarantine(self.lake, self._pipeline(pipeline))))
+        return _listed(ReasonGroup, list_quarantine(self.lake, self._pipeline(pipeline)))
 
     def late(self, pipeline: str) -> pd.DataFrame:
         """List late rows by event date."""
-        return pd.DataFrame(map(asdict, list_late(self.lake, self._pipeline(pipeline))))
+        return _listed(LateDay, list_late(self.lake, self._pipeline(pipeline)))
 
     def fate(
         self, pipeline: str, *, event_id: str | None = None, record_id: str | None = None
@@ -107,6 +108,13 @@ def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakeho
     """
     environment = load_environment(env, root=root)
     return Lakehouse(environment, lake_of(environment))
+
+
+def _listed(
+    kind: type[LateDay | ReasonGroup], rows: Sequence[LateDay | ReasonGroup]
+) -> pd.DataFrame:
+    """Return rows of a kind as a frame, which has its columns also if there are none."""
+    return pd.DataFrame([asdict(row) for row in rows], columns=[one.name for one in fields(kind)])
 
 
 def _frame(answer: Answer) -> pd.DataFrame:

@@ -25,6 +25,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import DeltaSource, FilesSource, load_environment, load_pipeline
+from tidelake.config.model import unknown
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RowsChangedError, TransformError, UsageError
 from tidelake.ledger.query import ask
@@ -75,12 +76,17 @@ def transformed(
         The declared columns of each row, in the order of ``rows``.
 
     Raises:
+        UsageError: A row has a column that is not in ``schema``.
         TransformError: It failed, returns other columns than declared, or gives a row another
             result when it is called again, or without the other rows.
         RowsChangedError: It added or removed rows.
     """
     with _session() as spark:
         names = spark.createDataFrame([], schema).columns
+        if problems := dict.fromkeys(
+            unknown("column", name, names) for row in rows for name in row if name not in names
+        ):
+            raise UsageError(f"rows: {'; '.join(problems)}. Write them as in schema.")
         tried = UserFunction(function, columns, f"transform {function.__name__}")
 
         def results(chosen: Sequence[int]) -> dict[int, dict[str, Any]]:

@@ -48,7 +48,10 @@ class Workbench:
         return Workbench(context, borrowed=active is not None)
 
     def run(self, hops: Sequence[Hop] = HOPS) -> None:
-        """Run hops until the source is exhausted."""
+        """Run hops until the source is exhausted.
+
+        Unlike ``tidelake run``, this publishes no changes and writes no metrics.
+        """
         run_hops(self.context, hops, parse_trigger(AVAILABLE_NOW))
 
     def verify(self) -> pd.DataFrame:

@@ -18,7 +18,7 @@ from tidelake.config import Environment, load_pipeline
 from tidelake.delta.access import load
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import RowsChangedError, TidelakeError, TransformError
+from tidelake.errors import RowsChangedError, TidelakeError, TransformError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
@@ -242,6 +242,12 @@ def test_what_breaks_the_contract_is_refused(
 ) -> None:
     with pytest.raises(kind, match=message):
         transformed(function, _ROWS, schema="v INT", columns="w INT")
+
+
+def test_a_misspelt_column_of_a_row_is_named(spark: SparkSession) -> None:
+    rows = [{"v": 1}, {"V": 2, "w": 3}]
+    with pytest.raises(UsageError, match=r"column V; did you mean v\?; unknown column w"):
+        transformed(_plain, rows, schema="v INT", columns="w INT")
 
 
 def test_a_function_that_keeps_it_gives_its_columns(spark: SparkSession) -> None:

@@ -65,6 +65,19 @@ def test_a_text_without_a_date_is_no_timestamp(spark: SparkSession, sql: str) ->
     assert [row["s"] for row in found if row["fails"]] == ["12:30", "T12", " 1:05"]
 
 
+@pytest.mark.parametrize(
+    "collated",
+    [
+        "collate(s, 'UTF8_LCASE')",
+        "s COLLATE UTF8_LCASE",
+        "collate(collate(s, 'UTF8_BINARY'), concat('UTF8', '_LCASE'))",
+    ],
+)
+def test_the_guard_of_a_collated_text_is_sql_of_spark(spark: SparkSession, collated: str) -> None:
+    found = outcomes(spark, f"{collated} = upper(s)")
+    assert found == {"good": True, "bad": True, "null": None, "most": True}
+
+
 def test_what_is_no_text_or_no_timestamp_needs_no_date(spark: SparkSession) -> None:
     # Of a literal array the optimizer makes null of `l[9]`, which would fail.
     row = ("12:30", date(2024, 1, 1), ["2024-01-01"], (datetime(2024, 1, 1, tzinfo=UTC),))

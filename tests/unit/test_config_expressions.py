@@ -114,6 +114,13 @@ def test_a_constant_beside_a_timestamp_needs_a_date() -> None:
         assert expression_problems(sql, types) == []
 
 
+def test_the_type_time_which_spark_refuses_is_refused() -> None:
+    for sql in ("CAST(status AS TIME) > status", "status::time(3)", "time '12:30' = status"):
+        (problem,) = expression_problems(sql, TYPES)
+        assert "uses the type TIME, which Spark does not support" in problem
+    assert expression_problems("CAST(struct(at AS time) AS struct<time: TIMESTAMP>)", TYPES) == []
+
+
 def test_a_pattern_in_a_lambda_may_repeat_no_group() -> None:
     """The guard of a text's length knows no variables of lambdas, but columns of their names."""
     for pattern in ("'^[a-z]+(-[a-z]+)*$'", "r'(a|b)+'", "status"):

@@ -24,7 +24,8 @@ from tidelake.config import (
     load_pipeline,
 )
 from tidelake.config.expectations import load_suite
-from tidelake.config.pipeline import silver_types
+from tidelake.config.pipeline import Event, payload_types, silver_types
+from tidelake.config.row_guards import never_fails
 from tidelake.config.source import described
 from tidelake.delta.commit_metadata import changed_parts, hash_of, silver_note
 from tidelake.errors import ConfigError, UsageError, Violation
@@ -181,10 +182,55 @@ def test_what_a_kafka_source_cannot_be_is_named(
     tmp_path: Path, given: dict[str, Any], path: str, message: str
 ) -> None:
     source = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", **given}
-    kept = {key: value for key, value in source.items() if value is not None}
     with pytest.raises(ConfigError, match=message) as refused:
-        load_pipeline(write(tmp_path, changed(source=kept)), LAPTOP)
+        load_pipeline(write(tmp_path, changed(source=source)), LAPTOP)
     assert path in {one.path for one in refused.value.violations}
+
+
+@pytest.mark.parametrize(
+    ("text", "path", "message"),
+    [
+        ("source: {kind: kafka, bootstrap: 'h:1', topic: }", "source.topic", "either topic or"),
+        ("source: {kind: delta, path: }", "source.path", "write either path"),
+        (
+            "source: {kind: kafka, bootstrap: 'h:1', topic: t, format: avro, registry: }",
+            "source.format",
+            "write either registry",
+        ),
+        (
+            "source: {kind: kafka, bootstrap: 'h:1', topic: t, format: avro, schema: }",
+            "source.format",
+            "or schema: FILE",
+        ),
+        ("quality: {suite: }", "quality.suite", "required key is missing"),
+    ],
+)
+def test_a_key_without_a_value_is_missing(
+    tmp_path: Path, text: str, path: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, GOOD | yaml.safe_load(text))
+    assert violation.path == path
+    assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "source: {kind: files, path: /a, max_files_per_trigger: , max_bytes_per_trigger: 1m}",
+        "source: {kind: files, path: 'gs://one/a', clean_source: }",
+        "source: {kind: files, path: /a, format: csv, envelope: }",
+        "source: {kind: kafka, bootstrap: 'h:1', topic: , pattern: 't.*'}",
+        "source: {kind: kafka, bootstrap: 'h:1', topic: t, registry: , schema: }",
+        "source: {kind: delta, path: , table: a.b.c}",
+        "dimension: ",
+        "event: {sequence: , delete_when: }",
+    ],
+)
+def test_null_undoes_a_default_of_the_folder(tmp_path: Path, text: str) -> None:
+    """As if the key were not there, also beside keys with which it cannot stand."""
+    raw = GOOD | yaml.safe_load(text)
+    raw["event"] = GOOD["event"] | raw["event"]
+    assert load_pipeline(write(tmp_path, raw), LAPTOP).name == "shop"
 
 
 @pytest.mark.parametrize("protocol", [None, "PLAINTEXT", "SASL_PLAINTEXT", "SSL"])
@@ -198,6 +244,14 @@ def test_in_production_nothing_goes_in_plain_text(tmp_path: Path, protocol: str 
     with pytest.raises(ConfigError, match="must be SSL or SASL_SSL in prod"):
         load_pipeline(file, prod)
     load_pipeline(file, LAPTOP)
+
+
+def test_in_production_a_protocol_is_no_reference(tmp_path: Path) -> None:
+    options = {"kafka.security.protocol": "env:PROTOCOL"}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks", "options": options}
+    file, prod = write(tmp_path, changed(source=source)), LAPTOP.model_copy(update={"name": "prod"})
+    with pytest.raises(ConfigError, match="is a reference; write the protocol itself"):
+        load_pipeline(file, prod)
 
 
 @pytest.mark.parametrize(
@@ -739,6 +793,27 @@ def test_a_broken_enrichment_is_named(
     assert message in violation.message
 
 
+@pytest.mark.parametrize(
+    ("name", "kind", "message"),
+    [
+        ("shop", "events", "shop is a pipeline of kind events; name one of kind dimension"),
+        ("other", "events", "other is a pipeline of kind events; name one of kind dimension"),
+        ("other", "dimension", "enrich (line 1): is allowed with kind: events only"),
+    ],
+)
+def test_an_enrichment_that_leads_back_to_its_file_is_named(
+    tmp_path: Path, name: str, kind: str, message: str
+) -> None:
+    back = {"dimension": "shop", "on": {"action": "n"}, "columns": ["colour"]}
+    of_kind = {"kind": kind, "dimension": {"key": ["n"]}} if kind == "dimension" else {}
+    event = GOOD["event"] | ({"sequence": "n"} if of_kind else {})
+    other = {"enrich": [back], **changed(name="other", gold=None), **of_kind, "event": event}
+    (tmp_path / "other.yml").write_text(yaml.safe_dump(other, sort_keys=False))
+    (violation,) = violations(tmp_path, changed(enrich=[back | {"dimension": name}]))
+    assert violation.path == "enrich[0].dimension"
+    assert message in violation.message
+
+
 def test_gold_may_use_enriched_columns(tmp_path: Path) -> None:
     raw = changed(enrich=[ENRICH], gold__0__keys=["category"])
     assert load_pipeline(write(tmp_path, raw), LAPTOP).gold[0].keys == ("category",)
@@ -758,6 +833,7 @@ def test_a_dimension_needs_a_key_and_an_order_and_no_gold(tmp_path: Path) -> Non
     ("change", "path", "message"),
     [
         ({"dimension": {"key": ["m"]}}, "dimension.key[0]", "unknown column m"),
+        ({"dimension": {"key": ["n", "n"]}}, "dimension.key", "names a column twice"),
         ({"event__select": {"valid_to": "n", "n": "n"}}, "event.select.valid_to", "reserved"),
         ({"enrich": [ENRICH]}, "enrich", "kind: events only"),
     ],
@@ -820,6 +896,21 @@ def test_a_secret_among_kafkas_options_is_refused_and_not_shown(tmp_path: Path, 
     assert violation.path == "source.options"
     assert "env:NAME" in violation.message
     assert "hunter2" not in str(violation)
+
+
+def test_the_address_of_tokens_is_no_secret(tmp_path: Path) -> None:
+    options = {"kafka.sasl.oauthbearer.token.endpoint.url": "https://login.example/token"}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
+    assert load_pipeline(write(tmp_path, changed(source=source)), LAPTOP).source == KafkaSource(
+        kind="kafka", bootstrap="h:1", topic="t", options=options
+    )
+
+
+def test_each_option_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
+    options = {"kafka.ssl.key.password": "x", "acks": "all", "subscribe": "x"}
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "options": options}
+    found = [one.message for one in violations(tmp_path, changed(source=source))]
+    assert [message.split(maxsplit=2)[1] for message in found] == list(options)
 
 
 @pytest.mark.parametrize(
@@ -1036,6 +1127,29 @@ def test_the_prefilter_is_built(tmp_path: Path) -> None:
 def test_a_suite_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quality\.suite \(line \d+\): there is no file s\.yml"):
         load_pipeline(write(tmp_path, changed(quality={"suite": "s.yml"})), LAPTOP)
+
+
+def test_files_beside_the_pipelines_are_found_from_within_their_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    (tmp_path / "conf" / "schema.avsc").write_text('"string"')
+    source = {"kind": "kafka", "bootstrap": "h:1", "topic": "t", "format": "avro"}
+    write(folder, changed(source=source | {"schema": "schema.avsc"}))
+    monkeypatch.chdir(folder)
+    for path in ("shop.yml", "./shop.yml", "../pipelines/shop.yml"):
+        assert load_pipeline(path, LAPTOP).avro_schema == '"string"'
+
+
+def test_a_field_hides_a_column_of_bronze_in_any_case() -> None:
+    fields = {"schema": "Key BIGINT, Source INT", "id": "key", "time": "ingested_at"}
+    types = payload_types(Event.model_validate(fields))
+    assert {name: types[name] for name in ("Key", "Source")} == {"Key": "BIGINT", "Source": "INT"}
+    assert not {"key", "source"} & types.keys()
+    # A comparison of a text with a number may fail, and keeps its guard.
+    assert never_fails("key = 'x'", types) is None
+    assert never_fails("record_id = 'x'", types) == "BOOLEAN"
 
 
 def test_a_gold_table_names_its_columns_in_order(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from tidelake.cli.flow import chosen_names, in_order, run_each
 from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline
-from tidelake.config.document import Document
+from tidelake.config.document import Document, Finding
 from tidelake.config.locations import find_file, pipeline_names
-from tidelake.config.sharing import lay_below
+from tidelake.config.sharing import lay_below, replaced
 from tidelake.errors import ConfigError, LockedError, UsageError
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -178,6 +178,7 @@ def test_a_file_stands_for_many_that_are_found_by_name_and_path(folder: Path) ->
         ({"for_each": []}, "for_each", "must be a list"),
         ({"for_each": [{"country": False}]}, "for_each[0].country", "in quotes"),
         ({"for_each": [{"root": "x"}]}, "for_each[0].root", "reserved"),
+        ({"for_each": [{"landing": "x"}]}, "for_each[0].landing", "root and landing are reserved"),
         ({"for_each": [{"country": "${root}"}]}, "for_each[0].country", "without ${"),
         ({"for_each": [{"country": "../x"}]}, "for_each[0].country", "without .."),
         ({"for_each": [{"country": "d'e"}]}, "name", "not a valid table name"),
@@ -204,6 +205,29 @@ def test_a_parameter_does_not_end_a_text_of_sql_and_must_be_known(folder: Path) 
     found = [one.message for one in caught.value.violations if one.path == "event.where"]
     assert any("letters, digits and underscores only" in one for one in found)
     assert any("only ${root}, ${landing}, ${country}, ${topic} are" in one for one in found)
+
+
+def test_a_parameter_is_any_text_among_words_and_topics(folder: Path) -> None:
+    to = {"topic": "${topic}.totals", "bootstrap": "${broker}"}
+    words = {"description": "Of ${broker}", "comments": {"events": "In ${broker}"}}
+    gold = {**ORDERS["gold"][0], **words, "tags": {"of": "${broker}"}, "publish": to}
+    items = [{"country": "de", "topic": "o-de", "broker": "h:1, Köln"}]
+    write(folder / "orders.yml", {**ORDERS, "gold": [gold], "for_each": items})
+    (table,) = load_pipeline("orders_de", LAPTOP).gold
+    assert (table.description, table.tags) == ("Of h:1, Köln", {"of": "h:1, Köln"})
+    assert table.comments == {"events": "In h:1, Köln"}
+    assert table.publish is not None
+    assert (table.publish.topic, table.publish.bootstrap) == ("o-de.totals", "h:1, Köln")
+    found: list[Finding] = []
+    for path in (("detections", 0, "fast", "topic"), ("dimension", "tags", "of")):
+        assert replaced("${topic}", path, {"topic": "o-de"}, found) == "o-de"
+    assert found == []
+
+
+def test_a_column_named_like_a_key_of_words_is_still_an_expression(folder: Path) -> None:
+    event = {**ORDERS["event"], "select": {"tags": "'${topic}'"}}
+    write(folder / "orders.yml", {**ORDERS, "event": event, "gold": []})
+    assert "letters, digits and underscores only" in errors("orders_de")["event.select.tags"]
 
 
 PAIRS: dict[str, Any] = {

@@ -95,9 +95,10 @@ def test_a_topic_belongs_to_one_table(tmp_path: Path) -> None:
         ({"gold__0__publish": _TO | {"topic": ["a"]}}, ["gold[0].publish.topic"]),
         ({"gold__0__publish": _TO | {"bootstrap": ["h:1"]}}, ["gold[0].publish.bootstrap"]),
         ({"source": _TOPICS | {"bootstrap": ["h:1"]}}, ["source.bootstrap"]),
+        ({"source": _TOPICS | {"topic": 5}}, ["source.topic"]),
     ],
 )
-def test_a_list_instead_of_a_text_is_named_by_validate(
+def test_another_type_than_text_is_named_by_validate(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], more: dict[str, Any], places: list[str]
 ) -> None:
     file = write(tmp_path, changed(**more))
@@ -106,11 +107,20 @@ def test_a_list_instead_of_a_text_is_named_by_validate(
     assert all(place in told.out + told.err for place in places), told
 
 
-def test_no_table_is_published_to_what_the_pipeline_reads(tmp_path: Path) -> None:
-    raw = published(topic="b") | {"source": _TOPICS}
+@pytest.mark.parametrize("topics", [["a", "b"], "a,b", "b , a"])
+def test_no_table_is_published_to_what_the_pipeline_reads(
+    tmp_path: Path, topics: str | list[str]
+) -> None:
+    raw = published(topic="b") | {"source": _TOPICS | {"topic": topics}}
     [found] = violations(tmp_path, raw)
     assert found.message == "b is already the topic of source"
     load_pipeline(write(tmp_path, published(topic="b", bootstrap="h:2")), LAPTOP)
+
+
+def test_each_option_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
+    options = {"kafka.acks": "1", _JAAS: "x", "acks": "1"}
+    found = [one.message for one in violations(tmp_path, published(options=options))]
+    assert {message.split(maxsplit=2)[1] for message in found} == options.keys()
 
 
 def test_a_topic_of_a_fast_lane_is_taken(tmp_path: Path) -> None:

@@ -124,7 +124,11 @@ def override_source(document: Document, path: str) -> None:
 
 
 def load_pipeline(
-    name_or_path: str, environment: Environment, *, source: str | None = None
+    name_or_path: str,
+    environment: Environment,
+    *,
+    source: str | None = None,
+    follows_dimensions: bool = True,
 ) -> Pipeline:
     """Load and validate a pipeline; features that are not built yet are accepted here.
 
@@ -134,6 +138,7 @@ def load_pipeline(
         environment: Its root or volume replaces ``${root}``, its landing folder ``${landing}``.
         source: Overrides ``source.path``; ``kafka://host:port/topic`` replaces the source by a
             Kafka topic.
+        follows_dimensions: Whether the definitions in ``enrich`` are loaded and checked too.
 
     Raises:
         UsageError: There is no such pipeline, or ``source`` cannot replace its source.
@@ -163,7 +168,8 @@ def load_pipeline(
     if pipeline is not None:
         findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
         findings += [*prefilter_findings(pipeline), *_type_findings(pipeline)]
-        dimensions = _dimensions(pipeline, file, environment, findings)
+        if follows_dimensions:
+            dimensions = _dimensions(pipeline, file, environment, findings)
         avro = _avro_schema(pipeline, file, findings)
     try:
         suite = _suite(raw, pipeline, file, findings)
@@ -185,7 +191,9 @@ def _dimensions(
         try:
             found = find_definition(name, file.parent)
             sibling = None if found is None else str(file.with_name(f"{name}{found.suffix}"))
-            definition = load_pipeline(sibling or name, environment)
+            # A dimension enriches from none: what does is refused here or by its own load, and
+            # following it could lead back to this file.
+            definition = load_pipeline(sibling or name, environment, follows_dimensions=False)
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
@@ -289,7 +297,9 @@ def _avro_schema(pipeline: PipelineFile, file: Path, findings: list[Finding]) ->
 
 def _named_file(name: str, place: KeyPath, file: Path, findings: list[Finding]) -> Path | None:
     """Find a file in the parent of the pipelines folder, in that folder, or in the conf folder."""
-    places = [folder / name for folder in (file.parent.parent, file.parent, conf_dir())]
+    # The parent of "." would be "." again.
+    pipelines = Path(os.path.abspath(file)).parent
+    places = [folder / name for folder in (pipelines.parent, pipelines, conf_dir())]
     for candidate in places:
         # Unlike Path.is_file(), false for a name that is too long.
         if os.path.isfile(candidate):

@@ -276,9 +276,7 @@ class PipelineFile(Documented):
     def csv(self) -> CsvFormat | None:
         """How the source's CSV files are written; None if payloads are not CSV."""
         source = self.source
-        if isinstance(source, FilesSource) and source.format == "csv":
-            return source.csv
-        return None
+        return source.csv if isinstance(source, FilesSource) and source.format == "csv" else None
 
     @property
     def envelope(self) -> Envelope | None:
@@ -446,9 +444,11 @@ def completed_changes(event: dict[str, Any], *, is_dimension: bool) -> dict[str,
 
 def payload_types(event: Event, envelope: object = None) -> dict[str, str | None]:
     """Return the types of the columns that an event's expressions may use: payload and bronze."""
-    payload = {field.name: field.type.sql for field in event.fields}
+    payload: dict[str, str | None] = {field.name: field.type.sql for field in event.fields}
     payload |= CHANGE_COLUMNS if envelope else {}
-    return {**payload, **{name: STANDARD[name] for name in BRONZE_COLUMNS if name not in payload}}
+    # Names are case-insensitive: a field Key hides bronze's column key.
+    taken = {name.lower() for name in payload}
+    return payload | {name: STANDARD[name] for name in BRONZE_COLUMNS if name not in taken}
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:

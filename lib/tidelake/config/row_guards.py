@@ -64,9 +64,14 @@ MOST_LETTERS = 500
 def _nodes(sql: str) -> tuple[exp.Expr, ...]:
     """Return the nodes of an expression's tree; none if it cannot be parsed."""
     try:
-        return tuple(sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect=DIALECT).walk())
+        root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect=DIALECT)
     except SqlglotError:
         return ()
+    for node in list(root.find_all(exp.Collate)):
+        # The parser makes `a COLLATE 'X'` of collate(a, 'X'), which Spark does not parse.
+        if not isinstance(node.expression, exp.Column | exp.Identifier | exp.Var):
+            node.replace(exp.Anonymous(this="collate", expressions=[node.this, node.expression]))
+    return tuple(root.walk())
 
 
 def _sql(node: exp.Expr) -> str:

@@ -74,14 +74,14 @@ def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
     event = raw.get("event")
     event = event if isinstance(event, dict) else {}
     quality = raw.get("quality")
-    if isinstance(quality, dict) and not ("suite" in quality or quality.get("rules")):
+    if isinstance(quality, dict) and quality.get("suite") is None and not quality.get("rules"):
         yield Finding(("quality", "suite"), "required key is missing; name a suite, or write rules")
     kind = raw.get("kind", "events")
     if kind == "events":
-        if "dimension" in raw:
+        if raw.get("dimension") is not None:
             yield Finding(("dimension",), "is allowed with kind: dimension only")
         for key in ("sequence", "delete_when"):
-            if key in event:
+            if event.get(key) is not None:
                 yield Finding(("event", key), "is allowed with kind: dimension only")
     elif kind == "dimension":
         if raw.get("dimension") is None:
@@ -272,6 +272,8 @@ def _rule_findings(quality: Quality | None, own: Mapping[str, str | None]) -> It
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
     columns = tuple(selected_columns(event))
     yield from _name_findings(("dimension", "key"), dimension.key, columns)
+    if len(set(dimension.key)) < len(dimension.key):
+        yield Finding(("dimension", "key"), "names a column twice")
     for name in columns:
         if name.lower() in names.DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
@@ -388,10 +390,8 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
     for detection in _validated_items(Detection, raw.get("detections")).values():
         read[logical_name("gold", detection.features)] = detection.hours
     silver = columns if isinstance(columns, Mapping) else {}
-    known = {
-        *read,
-        *([logical_name("silver", raw["name"])] if isinstance(raw.get("name"), str) else []),
-    }
+    own = [logical_name("silver", raw["name"])] if isinstance(raw.get("name"), str) else []
+    known = {*read, *own}
     others = {logical_name("gold", name): dotted(place[:2]) for place, name in table_names(raw)}
     for index, query in _validated_items(Query, raw.get("queries")).items():
         path, source = ("queries", index, "sql"), query.parts.source

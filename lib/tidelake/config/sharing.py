@@ -29,6 +29,10 @@ _IN_SQL = re.compile(r"[A-Za-z0-9_]+")
 # Sections whose texts are neither names nor SQL, so that a parameter may be any text there; of
 # `quality` only the suite.
 _PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "comments")
+# Keys of a table whose texts are neither; its topics and brokers are the client's.
+_WORDS = ("description", "comments", "tags")
+_OF_TOPICS = (("publish", "topic"), ("publish", "bootstrap"), ("fast", "topic"))
+_RESERVED = ("root", "landing")
 Parameters = Mapping[str, str]
 
 
@@ -220,8 +224,7 @@ def replaced(text: str, path: KeyPath, parameters: Parameters, findings: list[Fi
         value = parameters.get(match[1])
         if value is None:
             return match[0]
-        is_plain = path[:1] and path[0] in _PLAIN and path[:2] != ("quality", "rules")
-        if path and not is_plain and not _IN_SQL.fullmatch(value):
+        if path and not _is_plain(path) and not _IN_SQL.fullmatch(value):
             message = (
                 f"{match[0]} is {value!r}; in a name or an expression a parameter has letters, "
                 "digits and underscores only"
@@ -230,6 +233,18 @@ def replaced(text: str, path: KeyPath, parameters: Parameters, findings: list[Fi
         return value
 
     return REFERENCE.sub(value_of, text)
+
+
+def _is_plain(path: KeyPath) -> bool:
+    """Return whether the text at a path is neither a name nor SQL."""
+    if path[0] in _PLAIN:
+        return path[:2] != ("quality", "rules")
+    match path:
+        case ("dimension", key, *_) | (_, int(), key, *_) if key in _WORDS:
+            return True
+        case (_, int(), section, key):
+            return (section, key) in _OF_TOPICS
+    return False
 
 
 def _shared_files(folder: Path) -> list[Path]:
@@ -294,10 +309,10 @@ def _parameter_findings(items: object) -> Iterator[Finding]:
             keys = ", ".join(first)
             yield Finding(place, f"must have the parameters of the first item: {keys}")
         for key, value in item.items():
-            if key == "root" or not _PARAMETER.fullmatch(str(key)):
+            if key in _RESERVED or not _PARAMETER.fullmatch(str(key)):
                 message = (
                     "is not a name for a parameter: write lower-case letters, digits and "
-                    "underscores, a letter first; root is reserved"
+                    "underscores, a letter first; root and landing are reserved"
                 )
                 yield Finding((*place, key), message)
             if not isinstance(value, str):

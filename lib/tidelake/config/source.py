@@ -38,6 +38,7 @@ TopicName = Annotated[
 # authenticate with it, over an encrypted connection. Kafka's own clients do not know it.
 SERVICE_CREDENTIAL = "databricks.serviceCredential"
 _OF_DATABRICKS = (SERVICE_CREDENTIAL, f"{SERVICE_CREDENTIAL}.scope")
+_NOT_SENSITIVE = (*_OF_DATABRICKS, "kafka.sasl.oauthbearer.token.endpoint.url")
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
@@ -66,8 +67,6 @@ def _as_text(value: object) -> object:
 
 
 Setting = Annotated[str, BeforeValidator(_as_text)]
-
-
 Compatibility = Literal["backward", "forward", "full", "none"]
 # The message omits the text, which may be the secret.
 _NO_REFERENCE = "must be a reference such as env:NAME or secret:SCOPE/KEY, never the value"
@@ -228,24 +227,25 @@ class FilesSource(Model):
 
 
 def _is_sensitive(name: str) -> bool:
-    return name not in _OF_DATABRICKS and _SENSITIVE.search(name) is not None
+    return name not in _NOT_SENSITIVE and _SENSITIVE.search(name) is not None
+
+
+def option_problems(options: dict[str, str]) -> Iterator[str]:
+    """List what a Kafka client's options cannot be."""
+    for name, value in options.items():
+        is_secret = _is_sensitive(name) or value.startswith("secret:")
+        if is_secret and not REFERENCE.fullmatch(value):
+            # The message omits the value, which may be the secret.
+            remedy = "write a reference such as env:NAME or secret:SCOPE/KEY, never the value"
+            yield f"option {name} contains a secret: {remedy}"
+        elif name in _SET_BY_TIDELAKE:
+            yield f"option {name} is set by Tidelake{_SET_BY_TIDELAKE[name]}"
+        elif not (name.startswith("kafka.") or name in _OF_DATABRICKS):
+            yield f"option {name} is not a setting of a Kafka client: those begin with kafka."
 
 
 def _client_options(options: dict[str, str]) -> dict[str, str]:
-    # The message omits the value, which may be the secret.
-    problems = [
-        f"option {name} contains a secret: write a reference such as env:NAME or "
-        "secret:SCOPE/KEY, never the value"
-        for name, value in options.items()
-        if (_is_sensitive(name) or value.startswith("secret:")) and not REFERENCE.fullmatch(value)
-    ] or [
-        f"option {name} is set by Tidelake{_SET_BY_TIDELAKE[name]}"
-        if name in _SET_BY_TIDELAKE
-        else f"option {name} is not a setting of a Kafka client: those begin with kafka."
-        for name in options
-        if name in _SET_BY_TIDELAKE or not (name.startswith("kafka.") or name in _OF_DATABRICKS)
-    ]
-    if problems:
+    if problems := [*option_problems(options)]:
         raise Problems(problems)
     return options
 
@@ -381,6 +381,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
     """Check the keys of a source against each other; ``in_prod`` requires encryption."""
     if not isinstance(source, dict):
         return
+    # As in the model: null, which also removes a default of the folder, is no value.
+    source = {key: value for key, value in source.items() if value is not None}
     for key in ("registry", "schema"):
         # A container file has its schema in it: for kind: files these keys are unknown.
         if key in source and source.get("format") != "avro" and source.get("kind") != "files":
@@ -389,11 +391,10 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
         yield Finding(("source", "envelope"), "is allowed with format: json or avro only")
     yield from _registry_findings(source.get("registry"), in_prod)
     yield from _csv_findings(source)
-    if source.get("kind") == "files" and {_FILES, _BYTES} <= source.keys():
-        yield Finding(
-            ("source", _BYTES), f"cannot be combined with {_FILES}; a folder takes one of them"
-        )
     if source.get("kind") == "files":
+        if {_FILES, _BYTES} <= source.keys():
+            message = f"cannot be combined with {_FILES}; a folder takes one of them"
+            yield Finding(("source", _BYTES), message)
         yield from _cleaning_findings(source)
     if source.get("kind") == "delta" and ("path" in source) == ("table" in source):
         message = "write either path, the table's folder, or table, its name in a catalog"
@@ -403,10 +404,8 @@ def source_findings(source: Any, *, in_prod: bool) -> Iterator[Finding]:
     if ("topic" in source) == ("pattern" in source):
         yield Finding(("source", "topic"), "write either topic or pattern")
     if source.get("format") == "avro" and ("registry" in source) == ("schema" in source):
-        yield Finding(
-            ("source", "format"),
-            "avro: write either registry, where records name their schema, or schema: FILE",
-        )
+        message = "avro: write either registry, where records name their schema, or schema: FILE"
+        yield Finding(("source", "format"), message)
     if in_prod:
         yield from encryption_finding(("source", "options"), source.get("options"))
 
@@ -415,11 +414,13 @@ def encryption_finding(path: KeyPath, options: object) -> Iterator[Finding]:
     """Find client options that do not encrypt the connection."""
     options = options if isinstance(options, dict) else {}
     default = "SASL_SSL" if SERVICE_CREDENTIAL in options else "PLAINTEXT"
-    protocol = str(options.get(_PROTOCOL, default)).upper()
-    if protocol not in _ENCRYPTED:
-        yield Finding(
-            path, f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {protocol}"
-        )
+    protocol = str(options.get(_PROTOCOL, default))
+    if protocol.upper() not in _ENCRYPTED:
+        # A reference has no value yet, and must not get one that sends in plain text.
+        is_reference = REFERENCE.fullmatch(protocol)
+        found = "a reference; write the protocol itself" if is_reference else protocol.upper()
+        message = f"{_PROTOCOL} must be {' or '.join(_ENCRYPTED)} in prod, and is {found}"
+        yield Finding(path, message)
 
 
 def _csv_findings(source: Mapping[str, Any]) -> Iterator[Finding]:
@@ -495,6 +496,4 @@ def base_paths(source: object, base: Path | None) -> None:
         if isinstance(value, str):
             source[key] = counted_from(base, value)
         elif isinstance(value, list):
-            source[key] = [
-                counted_from(base, one) if isinstance(one, str) else one for one in value
-            ]
+            source[key] = [counted_from(base, x) if isinstance(x, str) else x for x in value]

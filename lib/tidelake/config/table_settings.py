@@ -14,11 +14,11 @@ from tidelake.config.document import Finding, KeyPath, dotted
 from tidelake.config.environment import Environment, refuse_service_credential, resolved
 from tidelake.config.model import Documented, Model, Problems, Text, match_whole, matching
 from tidelake.config.source import (
-    ClientOptions,
     KafkaSource,
     Setting,
     TopicName,
     encryption_finding,
+    option_problems,
 )
 from tidelake.names import ColumnName
 
@@ -194,8 +194,8 @@ _TABLES = ("gold", "joins", "detections", "queries")
 
 
 def _without_fixed(options: dict[str, str]) -> dict[str, str]:
-    problems = [f"option {name} is set by Tidelake" for name in options if name in _FIXED]
-    if problems:
+    fixed = [f"option {name} is set by Tidelake" for name in options if name in _FIXED]
+    if problems := [*option_problems(options), *fixed]:
         raise Problems(problems)
     return options
 
@@ -212,7 +212,9 @@ class Publish(Model):
 
     topic: TopicName
     bootstrap: Text
-    options: Annotated[ClientOptions, AfterValidator(_without_fixed)] = Field(default_factory=dict)
+    options: Annotated[dict[str, Setting], AfterValidator(_without_fixed)] = Field(
+        default_factory=dict
+    )
 
     @property
     def client(self) -> KafkaSource:
@@ -278,9 +280,10 @@ def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str
     bootstrap, topics = source.get("bootstrap"), source.get("topic")
     if not isinstance(bootstrap, str):
         return
-    for topic in topics if isinstance(topics, list) else [topics]:
+    topics = topics.split(",") if isinstance(topics, str) else topics
+    for topic in topics if isinstance(topics, list) else ():
         if isinstance(topic, str):
-            yield (bootstrap, topic), "source"
+            yield (bootstrap, topic.strip()), "source"
     detections = raw.get("detections")
     for at, detection in enumerate(detections if isinstance(detections, list) else []):
         fast = detection.get("fast") if isinstance(detection, dict) else None
