@@ -298,6 +298,11 @@ def test_a_form_with_another_content_is_refused(monkeypatch: pytest.MonkeyPatch)
         formed(_SUITE, "suite")
 
 
+def test_comments_within_nested_items_come_above_the_outer_one() -> None:
+    found = formed("name: [[[  # beside\n# comment\n'on']]]\n")
+    assert found == 'name:\n  # beside\n  # comment\n  - - - "on"\n'
+
+
 _TEXTS = st.one_of(
     st.sampled_from(
         ["on", "~", "1e3", "a: b", "# x", "- a", "a\nb\n", "\n a", "'\"", "\u202e", "\\"]

@@ -299,10 +299,7 @@ def _body(entry: _Entry, indent: int) -> list[str]:
     head = " " * indent + ("-" if key is None else f"{_inline(key, is_key=True)}:")
     mark = _mark(value) if value.is_block else ""
     if value.is_block and key is None and not mark:
-        first = value.entries[0]
-        # The first key stands behind the dash, so its comments come above it.
-        entry.above += [line for line in (entry.trailing, *first.above) if line]
-        first.above = []
+        entry.above += _from_behind_the_dash(entry)
         lines = _block(value, inner)
         return [f"{head} {lines[0][inner:]}", *lines[1:]]
     if value.is_block:
@@ -319,6 +316,17 @@ def _body(entry: _Entry, indent: int) -> list[str]:
         moved = [" " * inner + line[size:] if line[size:] else "" for line in lines]
         return [_with_comment(f"{head} {style}", entry), *moved]
     return [_with_comment(f"{head} {_inline(value)}", entry)]
+
+
+def _from_behind_the_dash(entry: _Entry) -> list[str]:
+    """Take the comments from the entries that begin in an item's line: they come above the item."""
+    value = entry.value
+    if entry.key is not None or not value.is_block or _mark(value):
+        return []
+    first = value.entries[0]
+    taken = [entry.trailing, *first.above, *_from_behind_the_dash(first)]
+    entry.trailing, first.above = "", []
+    return [line for line in taken if line]
 
 
 def _with_comment(line: str, entry: _Entry) -> str:
