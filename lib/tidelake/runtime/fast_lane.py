@@ -24,7 +24,7 @@ from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, positions
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.merge import vacuum
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.store import FolderTable
@@ -48,6 +48,8 @@ from tidelake.visible import kind_of
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
 _FEATURES = "known"
+# Old copies are deleted after this many, about an hour by default.
+_CLEANED_AFTER = 24
 _POLL_SECONDS = 1
 # Maximum seconds between the starts of two streams: longer than planning a batch takes.
 _MAX_DELAY = 30.0
@@ -116,8 +118,11 @@ class Lane:
         )
         writer = rows.coalesce(1).write.format("delta").mode("overwrite")
         writer.save(str(self.folder / _FEATURES))
-        # A batch reads the newest copy, for less than an hour.
-        vacuum(spark, FolderTable(_FEATURES, self.folder / _FEATURES), hours=1)
+        # Not after each copy, since the streams wait meanwhile. A batch reads a copy for less than
+        # an hour.
+        copies = FolderTable(_FEATURES, self.folder / _FEATURES)
+        if newest_version(copies) % _CLEANED_AFTER == 0:
+            vacuum(spark, copies, hours=1)
 
     def _refuse(self) -> None:
         pipeline, features = self.run.pipeline, self.detection.features
