@@ -65,17 +65,25 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
+def _with_open_batches(landed: World, folder: Path, *, tables: int) -> World:
+    """Copy the world, and cut gold off until as many tables have merged a batch and not closed it.
+
+    Tables that are merged side by side may fail in the same run.
+    """
+    played = landed.copied(folder / "copy")
+    played.run(hops=["silver"])
+    seen: set[str] = set()
+    while len(seen) < tables:
+        with before_a_batch_closes(seen):
+            played.run(hops=["gold"])
+    return played
+
+
 @pytest.mark.usefixtures("refusing")
 def test_a_merge_without_its_note_is_merged_again_without_harm(
     landed: World, tmp_path: Path
 ) -> None:
-    played = landed.copied(tmp_path / "copy")
-    played.run(hops=["silver"])
-    seen: set[str] = set()
-    # Tables that are merged side by side may fail in the same run.
-    while len(seen) < len(_TABLES):
-        with before_a_batch_closes(seen):
-            played.run(hops=["gold"])
+    played = _with_open_batches(landed, tmp_path, tables=len(_TABLES))
     # Rows of the open batch are no difference.
     assert read_ledger(played.lake, played.pipeline).balanced
     assert verify(played.context).equal
@@ -90,12 +98,7 @@ def test_a_merge_without_its_note_is_merged_again_without_harm(
 def test_gold_with_rows_of_an_open_batch_is_repaired_from_silver(
     landed: World, tmp_path: Path
 ) -> None:
-    played = landed.copied(tmp_path / "copy")
-    played.run(hops=["silver"])
-    seen: set[str] = set()
-    while not seen:
-        with before_a_batch_closes(seen):
-            played.run(hops=["gold"])
+    played = _with_open_batches(landed, tmp_path, tables=1)
     assert "has rows of a batch that is not closed" in repair(played.context, "gold").why
     assert played.run(hops=["gold"]) == []
     assert_gold_follows(played, _TABLES)

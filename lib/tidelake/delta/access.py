@@ -121,10 +121,10 @@ def changed_rows(
     Each frame has the columns that the table had at that time.
     """
     version = change.version
-    if not change.is_fed:
-        return load_old(spark, table, version - 1), load_old(spark, table, version)
     reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", version)
     with with_settings(spark, OLD_VERSION_SETTINGS):
+        if not change.is_fed:
+            return load(spark, table, version=version - 1), load(spark, table, version=version)
         rows = table.open(reader.option("endingVersion", version))
     old = rows.where("_change_type IN ('delete', 'update_preimage')")
     new = rows.where("_change_type IN ('insert', 'update_postimage')")

@@ -80,12 +80,12 @@ def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
     return not any(table.exists for table in tables)
 
 
-def history(lake: Lake, table: Table) -> list[Commit]:
-    """List Tidelake's commits of a table, newest first.
+def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commit]:
+    """List Tidelake's commits of a table up to a version, newest first; None for the newest one.
 
     Commits beyond the log's retention are read from ``ops.books``, to which each run copies them.
     """
-    logged = list(commits(table))
+    logged = list(commits(table, up_to=up_to))
     oldest = oldest_version(table)
     begins = bool(logged) and bool(logged[-1].note.get(REBUILT))
     if not oldest or begins or not lake.books().exists:
@@ -100,7 +100,8 @@ def history(lake: Lake, table: Table) -> list[Commit]:
         f"WHERE {own} AND version < {oldest} AND coalesce(committed_at >= ({made}), true) "
         f"ORDER BY version DESC, committed_at DESC",
     )
-    before = logged[-1].note.get(FOLLOWS, oldest) if logged else oldest
+    newest = oldest if up_to is None else up_to
+    before = logged[-1].note.get(FOLLOWS, oldest) if logged else newest
     for version, committed_at, rows, text in kept.rows:
         # Others were undone by a RESTORE.
         if version <= before:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from tidelake.config import Pipeline
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.instants import ALWAYS, Range
@@ -29,6 +29,11 @@ class ClosedBatch:
 
     generation: str
     batch: int
+
+    @staticmethod
+    def of(last: Commit | None) -> ClosedBatch:
+        """Return the batch that silver's newest commit closed; one before the first for None."""
+        return ClosedBatch("", -1) if last is None else ClosedBatch(last.generation, last.batch)
 
 
 @dataclass(frozen=True)
@@ -66,8 +71,7 @@ class ReasonGroup:
 
 def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
     """Return silver's last committed batch."""
-    last = last_commit(lake.silver(pipeline))
-    return ClosedBatch("", -1) if last is None else ClosedBatch(last.generation, last.batch)
+    return ClosedBatch.of(last_commit(lake.silver(pipeline)))
 
 
 def in_closed_batch(closed: ClosedBatch) -> str:

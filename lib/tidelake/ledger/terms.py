@@ -211,10 +211,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     # A run may commit meanwhile, so all terms are of these versions. Silver's is read first: rows
     # that have arrived since count as pending.
     newest = {table.name: newest_version(table) for table in (silver, requeue, bronze)}
-    closing, taken = (
-        [commit for commit in history(lake, table) if commit.version <= newest[table.name]]
-        for table in (silver, bronze)
-    )
+    closing, taken = (history(lake, table, up_to=newest[table.name]) for table in (silver, bronze))
     versions = {table: version for table, version in newest.items() if version >= 0}
     batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
     last = closing[0] if closing else None
@@ -222,7 +219,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         rows_between(read, position(last, key), (newest[read.name] + 1, -1)) if read.exists else 0
         for key, read in (("bronze", bronze), ("requeue", requeue))
     )
-    closed = ClosedBatch(last.generation, last.batch) if last else ClosedBatch("", -1)
+    closed = ClosedBatch.of(last)
     tables = {
         "bronze": tally_bronze(lake, bronze, versions),
         "silver": tally(lake, silver, versions),
@@ -308,11 +305,8 @@ def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:
         names = [m.name for m in gold.measures if m.aggregate == "count" and m.expression == "*"]
         if isinstance(gold.window, TumblingWindow | GlobalWindow) and names and table.exists:
             version = closed_version(lake, table)
-            expected = sum(
-                int(commit.note.get("eligible", 0))
-                for commit in history(lake, table)
-                if commit.version <= version
-            )
+            merged_by = history(lake, table, up_to=version)
+            expected = sum(int(commit.note.get("eligible", 0)) for commit in merged_by)
             total = f'SELECT sum("{names[0]}") FROM {table.name}'
             counted = ask(lake, total, {table.name: version}).rows[0][0]
             merged[gold.name] = GoldCounts(expected, int(counted or 0))

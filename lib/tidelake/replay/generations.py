@@ -43,6 +43,7 @@ from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import closed_version, history
+from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.gold_settings import apply_gold_settings
@@ -232,12 +233,10 @@ def _delete_uncommitted(run: Run) -> None:
     Only silver's generation can have one: it is deleted before the next generation begins.
     """
     lake, name = run.lake, run.pipeline.name
-    last = newest_of(run, "silver", lake.silver(name))
-    # A generation's name is generated, a letter and digits, so it needs no quoting.
-    open_batch = f"_generation = '{last.generation}' AND _batch > {last.batch}"
+    closed = ClosedBatch.of(newest_of(run, "silver", lake.silver(name)))
     for side in (lake.quarantine(name), lake.late(name)):
         run.locks.step(f"delete rows of uncommitted batches from {side.name}")
-        run.spark.sql(f"DELETE FROM {side.sql} WHERE {open_batch}")
+        run.spark.sql(f"DELETE FROM {side.sql} AS q WHERE NOT ({in_closed_batch(closed)})")
 
 
 def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[str, Any]) -> None:

@@ -165,7 +165,7 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
     """
     table = run.lake.bronze(run.pipeline.name)
     version = newest_version(table)
-    commits = [commit for commit in history(run.lake, table) if commit.version <= version]
+    commits = history(run.lake, table, up_to=version)
     rows = load_old(run.spark, table, version)
     if since is not None:
         rows = rows.where(F.col("ingested_at") >= F.lit(since))
@@ -404,16 +404,15 @@ def changed_since(run: Run, earlier: Certificate) -> dict[str, list[RowDifferenc
     name, certified = run.pipeline.name, earlier.tables
     bronze, silver = run.lake.bronze(name), run.lake.silver(name)
     version = certified[bronze.name].version
-    if any(erasure_of(commit) for commit in history(run.lake, bronze) if commit.version > version):
+    taken = history(run.lake, bronze)
+    if any(erasure_of(commit) for commit in taken if commit.version > version):
         raise UsageError(
             f"the certificate was made at {earlier.made_at.isoformat()}, and rows of {name} were "
             "erased after that. Write a new certificate: give another file with --certificate."
         )
     # Later batches may have come before the certificate was complete.
     arrivals = (
-        from_json(commit.note.get("ingested_at"))
-        for commit in history(run.lake, bronze)
-        if commit.version <= version
+        from_json(commit.note.get("ingested_at")) for commit in taken if commit.version <= version
     )
     until = max((arrived for arrived in arrivals if arrived), default=earlier.made_at)
     kept = {bronze: (F.col("ingested_at") <= F.lit(until), _BRONZE)}

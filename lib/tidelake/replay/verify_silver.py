@@ -107,11 +107,11 @@ def read_inputs(run: Run) -> SilverInputs:
     silver, quarantine, late = lake.silver(name), lake.quarantine(name), lake.late(name)
     # Read the version first, so that later batches are not read.
     version = newest_version(silver)
-    closing = [commit for commit in history(lake, silver) if commit.version <= version]
+    closing = history(lake, silver, up_to=version)
     last = closing[0]
     inputs = lake.silver_inputs(name)
     read = up_to(spark, inputs, {key: position(last, key) for key in inputs})
-    closed = ClosedBatch(last.generation, last.batch)
+    closed = ClosedBatch.of(last)
     requeued = read("requeue")
     decided = {
         silver: with_id_hash(load_old(spark, silver, version)),
