@@ -27,7 +27,7 @@ from tests.running import START, event, operations, versions
 from tests.worlds import World, world
 from tidelake.delta.merge import CONFLICTS
 from tidelake.delta.tables import Table
-from tidelake.gold.kinds import MergePlan
+from tidelake.gold.merge_plan import MergePlan
 from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import gold
 

@@ -20,8 +20,8 @@ from tidelake.config.environment import AlertTargets, Lineage, Metrics
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import RefusedError, TidelakeError
 from tidelake.ops.alerts import alerts_of
+from tidelake.ops.metrics import Measured, ProgressTable, measures_since, newest_measures
 from tidelake.ops.observers import RunObserver, observing
-from tidelake.ops.sinks import Measured, ProgressTable, measures_since, newest_measures
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
@@ -226,7 +226,7 @@ def test_nothing_that_observes_can_harm_a_run(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tidelake.ops.sinks.MetricRegistry.put", full)
+    monkeypatch.setattr("tidelake.ops.metrics.MetricRegistry.put", full)
     made = world(spark, tmp_path / "world")
     made.land("a.json", [b"broken"] * 100)
     blocked = tmp_path / "world" / "lake" / "ops" / "progress"

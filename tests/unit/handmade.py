@@ -17,7 +17,7 @@ from deltalake import CommitProperties, write_deltalake
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.log import encode
 from tidelake.delta.tables import Lake, Table
-from tidelake.ops.sinks import Measured
+from tidelake.ops.metrics import Measured
 
 # 2024-01-01 00:00:00 UTC, in milliseconds.
 NEW_YEAR = 1_704_067_200_000

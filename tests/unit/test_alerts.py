@@ -26,7 +26,7 @@ from tidelake.ledger.history import BacklogReader
 from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, watching
 from tidelake.ops.alerts import RULES, Alert, AlertContext, Found, alerts_of
-from tidelake.ops.sinks import Measured
+from tidelake.ops.metrics import Measured
 from tidelake.replay.backfill_state import Stage, State, write_state
 from tidelake.typed import PLAIN
 
@@ -413,7 +413,9 @@ def test_a_bronze_that_was_deleted_is_a_refused_hop_and_is_told_to_the_webhook(
     shutil.rmtree(shop.lake.bronze("shop").path)
     found = shop.judge(10)["hop_refused"]
     assert (found.hop, found.severity) == ("bronze", "critical")
-    assert found.message.startswith("bronze.shop is gone, and the checkpoint of its hop is there.")
+    assert found.message.startswith(
+        "bronze.shop was deleted, but the checkpoint of its hop is still there."
+    )
 
     conf = shop.lake.root / "conf"
     for folder in ("environments", "pipelines"):

@@ -13,7 +13,8 @@ from tidelake.delta.positions import Position
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
-from tidelake.runtime.checkpoints import CheckpointGuard, Fence, ordered_inputs
+from tidelake.runtime.checkpoints import CheckpointGuard, ordered_inputs
+from tidelake.runtime.fence import Fence
 
 
 def test_a_batch_took_the_files_up_to_its_end_and_those_behind_it_wait(tmp_path: Path) -> None:

@@ -339,7 +339,7 @@ def test_a_credential_of_a_catalog_is_not_used_without_one(
     told = mistake(capsys, tmp_path, *command, str(file), "--root", str(tmp_path / "lake"))
 
     assert "source.options has databricks.serviceCredential" in told
-    assert "environment local has no catalog. Name one that has with --env" in told
+    assert "environment local has no catalog. Choose one that has with --env NAME" in told
 
 
 def test_a_missing_source_folder_is_named(

@@ -18,7 +18,8 @@ from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError, RefusedError
 from tidelake.replay.generations import _delete_uncommitted
-from tidelake.runtime.checkpoints import Fence, open_generation, replaced_sides
+from tidelake.runtime.checkpoints import open_generation, replaced_sides
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 

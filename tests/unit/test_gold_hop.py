@@ -16,7 +16,8 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
 from tidelake.runtime import gold
-from tidelake.runtime.checkpoints import CheckpointGuard, Fence
+from tidelake.runtime.checkpoints import CheckpointGuard
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run

@@ -15,7 +15,7 @@ from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import TRIES, delete_records, merge
 from tidelake.delta.tables import Lake
-from tidelake.gold.kinds import MergePlan
+from tidelake.gold.merge_plan import MergePlan
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import COMPILED_ROWS
 

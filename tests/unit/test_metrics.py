@@ -20,13 +20,7 @@ from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.tables import Lake
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import Alert
-from tidelake.ops.observers import (
-    BatchJoiner,
-    Closed,
-    RunObserver,
-    TriggerProgress,
-)
-from tidelake.ops.sinks import (
+from tidelake.ops.metrics import (
     EXPORTED,
     Measured,
     MetricRegistry,
@@ -34,6 +28,12 @@ from tidelake.ops.sinks import (
     measures_since,
     newest_measures,
     served,
+)
+from tidelake.ops.observers import (
+    BatchJoiner,
+    Closed,
+    RunObserver,
+    TriggerProgress,
 )
 from tidelake.ops.status import Advice, SourceLag
 

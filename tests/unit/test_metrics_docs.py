@@ -15,7 +15,7 @@ from tidelake.config import Alerts
 from tidelake.config.environment import Metrics
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.ops.alerts import RULES
-from tidelake.ops.sinks import EXPORTED
+from tidelake.ops.metrics import EXPORTED
 
 PROJECT = Path(__file__).parents[2]
 METRICS = (PROJECT / "docs" / "metrics.md").read_text(encoding="utf-8")

@@ -15,11 +15,11 @@ from tests.unit.handmade import write_measures
 from tidelake.delta.tables import HOPS
 from tidelake.ledger.query import Answer, ask
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops import sinks
+from tidelake.ops import metrics
 from tidelake.ops.alerts import Alert
+from tidelake.ops.metrics import Measured
 from tidelake.ops.page.facts import Facts, read_flow, read_sides
 from tidelake.ops.page.server import verdict_of
-from tidelake.ops.sinks import Measured
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
 WARNING = Alert("stale", "shop", None, "warning", "no batch", None, "tidelake status shop")
@@ -141,7 +141,7 @@ def test_the_flow_reads_the_newest_metrics_of_each_hop_and_no_others(
         read.append(len(answer.rows))
         return answer
 
-    monkeypatch.setattr(sinks, "ask", counting)
+    monkeypatch.setattr(metrics, "ask", counting)
     flow = read_flow(shop.lake, shop.pipeline, now=NOW)
 
     assert [(one.status.hop, one.measured) for one in flow.hops] == [

@@ -10,9 +10,9 @@ import pytest
 
 from tests.shops import Shop
 from tidelake.delta.commit_metadata import DimensionUse
+from tidelake.ops.metrics import Measured
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.server import Renderer
-from tidelake.ops.sinks import Measured
 from tidelake.ops.status import Advice, PartitionLag, SourceLag
 from tidelake.typed import Typed
 

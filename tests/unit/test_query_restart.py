@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from tests.unit.handmade import write_batches, write_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError
-from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import Run, has_grown
 from tidelake.runtime.progress import InputGrewError
 from tidelake.runtime.silver import SilverHop

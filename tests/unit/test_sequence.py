@@ -17,7 +17,7 @@ from tidelake.errors import RefusedError, SourceError
 from tidelake.folders import folder
 from tidelake.runtime import hop as hop_module
 from tidelake.runtime import runner
-from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import InputGrewError, Observer, Progress
 from tidelake.runtime.silver import SilverHop

@@ -15,8 +15,8 @@ from pyspark.sql import functions as F
 
 from tests.pipelines import gold, timed
 from tidelake.config import GoldTable
-from tidelake.gold.kinds import GONE
 from tidelake.gold.measures import GoldPlan
+from tidelake.gold.merge_plan import GONE
 from tidelake.gold.sessions import Sessions, gap_of, matches, regroup, session_id, to_sessions
 from tidelake.spark import tuning
 

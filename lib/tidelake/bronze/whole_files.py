@@ -59,8 +59,8 @@ def to_chunks(reader: FileReader) -> Callable[[Iterable[Any]], Iterator[Any]]:
     as ``_begin``. If the file cannot be read, a second file row with the reason as ``_error`` ends
     its rows.
 
-    Spark takes over a chunk in a fraction of the time that a row per record takes, each with the
-    columns of its file.
+    Passing a chunk to Spark takes a fraction of the time of a row per record, each with the columns
+    of its file.
     """
 
     def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -298,7 +298,10 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
 def run_pipeline(
     place: Place, hops: Sequence[Hop], trigger: str, *, first: Sequence[Pipeline] = ()
 ) -> None:
-    """Run hops of a pipeline, after all hops of the dimensions in ``first``."""
+    """Lock the hops of a pipeline, start Spark, and run them after the dimensions in ``first``.
+
+    With ``first`` the trigger must be one that ends.
+    """
     # Spark takes seconds to start, so every check that works without it runs first.
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
@@ -356,8 +359,8 @@ def _check_source(place: Place, pipeline: Pipeline) -> None:
     if named is not None and place.environment.catalog is None:
         raise SourceError(
             f"{pipeline.file}: source.table is {named}, a name in a catalog, and environment "
-            f"{place.environment.name} has none. Name one that has with --env, or a folder with "
-            "--source"
+            f"{place.environment.name} has none. Choose one that has with --env NAME, or a folder "
+            "with --source"
         )
     if isinstance(source, KafkaSource):
         refuse_service_credential("source.options", source.options, place.environment)

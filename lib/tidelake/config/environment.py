@@ -42,7 +42,7 @@ _REMOVED: dict[KeyPath, str] = {
         "is a sink that was removed; leave it out, and set prometheus: HOST:PORT or table: true"
     ),
 }
-# Keys that only tables under a root obey, and what a catalog has instead.
+# Keys that apply only to tables under a root, and what a catalog has instead.
 _OF_A_ROOT = {
     "limits": (
         ", and limit the input of bronze in the pipeline file, such as max_files_per_trigger or "
@@ -52,7 +52,7 @@ _OF_A_ROOT = {
 }
 REMOTE_VARIABLE = "SPARK_REMOTE"
 # Settings that change what an expression returns, and the value that every session has. Without
-# ANSI mode a cast that fails is null, and rows that belong into quarantine get into silver.
+# ANSI mode a cast that fails is null, and rows that should be quarantined get into silver.
 RESULT_SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
@@ -413,7 +413,7 @@ def refuse_service_credential(
     if SERVICE_CREDENTIAL in options and environment.catalog is None:
         raise UsageError(
             f"{key} has {SERVICE_CREDENTIAL}, a credential of Unity Catalog, and environment "
-            f"{environment.name} has no catalog. Name one that has with --env, or write the "
+            f"{environment.name} has no catalog. Choose one that has with --env NAME, or write the "
             "settings of Kafka's client, with secrets such as env:NAME."
         )
 
@@ -425,7 +425,7 @@ def refuse_external(source: Source, environment: Environment) -> None:
     if outside is not None and environment.catalog is None:
         raise UsageError(
             f"source.path: {outside} {problem_of(outside)}. Environment {environment.name} has no "
-            "catalog: where there is one, the path itself can be read"
+            "catalog; with one, the path itself can be read"
         )
 
 

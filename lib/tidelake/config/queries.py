@@ -78,10 +78,11 @@ def measure_of(call: Call, name: str = "value") -> Measure:
 
 
 def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:
-    """Return the columns that a recomputation may give differently, with what to use instead.
+    """Return the columns whose recomputed value may differ, with the advice for an error message.
 
     Sums of floating-point numbers depend on the order of rows, means are rounded twice, and
-    sketches have an error. Names are in lower case.
+    sketches have an error; a column that is derived from one of these differs too. Names are in
+    lower case.
     """
     found = {
         one.name.lower(): _INEXACT_MEASURES[one.aggregate]

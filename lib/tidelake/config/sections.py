@@ -70,7 +70,7 @@ def envelope_of(raw: Mapping[str, Any]) -> object:
 
 
 def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
-    """Find valid keys that exclude or require each other."""
+    """Find what ``quality`` lacks, and keys that the pipeline's ``kind`` requires or excludes."""
     event = raw.get("event")
     event = event if isinstance(event, dict) else {}
     quality = raw.get("quality")

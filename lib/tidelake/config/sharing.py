@@ -216,7 +216,7 @@ def lay_below(document: Document, defaults: Document) -> None:
 def replaced(text: str, path: KeyPath, parameters: Parameters, findings: list[Finding]) -> str:
     """Replace ``${parameter}`` in a text; other references are kept.
 
-    A value that meets a name or SQL must consist of letters, digits and ``_``, so that it cannot
+    A value inside a name or SQL must consist of letters, digits and ``_``, so that it cannot
     end a quoted text or an expression; any other is a finding.
     """
 

@@ -336,9 +336,9 @@ def hold_hops(
 ) -> Iterator[HopLocks]:
     """Hold the locks of a pipeline's hops, as :func:`hold` does.
 
-    ``resumes`` is the interrupted operation that the caller may resume. Any other one raises a
-    RefusedError, because its tables are inconsistent. For ``command`` see :class:`HopLocks`; a
-    LeaseLostError lists the completed steps. Once ``stop`` is set, the next step raises a
+    ``resumes`` is the interrupted operation that the caller may resume. Another one that left the
+    tables of these hops inconsistent raises a RefusedError. For ``command`` see :class:`HopLocks`;
+    a LeaseLostError lists the completed steps. Once ``stop`` is set, the next step raises a
     KeyboardInterrupt instead of beginning.
     """
 

@@ -31,7 +31,7 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.delta.access import detail, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
-from tidelake.gold.kinds import GONE, MergePlan
+from tidelake.gold.merge_plan import GONE, MergePlan
 from tidelake.names import quoted
 from tidelake.spark import tuning
 from tidelake.spark.engine import REFUSED, with_settings
@@ -102,7 +102,7 @@ def delete_records(records: DataFrame, target: Table, *, within: str = "") -> No
 def retry_conflicts(
     commit: Callable[[], object], may_retry: Callable[[], bool] = lambda: True
 ) -> None:
-    """Call ``commit``, again while it conflicts and ``may_retry``: nothing was committed then.
+    """Call ``commit``; after a conflict, when nothing was committed, again if ``may_retry()``.
 
     Raises:
         One of CONFLICTS: There was no other try, or it was the last one.
@@ -148,7 +148,7 @@ def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
 
 
 def vacuums_at_once(spark: SparkSession) -> bool:
-    """Return whether :func:`vacuum` may delete files of the last days: it needs settings."""
+    """Return whether :func:`vacuum` may delete recent files: some compute refuses the settings."""
     wanted = tuning.VACUUM_SETTINGS
     with with_settings(spark, wanted):
         try:

@@ -30,18 +30,9 @@ from tidelake.config.gold_definitions import (
     UnusualAmount,
 )
 from tidelake.config.queries import CAST_TO_DECIMAL, INEXACT_TYPES
-from tidelake.gold.kinds import (
-    GONE,
-    OWN,
-    Expression,
-    GoldBatch,
-    GoldKind,
-    Inputs,
-    MergePlan,
-    key_problems,
-    span,
-)
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, key_problems
 from tidelake.gold.measures import GoldPlan, sum_problems, value_of
+from tidelake.gold.merge_plan import GONE, MergePlan, span
 from tidelake.gold.windows import Windowed, to_partials
 from tidelake.instants import back
 

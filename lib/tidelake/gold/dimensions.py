@@ -13,7 +13,8 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.config import DimensionSpec
-from tidelake.gold.kinds import GONE, OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs
+from tidelake.gold.merge_plan import GONE, MergePlan
 from tidelake.names import IS_DELETE, SEQUENCE
 
 CHANGE, CHANGED_AT = "_change", "_changed_at"

@@ -17,7 +17,8 @@ from pyspark.sql import functions as F
 from tidelake.columns import VALUE, between, equal, failed_within, holds, try_eval
 from tidelake.config import Join
 from tidelake.config.gold_definitions import FinalAfter, LeftSide, RightSide
-from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, MergePlan, span
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs
+from tidelake.gold.merge_plan import MergePlan, span
 from tidelake.names import logical_name
 
 LEFT, LEFT_TIME = "_left", "_left_time"

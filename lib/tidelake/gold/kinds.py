@@ -1,8 +1,7 @@
-"""The interface of gold table kinds, and the MERGE that a batch causes, as data.
+"""The interface of gold table kinds.
 
 Each kind of table is a :class:`GoldKind` in a separate module. It computes the table's rows from
-all of silver, and from a batch the rows to merge. :mod:`tidelake.runtime.gold` reads the stored
-tables and runs the MERGE.
+all of silver, and from a batch the rows to merge (:mod:`tidelake.gold.merge_plan`).
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
-from typing import Any, NamedTuple, Protocol
+from datetime import timedelta
+from typing import NamedTuple
 
 from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
@@ -21,12 +20,10 @@ from pyspark.sql import functions as F
 from tidelake.columns import stamped
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.config.types import incomparable, is_comparable
-from tidelake.instants import from_micros
+from tidelake.gold.merge_plan import FrameCheckpoints, MergePlan
 
 # The input name of the pipeline's own silver; other inputs are named by their table.
 OWN = "silver"
-# Column of rows to merge: true if the row is to be deleted.
-GONE = "_gone"
 # Columns that gold reads whatever the definition selects.
 _ALWAYS = {"record_id", "event_id", "event_time"}
 
@@ -42,18 +39,6 @@ class Inputs:
 
     taken: Mapping[str, DataFrame]
     whole: Callable[[str], DataFrame]
-
-
-class FrameCheckpoints(Protocol):
-    """Checkpoints frames that a batch reads more than once, until the batch ends."""
-
-    def checkpoint(self, frame: DataFrame) -> DataFrame:
-        """Checkpoint lazily, when the rows are first read."""
-
-    def materialize(
-        self, frame: DataFrame, *measures: Column
-    ) -> tuple[DataFrame, Mapping[str, Any]]:
-        """Checkpoint eagerly, in a job that also computes aggregates, returned by name."""
 
 
 @dataclass(frozen=True)
@@ -91,27 +76,6 @@ class GoldBatch:
         return stamped(rows, generation=self.generation, batch=self.number)
 
 
-@dataclass(frozen=True)
-class MergePlan:
-    """A MERGE; in its SQL, ``t`` is the stored table and ``s`` the source rows.
-
-    Attributes:
-        rows: Rows with ``_generation``, ``_batch`` and, if rows may be deleted, ``_gone``.
-            Checkpointed, except those of a first batch: an append reads them once.
-        on: The match condition, with literal bounds on ``t`` if rows have a time: in a MERGE, Delta
-            skips files only by conditions on the target alone. Empty for a first batch.
-        changed: Matched rows for which this is false are not updated.
-        update: New values of a matched row, by column; None to take the row of ``s``.
-        failed: Number of rows on which the expression of a derived column fails.
-    """
-
-    rows: DataFrame
-    on: str
-    changed: str = "true"
-    update: Mapping[str, str] | None = None
-    failed: int = 0
-
-
 class Expression(NamedTuple):
     """An expression of a definition: its input, its SQL, and whether it is a condition."""
 
@@ -131,7 +95,8 @@ class GoldKind(ABC):
         moment: The column with a row's time; None if rows have none.
         ends: When a row ends; None if rows never end.
         reach: How far before an event the rows that it changes may lie; None if unbounded. If set,
-            a row depends only on events at or after its moment.
+            a row depends only on events at or after its moment. Used by verify and ranges of
+            a backfill; a MERGE is bounded by :attr:`.MergePlan.on`.
         sources: The inputs that the table reads.
         reads: The gold tables (logical names) that must hold a batch before it is planned.
     """
@@ -231,28 +196,3 @@ def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[
     words = {word.lower() for word in re.findall(r"\w+", written)}
     words |= _ALWAYS | {name.lower() for kind in kinds for name in kind.identity}
     return [name for name in columns if name.lower() in words or not re.fullmatch(r"\w+", name)]
-
-
-def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | None:
-    """Return the minimum of ``low`` and the maximum of ``high`` (UTC); None without rows."""
-    return _instants(rows.agg(*_bounds(low, high)).collect()[0].asDict())
-
-
-def checkpoint_with_span(
-    rows: DataFrame, low: str, high: str, frames: FrameCheckpoints
-) -> tuple[DataFrame, tuple[datetime, datetime]]:
-    """Checkpoint rows and compute their span in one job; there must be at least one row."""
-    kept, found = frames.materialize(rows, *_bounds(low, high))
-    bounds = _instants(found)
-    if bounds is None:
-        raise ValueError("a batch without rows has no bounds")
-    return kept, bounds
-
-
-def _bounds(low: str, high: str) -> list[Column]:
-    return [F.min(F.unix_micros(low)).alias("first"), F.max(F.unix_micros(high)).alias("last")]
-
-
-def _instants(found: Mapping[str, int | None]) -> tuple[datetime, datetime] | None:
-    first, last = from_micros(found.get("first")), from_micros(found.get("last"))
-    return None if first is None or last is None else (first, last)

@@ -25,17 +25,9 @@ from tidelake.config.queries import (
 )
 from tidelake.config.query_parts import Call
 from tidelake.config.types import is_comparable
-from tidelake.gold.kinds import (
-    GONE,
-    OWN,
-    Expression,
-    GoldBatch,
-    GoldKind,
-    Inputs,
-    MergePlan,
-    checkpoint_with_span,
-)
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs
 from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
+from tidelake.gold.merge_plan import GONE, MergePlan, checkpoint_with_span
 from tidelake.gold.windows import Windowed, window_of
 
 _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"

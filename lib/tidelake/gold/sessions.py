@@ -16,8 +16,9 @@ from pyspark.sql import functions as F
 from tidelake.columns import literal
 from tidelake.config import GoldTable, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, checkpoint_with_span
+from tidelake.gold.kinds import OWN, GoldBatch, Inputs
 from tidelake.gold.measures import GoldPlan, shown_of, states_of, to_values, with_shown
+from tidelake.gold.merge_plan import GONE, MergePlan, checkpoint_with_span
 from tidelake.gold.windows import Aggregated
 from tidelake.spark import tuning
 

@@ -18,17 +18,7 @@ from pyspark.sql.types import StructType
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.gold.kinds import (
-    GONE,
-    OWN,
-    Expression,
-    GoldBatch,
-    GoldKind,
-    Inputs,
-    MergePlan,
-    checkpoint_with_span,
-    key_problems,
-)
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, key_problems
 from tidelake.gold.measures import (
     GoldPlan,
     aggregates_of,
@@ -43,6 +33,7 @@ from tidelake.gold.measures import (
     with_shown,
     with_terms,
 )
+from tidelake.gold.merge_plan import GONE, MergePlan, checkpoint_with_span
 
 BOUNDS = ("window_start", "window_end")
 # Internal columns: a struct of the derived values, and whether one of them failed.
@@ -211,7 +202,8 @@ class Windowed(Aggregated):
 def to_partials(events: DataFrame, plan: GoldPlan) -> DataFrame:
     """Aggregate events into one row per window and combination of keys.
 
-    In a hopping window an event counts in several rows. MERGE adds the rows to the stored ones.
+    In a hopping window an event counts in several rows. The result is added to the stored rows, by
+    MERGE or before it.
 
     Returns:
         The window's bounds (no such columns for a global window), the keys, the state columns

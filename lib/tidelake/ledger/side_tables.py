@@ -95,9 +95,9 @@ def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
     for table in (side, requeue):
         if not table.exists:
             name = table.bare.partition("__")[0]
-            anew = f"create it anew, without rows, with: {runnable('tidelake run', name)}"
+            anew = f"create it again as an empty table with: {runnable('tidelake run', name)}"
             if table == requeue:
-                # Silver is refused beside another requeue than it has read.
+                # Silver runs only with the requeue table that it has read from.
                 repair = runnable("tidelake repair", name, "--hop silver")
                 anew = f"run the pipeline, and recompute silver from bronze with: {repair}"
             raise UsageError(

@@ -27,7 +27,7 @@ from tidelake.folders import write_whole
 from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, Severity, judge
-from tidelake.ops.sinks import Measured
+from tidelake.ops.metrics import Measured
 from tidelake.ops.status import SourceLag
 from tidelake.runtime.progress import Say
 from tidelake.visible import first_line

@@ -34,7 +34,7 @@ from tidelake.ledger.history import (
     require_tables,
 )
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops.sinks import Measured, measures_since
+from tidelake.ops.metrics import Measured, measures_since
 from tidelake.ops.status import LAG_SECONDS, SourceLag, source_lag
 from tidelake.runtime.checkpoints import (
     CheckpointGuard,

@@ -33,7 +33,7 @@ from tidelake.ledger.history import BacklogReader
 from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
-from tidelake.ops.sinks import Measured, MetricRegistry, ProgressTable, Sink, library, served
+from tidelake.ops.metrics import Measured, MetricRegistry, ProgressTable, Sink, library, served
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Observer, Say
 from tidelake.runtime.triggers import Trigger

@@ -273,10 +273,10 @@ def _refuse_unfillable(run: Run, wanted: State) -> None:
 def fill(run: Run, state: State) -> None:
     """Bring green tables up to date with their input, in the range of a backfill.
 
-    The input that exists at the start is computed in one batch: its first commits and files may be
-    gone, and one batch over all rows costs less than many. Later arrivals are processed by the
-    ordinary hops; if these cannot follow the input any more, all of it is computed again. A single
-    ``table`` is computed up to where the live tables have read.
+    If they are filled and the hops can continue them, only the hops run. Otherwise the input that
+    exists is computed in one batch first: its first commits and files may be gone, and one batch
+    over all rows costs less than many. A single ``table`` is computed up to where the live tables
+    have read.
     """
     start, table = state.start, state.table
     green = green_run(run, start, table)
@@ -393,7 +393,7 @@ def decided_before(live: Run, since: datetime) -> Stored:
     if changed := changed_parts(inputs.closing[0], pipeline).identity:
         raise UsageError(
             f"{lake.silver(pipeline.name).name} was filled under another {' and '.join(changed)}: "
-            "what its rows are duplicates of would be decided in two ways. Recompute all of it "
+            "new rows would be compared by other keys than the stored ones. Recompute all of it "
             f"with: {backfill_again(pipeline)}"
         )
     before = F.col("ingested_at") < F.lit(since)

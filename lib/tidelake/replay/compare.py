@@ -33,8 +33,8 @@ _ROW, _COUNT = "_row", "_count"
 _SECRET = frozenset({"payload"})
 # A column reference in the conditions of ``TableShape.near``.
 COLUMN = re.compile(r"\{([es])\.(\w+)\}")
-# Types whose values Spark's hash does not tell apart: it skips the nulls in them, and has no
-# boundaries.
+# Types in which different values can have the same hash: Spark's skips the nulls inside, and does
+# not separate the elements.
 _NESTED = ("array<", "struct<", "map<", "variant")
 _BUCKETS = 64
 _THIRD = 21

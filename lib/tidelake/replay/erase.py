@@ -39,7 +39,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
-from tidelake.gold.kinds import span
+from tidelake.gold.merge_plan import span
 from tidelake.instants import to_json
 from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, needs_of, require_tables

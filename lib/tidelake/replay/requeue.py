@@ -25,7 +25,7 @@ from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
-from tidelake.gold.kinds import span
+from tidelake.gold.merge_plan import span
 from tidelake.instants import ALWAYS, Range, from_micros, now, now_after, to_json
 from tidelake.ledger.side_tables import ClosedBatch, closed_batch, not_requeued, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
@@ -58,10 +58,18 @@ def read_side(
     requeued: DataFrame | None = None,
     exclude_discarded: bool = False,
 ) -> DataFrame:
-    """Read the rows of quarantine or late that were not requeued since.
+    """Read the rows of quarantine or late that were not requeued after they were stored.
 
-    Up to the committed batch ``closed``, None for silver's newest. ``requeued`` are the requeued
-    rows to exclude; None for the whole requeue, including rows that silver has not processed yet.
+    Args:
+        run: The run.
+        side: The quarantine or late table.
+        closed: The committed batch up to which rows are read; None for silver's newest.
+        requeued: The requeued rows to exclude; None for the whole requeue, including rows that
+            silver has not processed yet.
+        exclude_discarded: Whether rows that were discarded are left out.
+
+    Raises:
+        UsageError: The side table or the requeue was deleted.
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)

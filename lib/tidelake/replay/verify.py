@@ -1,4 +1,7 @@
-"""Compare every table of a pipeline with a recomputation; write and check certificates."""
+"""Compare every table of a pipeline with a recomputation; write and check certificates.
+
+Only rows count (:mod:`tidelake.replay.compare`): it makes no difference how files were compacted.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,8 @@ from tidelake.delta.log import last_commit, newest_version, repeated
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
-from tidelake.gold.kinds import GoldKind, Inputs, span
+from tidelake.gold.kinds import GoldKind, Inputs
+from tidelake.gold.merge_plan import span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.commit_checks import Mark
 from tidelake.ledger.history import closed_version, history

@@ -61,9 +61,10 @@ from tidelake.kafka.topic_source import (
 )
 from tidelake.runtime import landed_files
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import Fence, newest_logged
+from tidelake.runtime.checkpoints import newest_logged
 from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import POLL_SECONDS, Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.runtime.schemas import from_ddl, from_records

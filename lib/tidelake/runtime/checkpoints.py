@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import takewhile
 
 from tidelake.delta.commit_metadata import positions
@@ -37,10 +37,10 @@ from tidelake.delta.positions import (
     unfilled_tables,
 )
 from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.errors import GenerationError, RefusedError
+from tidelake.errors import RefusedError
 from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.landed_files import LandedFile
-from tidelake.typed import runnable
 
 _VERSION, _NO_DATA = "v1", "-"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -50,62 +50,6 @@ _FIRST_INPUT = 2
 _INVALID: Position = (-1, -1)
 
 
-@dataclass(frozen=True)
-class Fence:
-    """Admits each batch to a table exactly once, and only in the current generation.
-
-    ``closed`` is the newest batch in any of the hop's tables when the hop was opened; ``unfilled``
-    names those that must be filled from the inputs before the next batch, see
-    :func:`~tidelake.delta.positions.unfilled_tables`.
-    """
-
-    pipeline: str
-    hop: Hop
-    generation: str
-    closed: int = field(default=CREATION, compare=False)
-    unfilled: tuple[str, ...] = field(default=(), compare=False)
-
-    def admits(
-        self,
-        table: Table,
-        last: Commit | None,
-        batch: int,
-        until: Mapping[str, Position] | None = None,
-    ) -> Commit | None:
-        """Return ``last``, the table's newest commit, if ``batch`` is the next one.
-
-        Returns None if the table holds ``batch`` already, so that it must not be written again.
-        ``until``, the batch's end in each input table, is compared only then; a hop without input
-        tables passes none.
-
-        Raises:
-            GenerationError: The table has no commit metadata, or another generation; its last batch
-                is neither ``batch`` nor the one before (another writer, or an old copy of the
-                table); or it holds this batch with another end, and so with other rows.
-        """
-        name, mine = table.name, self.generation
-        if last is None:
-            raise self.refusal(f"{name} has lost its commit metadata")
-        if last.generation != mine:
-            raise self.refusal(f"{name} has generation {last.generation}, this writer has {mine}")
-        if last.batch not in (batch - 1, batch):
-            raise self.refusal(f"{name}: expected batch {last.batch + 1}, got {batch}")
-        if last.batch < batch:
-            return last
-        if until is not None and positions(last) != dict(until):
-            raise self.refusal(f"{name} holds batch {batch} with other rows")
-        return None
-
-    @property
-    def repair(self) -> str:
-        """The command that begins a new generation of the hop after its tables' last batch."""
-        return runnable("tidelake repair", self.pipeline, f"--hop {self.hop}")
-
-    def refusal(self, what: str, more: str = "") -> GenerationError:
-        """Build the error for a mismatch, with the command that repairs it and ``more``."""
-        return GenerationError(what, f"Repair it with: {self.repair}{more}")
-
-
 def refuse_foreign(pipeline: str, last: Mapping[str, Commit | None]) -> None:
     """Raise a RefusedError if another pipeline made the last commit of one of the tables."""
     for name, commit in last.items():
@@ -113,8 +57,8 @@ def refuse_foreign(pipeline: str, last: Mapping[str, Commit | None]) -> None:
         if other != pipeline:
             raise RefusedError(
                 f"{name} is filled by the pipeline {other}; two cannot fill one table. Give "
-                f"it another name in {pipeline}, or delete its folder if {other} is no more. "
-                "None of these tables was changed"
+                f"it another name in {pipeline}, or if {other} no longer exists, delete its "
+                "folder. None of these tables was changed"
             )
 
 
@@ -137,8 +81,8 @@ def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
 def bronze_is_gone(name: str) -> RefusedError:
     """Build the error for a bronze table that was deleted, which nothing here can recompute."""
     return RefusedError(
-        f"{name} is gone, and the checkpoint of its hop is there. Restore the table's folder from "
-        "a backup, or read the source anew into another --root"
+        f"{name} was deleted, but the checkpoint of its hop is still there. Restore the table's "
+        "folder from a backup, or ingest the source again under another --root"
     )
 
 

@@ -34,10 +34,11 @@ from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
-from tidelake.gold.kinds import GONE, OWN, GoldBatch, Inputs, MergePlan, columns_read
+from tidelake.gold.kinds import OWN, GoldBatch, Inputs, columns_read
+from tidelake.gold.merge_plan import GONE, MergePlan
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import Fence
 from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.gold_settings import (
     apply_gold_settings,
     ensure_views,

@@ -39,7 +39,6 @@ from tidelake.folders import Folder
 from tidelake.names import logical_name
 from tidelake.runtime.checkpoints import (
     CheckpointGuard,
-    Fence,
     complete_prepared,
     have_consumed,
     newest_logged,
@@ -47,6 +46,7 @@ from tidelake.runtime.checkpoints import (
     ordered_inputs,
 )
 from tidelake.runtime.failures import FOREIGN, error_text, named
+from tidelake.runtime.fence import Fence
 from tidelake.runtime.progress import Closings, InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan

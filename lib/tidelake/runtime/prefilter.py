@@ -27,7 +27,7 @@ from tidelake.fingerprints import fingerprint
 from tidelake.instants import from_micros
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import Fence
+from tidelake.runtime.fence import Fence
 from tidelake.silver.driver_dedup import DUPLICATE
 from tidelake.silver.fates import FATE
 from tidelake.silver.lenient_parse import lenient_parse

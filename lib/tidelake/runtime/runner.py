@@ -97,8 +97,8 @@ def run_hops(
     with nullcontext() if held else hold_hops(run.lake, run.pipeline.name, wanted):
         try:
             if run.lake.bronze(run.pipeline.name).exists:
-                # What a run that was killed has not copied, before Delta removes it from a log. A
-                # hop says better what is wrong with its tables.
+                # What a run that was killed has not copied, before Delta removes it from a log.
+                # Errors are ignored: the hop reports them in more detail.
                 with suppress(DamagedError, RefusedError):
                     _copy_books(run, wanted)
             if trigger.ends:
@@ -106,8 +106,8 @@ def run_hops(
             else:
                 _run_together(run, wanted, trigger, publishes=publishes)
         except TidelakeError as error:
-            # A hop that fails in every run would leave the others' metadata to expire. Not where
-            # the locks are lost, or the store or Spark is.
+            # A hop that fails in every run would leave the others' metadata to expire. There is
+            # no point without the locks, the store or Spark.
             if not isinstance(error, LockedError | MachineError):
                 with suppress(Exception):
                     copy_books(run, wanted)

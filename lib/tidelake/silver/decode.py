@@ -67,9 +67,14 @@ def assembled(
     broken: Mapping[int, list[str]],
     unknown: Mapping[int, Any],
 ) -> pa.StructArray:
-    """Assemble decoded payloads from the columns of their values, and what some rows have.
+    """Build the struct array that :meth:`Decoder.decode` returns.
 
-    ``refused`` are the rows that were not parsed; the type is from :func:`decoded_type`.
+    Args:
+        kind: Its type, from :func:`decoded_type`.
+        columns: The values, an array for each field.
+        refused: Numbers of the rows that could not be parsed; ``parsed`` is false there.
+        broken: The reasons, by row number.
+        unknown: The fields that are not in the schema, by row number.
     """
     length = len(columns[0])
     parsed = np.ones(length, dtype=np.bool_)
@@ -102,8 +107,8 @@ class Decoder:
         """Compile a schema.
 
         For unknown fields ``strict`` adds a reason each, ``additive`` returns their values as
-        strings, and ``rescue`` returns them as one JSON object. Of nested values ``additive``
-        ignores them.
+        strings, and ``rescue`` returns them as one JSON object. Those inside
+        nested values are ignored with ``additive``.
         """
         self.fields = tuple(fields)
         self.evolution = evolution

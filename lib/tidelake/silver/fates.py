@@ -3,8 +3,8 @@
 The first fate that applies is the row's: the stage from :mod:`tidelake.silver.stages`, duplicate
 or conflict from :mod:`tidelake.silver.dedup`, too late, else silver.
 
-Spark's own late filter drops rows silently; here every row gets a lateness verdict. The watermark
-is the one committed before the batch: a batch never makes its own rows late.
+Spark's own late filter drops rows silently; here a row that is too late goes to the late table.
+The watermark is the one committed before the batch: a batch never makes its own rows late.
 
 Payload fields that are not in the schema become columns by ``event.evolution``: ``strict``
 quarantines their rows, ``additive`` adds a string column for each field, ``rescue`` stores them as

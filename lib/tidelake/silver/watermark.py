@@ -1,7 +1,8 @@
 """Compute the watermark: the minimum over the source's active partitions.
 
 The watermark is the largest event time accepted from the slowest active partition, minus the delay.
-It is committed with each batch, so a retry uses the same watermark as the first attempt.
+It is committed with each batch, so a retry uses the same watermark as the first attempt. Which rows
+are late is decided in :mod:`tidelake.silver.fates`.
 """
 
 from __future__ import annotations

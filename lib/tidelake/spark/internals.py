@@ -126,14 +126,14 @@ _TRIED = "tried"
 
 
 def null_on_error(value: Column) -> Column:
-    """Evaluate a column; null where the evaluation raises.
+    """Return an expression that is null where the evaluation of ``value`` raises.
 
     Uses Catalyst's ``TryEval``, which SQL and Python do not expose. Through Spark Connect,
     ``try_to_binary``, which contains a ``TryEval``, tests whether the column can be evaluated; the
     column is evaluated twice there.
 
     Raises:
-        RuntimeError: There is no running Spark session.
+        RuntimeError: There is no running Spark session (not through Spark Connect).
     """
     # A subexpression common to two TryEvals would be computed once, outside of both. Spark does not
     # hoist it out of a condition's branch. This condition is always true, unknown to the optimizer.

@@ -29,7 +29,7 @@ from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
 from tidelake.ops.alerts import Alert
-from tidelake.ops.sinks import Measured, newest_measures
+from tidelake.ops.metrics import Measured, newest_measures
 from tidelake.ops.status import HopStatus, Status, read_status
 from tidelake.runtime.gold_tables import Target, targets_of
 

@@ -1,4 +1,4 @@
-"""Batch metrics and their sinks: the table ``ops.progress`` and Prometheus."""
+"""Metrics of batches, written to the table ``ops.progress`` and served in Prometheus' format."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SECONDS = 60.0
 _DAY = timedelta(days=1)
 _DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
-# Seconds, from a batch of a few rows to one that should have been smaller.
+# Bounds of the histogram in seconds, from a tiny batch to one that is too large.
 _BUCKETS = (0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800)
 _HOP = ("pipeline", "hop")
 _ALL, _FATE = ("pipeline",), ("pipeline", "fate")
@@ -211,7 +211,7 @@ _METRICS = {
     "hop_batch_limit": _gauge("The largest input of a batch: bytes, or records of a topic."),
     "hop_last_batch": _gauge("Number of the last batch."),
     "hop_last_batch_timestamp_seconds": _gauge("End of the last batch, in seconds since 1970."),
-    "hop_waiting": _gauge("What waits for the hop: rows, for bronze files or records."),
+    "hop_waiting": _gauge("Input that the hop has not read: rows; for bronze files or records."),
     "hop_lag_seconds": _gauge("Seconds that the oldest input has waited; unknown for a topic."),
     "hop_state_rows": _gauge("Silver's state: ids that the last batch was compared with."),
     "hop_state_bytes": _gauge("Bytes of Spark's state store, with dedup.prefilter: operator."),
