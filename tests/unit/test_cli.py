@@ -306,7 +306,7 @@ def test_a_source_that_a_catalog_has_is_not_read_without_one(
     told = valid_but_refused_here(capsys, file, source, gold, options)
 
     assert f"{file}: source.table is main.raw.shop, a name in a catalog" in told
-    assert "--env, or a folder with --source" in told
+    assert "--env NAME, or a folder with --source" in told
 
 
 @pytest.mark.parametrize("options", [[], ["--dry-run"], ["--source", "abfss://c@a.host/x"]])
