@@ -378,7 +378,7 @@ def test_side_tables_that_were_rebuilt_after_silver_are_refused(
 def test_a_bronze_that_is_gone_is_not_said_to_be_an_older_copy(lake: Lake) -> None:
     folder = lake.checkpoints("shop", "bronze")
     write_checkpoint(folder / "g1", planned=2, committed=2)
-    with pytest.raises(RefusedError, match=r"bronze\.shop was deleted.* into another --root$"):
+    with pytest.raises(RefusedError, match=r"bronze\.shop was deleted.* under another --root$"):
         open_generation("shop", "bronze", [lake.bronze("shop")], folder)
 
 
