@@ -414,7 +414,7 @@ def test_a_bronze_that_was_deleted_is_a_refused_hop_and_is_told_to_the_webhook(
     found = shop.judge(10)["hop_refused"]
     assert (found.hop, found.severity) == ("bronze", "critical")
     assert found.message.startswith(
-        "bronze.shop was deleted, but the checkpoint of its hop is still there."
+        "bronze.shop was deleted, but its checkpoint, or tables filled from it, are still there."
     )
 
     conf = shop.lake.root / "conf"

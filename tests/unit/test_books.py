@@ -201,7 +201,7 @@ def test_tables_without_the_bronze_that_they_were_filled_from_are_not_called_not
     with pytest.raises(UsageError, match="shop has no tables"):
         require_tables(lake, "shop")
     commit(lake.table(left), 0, left.partition(".")[0], -1)
-    with pytest.raises(RefusedError, match=r"^bronze\.shop is gone.* from a backup"):
+    with pytest.raises(RefusedError, match=r"^bronze\.shop was deleted.* from a backup"):
         require_tables(lake, "shop")
 
 

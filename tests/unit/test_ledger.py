@@ -615,7 +615,7 @@ def test_a_pipeline_that_never_ran_says_how_to_run_it(lake: Lake) -> None:
 def test_a_bronze_that_was_deleted_is_not_a_pipeline_that_never_ran(lake: Lake) -> None:
     shutil.rmtree(lake.bronze("shop").path)
 
-    with pytest.raises(RefusedError, match=r"^bronze\.shop is gone"):
+    with pytest.raises(RefusedError, match=r"^bronze\.shop was deleted"):
         books(lake)
 
 

@@ -86,7 +86,7 @@ class _Kept:
         def record(_: Any, about: Table | Plan, *rest: Any, **more: Any) -> None:
             table = about.table if isinstance(about, Plan) else about
             places = {hop: self.lake.checkpoints("shop", hop) for hop in HOPS}
-            places["ops"] = self.lake.marks("ops")
+            places["ops"] = self.lake.lock_of(table)
             locked = [name for name, place in places.items() if _is_held(place)]
             self.done.append(" ".join([name, table.name, *locked]))
 

@@ -157,7 +157,7 @@ def test_a_pipeline_whose_bronze_was_deleted_has_run_and_is_told(shop: Shop, clo
     assert facts.has_run
     assert verdict_of([facts]).state == "critical"
     (alert,) = [one for one in facts.open if one.rule == "hop_refused"]
-    assert alert.message.startswith("bronze.shop is gone")
+    assert alert.message.startswith("bronze.shop was deleted")
 
 
 def test_the_ledger_is_not_read_while_an_erasure_is_running(shop: Shop, clock: Clock) -> None:

@@ -171,9 +171,10 @@ class Lake:
         """Return the folder of a hop's checkpoints, one subfolder per generation."""
         return self.root / "checkpoints" / self.bronze(pipeline).bare / hop
 
-    def marks(self, layer: str) -> Folder:
-        """Return the folder of a layer's locks."""
-        return self.root / layer
+    def lock_of(self, table: Table) -> Folder:
+        """Return the folder of the lock of a table that all pipelines append to."""
+        layer, _, name = table.name.partition(".")
+        return self.root / layer / f".{name}"
 
     def fast(self, name: str) -> Folder:
         """Return the folder of a fast lane: its checkpoint, and its output without a broker."""

@@ -162,7 +162,7 @@ def _writing(run: Run, table: Table) -> Iterator[None]:
     lake, layer = run.lake, table.name.partition(".")[0]
     if layer == "ops":
         # All pipelines append to it, and wait for each other.
-        with hold(lake.marks("ops"), table.name, waits=True, optional=True):
+        with hold(lake.lock_of(table), table.name, waits=True, optional=True):
             yield
         return
     # Commands that requeue rows hold silver's lock.

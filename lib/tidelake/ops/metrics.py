@@ -119,7 +119,7 @@ class ProgressTable(Sink):
         rows, self._waiting = self._waiting, []
         spark, table = self.run.spark, self.run.lake.progress()
         # Hops may run in several processes, which all append to this table.
-        with hold(self.run.lake.marks("ops"), table.name, waits=True, optional=True):
+        with hold(self.run.lake.lock_of(table), table.name, waits=True, optional=True):
             name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None
             cleaned = self._cleaned(before, now()).isoformat()

@@ -81,8 +81,8 @@ def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
 def bronze_is_gone(name: str) -> RefusedError:
     """Build the error for a bronze table that was deleted, which nothing here can recompute."""
     return RefusedError(
-        f"{name} was deleted, but the checkpoint of its hop is still there. Restore the table's "
-        "folder from a backup, or ingest the source again under another --root"
+        f"{name} was deleted, but its checkpoint, or tables filled from it, are still there. "
+        "Restore its folder from a backup, or ingest the source again under another --root"
     )
 
 

@@ -75,7 +75,7 @@ def _close(run: Run) -> int | None:
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs. Without locks, a commit may
     # lack what another pipeline wrote meanwhile: that is found in the commits before it.
-    with hold(lake.marks("ops"), epochs.name, waits=True, optional=True):
+    with hold(lake.lock_of(epochs), epochs.name, waits=True, optional=True):
         closing = lake.closing_tables(run.pipeline, "gold")
         found = find_boundary(lake, name, closing)
         recent = recent_epochs(lake)
@@ -214,7 +214,7 @@ def copy_books(run: Run, hops: Sequence[Hop]) -> None:
     books = run.lake.books()
     # Hops may run in separate processes, each of which copies. One that had read older notes would
     # repeat them, and the commits that another one copied meanwhile would be copied again.
-    with hold(run.lake.marks("ops"), books.name, waits=True, optional=True):
+    with hold(run.lake.lock_of(books), books.name, waits=True, optional=True):
         _copy(run, hops, books)
 
 

@@ -39,6 +39,7 @@ from tidelake.runtime.hop import POLL_SECONDS, HopQuery, Run, begin_stop
 from tidelake.runtime.progress import InputGrewError, LimitChangedError
 from tidelake.runtime.publish import Publishing, publish_gold
 from tidelake.runtime.schemas import check_definition, from_ddl
+from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.silver import SilverHop
 from tidelake.runtime.triggers import CONTINUOUS, Pace, Trigger, parse_trigger
 from tidelake.spark.engine import runs_in_process
@@ -112,7 +113,6 @@ def run_hops(
                 with suppress(Exception):
                     copy_books(run, wanted)
             raise
-        _copy_books(run, wanted)
         unpublished = None
         # Before the epoch, whose versions then include the positions of the topics.
         if publishes and "gold" in wanted:
@@ -120,7 +120,11 @@ def run_hops(
                 publish_gold(run)
             except TidelakeError as error:
                 unpublished = error
-        _close_epoch(run)
+        # Two short commits to different tables, which mostly wait. Both may compact their table,
+        # under settings of the session.
+        other = replace(run, spark=clone_of(run.spark)) if runs_in_process() else run
+        endings = (partial(_copy_books, other, wanted), partial(_close_epoch, run))
+        run_concurrently(run.spark, endings)
         if unpublished is not None:
             raise unpublished
 
