@@ -2,7 +2,7 @@
 # MAGIC %md
 # MAGIC # The shop's clickstream, for analysts
 # MAGIC
-# MAGIC Query gold tables in SQL by their logical names, without Spark. `TIDELAKE_ROOT` is the root of the tables; fill them with `tidelake demo`. The columns are described in the [data dictionary](../docs/data-dictionary.md).
+# MAGIC Query gold tables in SQL by their logical names, without Spark. `TIDELAKE_ROOT` is the root of the tables; fill them with `tidelake demo`. The columns are described in the [data dictionary](../docs/data-dictionary.md). On Databricks install the wheel first (`%pip install`, with its path) and name the environment: `open_lakehouse(env="prod")`.
 
 # COMMAND ----------
 

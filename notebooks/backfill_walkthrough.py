@@ -2,7 +2,7 @@
 # MAGIC %md
 # MAGIC # Rebuild gold next to the live tables
 # MAGIC
-# MAGIC After a definition changed, or if the tables may be wrong: rebuild gold from silver, compare, swap and roll back. Readers see no change until the swap. The command line has the same steps under `tidelake backfill`.
+# MAGIC After a definition changed, or if the tables may be wrong: rebuild gold from silver, compare, swap and roll back. Readers see no change until the swap. The command line has the same steps under `tidelake backfill`. On Databricks install the wheel first (`%pip install`, with its path) and name the environment: `open_lakehouse(env="prod")`.
 
 # COMMAND ----------
 

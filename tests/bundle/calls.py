@@ -17,6 +17,9 @@ import click
 from tests.bundle.project import Bundle, read_package
 from tidelake.cli import app
 
+# Jobs that somebody starts when something is wrong, in production.
+_RECOVERY = ("backfill", "rollback", "repair", "replay", "late", "erase")
+
 
 def command_of(script: str, arguments: Sequence[str]) -> list[str]:
     """Give the command line of ``tidelake`` that a script of the package runs.
@@ -57,6 +60,21 @@ def parse(command: Sequence[str]) -> dict[str, Any]:
 def runs_in(text: str) -> list[str]:
     """List the jobs that a text starts: what follows ``databricks bundle run``."""
     return re.findall(r"^\$ databricks bundle run (.*?) *(?:#.*)?$", text, re.MULTILINE)
+
+
+def runs_in_dev(text: str) -> list[str]:
+    """List the recoveries in a text that would run in ``dev``, the target by default.
+
+    In production they need ``-t prod``, and the principal, from a variable or an option.
+    """
+    found = []
+    for block in re.findall(r"```console\n(.*?)```", text, re.DOTALL):
+        has_variable = "$ export BUNDLE_VAR_service_principal=" in block
+        for run in runs_in(block):
+            has_principal = has_variable or "--var service_principal=" in run
+            if run.split()[0] in _RECOVERY and not (" -t prod" in run and has_principal):
+                found.append(run)
+    return found
 
 
 def problems_of(run: str, bundle: Bundle) -> Iterator[str]:

@@ -93,6 +93,31 @@ class Bundle:
         found: dict[str, Any] = self.resources["jobs"]
         return found
 
+    def raw_jobs(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """Give key and body of each job as written; a job may be in several targets."""
+        for place in (self.raw, *self.raw["targets"].values()):
+            yield from place.get("resources", {}).get("jobs", {}).items()
+
+    def tasks_run(self, job: str, **given: str) -> list[str]:
+        """List the tasks that a run with these parameters comes to, conditions included."""
+        body = self.jobs[job]
+        values = {one["name"]: one["default"] for one in body["parameters"]} | given
+        known = {f"job.parameters.{name}": value for name, value in values.items()}
+        outcomes: dict[str, str | None] = {}
+        for task in body["tasks"]:
+            if all(
+                one["task_key"] in outcomes and outcomes[one["task_key"]] == one.get("outcome")
+                for one in task.get("depends_on", [])
+            ):
+                asked = task.get("condition_task")
+                if asked is None:
+                    outcomes[task["task_key"]] = None
+                    continue
+                left, right = (_filled(asked[side], known) for side in ("left", "right"))
+                is_met = (left == right) is (asked["op"] == "EQUAL_TO")
+                outcomes[task["task_key"]] = str(is_met).lower()
+        return list(outcomes)
+
     def tasks(self) -> Iterator[Task]:
         """Give every task that runs the wheel."""
         for job, body in self.jobs.items():

@@ -213,6 +213,14 @@ def calls_of_jobs_fit(bundle: Bundle) -> Iterator[str]:
                 yield f"{key}.{task['task_key']}: {name} takes no {unknown}"
 
 
+def triggers_wait_for_their_volume(bundle: Bundle) -> Iterator[str]:
+    """A path that a trigger watches refers to its volume, which a first deploy then makes first."""
+    for key, job in bundle.raw_jobs():
+        url = job.get("trigger", {}).get("file_arrival", {}).get("url")
+        if url and "${resources.volumes." not in url:
+            yield f"{key}: {url} refers to no volume"
+
+
 def jobs_end(bundle: Bundle) -> Iterator[str]:
     """A job that hangs is ended, and its compute has a budget policy and tags."""
     if not bundle.target_settings.get("presets", {}).get("tags"):
@@ -246,15 +254,20 @@ def only_jobs_write_the_books(bundle: Bundle) -> Iterator[str]:
             yield f"prod: {permission['group_name']} has {permission['level']}"
 
 
+def who_sees_jobs_may_read_bronze(bundle: Bundle) -> Iterator[str]:
+    """No group sees values in the parameters and output of jobs that it may not read in tables."""
+    prod = bundle.at("prod")
+    readers = {grant["principal"] for grant in prod.resources["schemas"]["bronze"]["grants"]}
+    of_jobs = (job.get("permissions", []) for job in prod.resources["jobs"].values())
+    for permission in chain(prod.target_settings.get("permissions", []), *of_jobs):
+        group = permission.get("group_name")
+        if group is not None and group not in readers:
+            yield f"prod: {group} sees jobs, and may not read bronze"
+
+
 def thresholds_are_variables(bundle: Bundle) -> Iterator[str]:
     """Streams are watched; at which threshold, and who hears of it, is for each place to say."""
-    of_targets = (
-        one.get("resources", {}).get("jobs", {}) for one in bundle.raw["targets"].values()
-    )
-    jobs = [*bundle.raw["resources"]["jobs"].items()]
-    # A job may be in several targets.
-    jobs += [one for each in of_targets for one in each.items()]
-    for key, job in jobs:
+    for key, job in bundle.raw_jobs():
         rules = job.get("health", {}).get("rules", [])
         for rule in rules:
             if not REFERENCE.fullmatch(str(rule["value"])):
@@ -352,8 +365,10 @@ RULES: tuple[Rule, ...] = (
     dimensions_run_first,
     pipelines_fail_alone,
     calls_of_jobs_fit,
+    triggers_wait_for_their_volume,
     jobs_end,
     only_jobs_write_the_books,
+    who_sees_jobs_may_read_bronze,
     names_no_place,
     fits_the_config,
 )

@@ -9,12 +9,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+import yaml
 
 from tests.bundle import rules
-from tests.bundle.calls import command_of, parse, problems_of, runs_in
+from tests.bundle.calls import command_of, parse, problems_of, runs_in, runs_in_dev
 from tests.bundle.project import PROJECT, Bundle, read_bundle, read_package
 from tests.bundle.rules import RULES, Rule
 from tests.typed import typed_in
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 
 BUNDLE = read_bundle()
 Raw = dict[str, Any]
@@ -204,6 +207,13 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
             lambda raw: raw["resources"]["jobs"].pop("upkeep"),
             "maintenance.each: no job upkeep",
         ),
+        (
+            rules.triggers_wait_for_their_volume,
+            lambda raw: _dev(raw, "flights")["trigger"]["file_arrival"].update(
+                url="/Volumes/tidelake_dev/ops/files/landing/flights/"
+            ),
+            "flights: /Volumes/tidelake_dev/ops/files/landing/flights/ refers to no volume",
+        ),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("timeout_seconds"), "no timeout"),
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
         (rules.jobs_end, lambda raw: raw["targets"]["dev"].pop("presets"), "dev: no tags"),
@@ -225,6 +235,13 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
                 permissions=[{"group_name": "engineers", "level": "CAN_MANAGE"}]
             ),
             "prod: engineers has CAN_MANAGE",
+        ),
+        (
+            rules.who_sees_jobs_may_read_bronze,
+            lambda raw: raw["targets"]["prod"]["permissions"].append(
+                {"group_name": "analysts", "level": "CAN_VIEW"}
+            ),
+            "prod: analysts sees jobs",
         ),
         (
             rules.names_no_place,
@@ -313,6 +330,21 @@ def test_an_erasure_waits_for_a_yes_after_a_dry_run() -> None:
     assert {"name": "erase", "default": "false"} in BUNDLE.jobs["erase"]["parameters"]
 
 
+@pytest.mark.parametrize(("job", "parameter"), [("backfill", "promote"), ("erase", "erase")])
+@pytest.mark.parametrize("word", ["true", "false", "True", "yes", "TRUE ", ""])
+def test_a_word_that_is_neither_true_nor_false_fails_the_run(
+    job: str, parameter: str, word: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    last = BUNDLE.tasks_run(job, **{parameter: word})[-1]
+
+    assert last == {"true": parameter, "false": "declined"}.get(word, "neither_true_nor_false")
+    if last == "neither_true_nor_false":
+        task = next(one for one in BUNDLE.tasks() if (one.job, one.key) == (job, last))
+        (arguments,) = BUNDLE.calls(task, **{parameter: word})
+        assert run_command(app, command_of("tidelake", arguments)) == 2
+        assert f"{parameter} must be true or false, not {word}'" in capsys.readouterr().err
+
+
 def test_a_repair_rebuilds_only_when_it_may() -> None:
     tasks = {task.key: task for task in BUNDLE.tasks() if task.job == "repair"}
     asked = {key: "--yes" in next(iter(BUNDLE.calls(tasks[key]))) for key in ("repair", "rebuild")}
@@ -390,8 +422,49 @@ def test_a_page_shows_only_jobs_and_parameters_that_there_are(name: str) -> None
 
     assert runs_in(page)
     assert [problem for run in runs_in(page) for problem in problems_of(run, BUNDLE)] == []
+    assert not re.findall(r"url: /Volumes/(?!.*\$\{resources\.volumes\.).*", page)
     # A catalog is read and written within Databricks: what has no job cannot be typed.
     assert not [line for line in typed_in(page) if re.search("--env (dev|prod)", line)]
+
+
+def test_a_page_recovers_production() -> None:
+    page = (PROJECT / "docs" / "databricks.md").read_text(encoding="utf-8")
+    skeleton = PROJECT / "lib/tidelake/cli/skeleton/files/README.md"
+
+    assert runs_in_dev(page) == []
+    assert runs_in_dev(skeleton.read_text(encoding="utf-8")) == []
+    # Without the target, or without the principal that it needs.
+    assert runs_in_dev(page.replace(" -t prod", ""))
+    assert runs_in_dev(page.replace("BUNDLE_VAR_", ""))
+
+
+def test_the_packages_beside_the_wheel_are_those_of_its_extras() -> None:
+    page = (PROJECT / "docs" / "databricks.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"```yaml\n(variables:\n  wheel:\n.*?)```", page, re.DOTALL)
+    raw = copy.deepcopy(dict(BUNDLE.raw))
+    raw["variables"]["wheel"] |= yaml.safe_load(block)["variables"]["wheel"]
+    listed = Bundle(raw).jobs["erase"]["environments"][0]["spec"]["dependencies"]
+
+    assert list(rules.fits_the_config(Bundle(raw))) == []
+    names = [one.split(">=")[0].split("[")[0] for one in listed[1:]]
+    assert names == ["confluent-kafka", "avro", "openlineage-python"]
+    # A comment of a new project names the same.
+    skeleton = PROJECT / "lib/tidelake/cli/skeleton/files/databricks.yml"
+    comment = skeleton.read_text(encoding="utf-8").split("A wheel brings no extras")[1]
+    named = re.findall(r'"([^"]+>=[^"]+)"', comment.split("default:")[0])
+    assert sorted(named) == sorted(listed[1:])
+
+
+def test_the_cli_drops_an_empty_budget_policy() -> None:
+    skeleton = PROJECT / "lib/tidelake/cli/skeleton/files/databricks.yml"
+    own = yaml.safe_load(skeleton.read_text(encoding="utf-8"))["bundle"]
+    page = (PROJECT / "docs" / "databricks.md").read_text(encoding="utf-8")
+
+    # Earlier ones send it as it is, which the Jobs API refuses.
+    assert BUNDLE.raw["variables"]["budget_policy_id"]["default"] == ""
+    for needed in (BUNDLE.raw["bundle"], own):
+        assert needed["databricks_cli_version"] == ">= 1.10.0"
+    assert "the Databricks CLI, 1.10 or newer" in page
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,11 @@ from tests.samples import land, order
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.cli.init.sample import read_source
 from tidelake.config import load_environment, load_pipeline
 from tidelake.config.locations import conf_dir, given_conf, own_conf, pipeline_names
 from tidelake.errors import ConfigError, UsageError
+from tidelake.kafka.client import TopicRecord
 from tidelake.typed import Typed
 
 PROJECT = Path(__file__).parents[2]
@@ -55,7 +57,7 @@ def test_a_new_project_is_valid_and_says_what_to_type(
     assert load_environment("dev").catalog == "my_shop_dev"
     written = [file for file in Path().rglob("*") if file.is_file()]
     # Of a placeholder, nothing is left.
-    placeholder = re.compile("__(project|pipeline|version|example)__")
+    placeholder = re.compile("__(project|pipeline|version|example|extra)__")
     assert not [file for file in written if placeholder.search(file.read_text())]
     wheel = f"./wheels/tidelake-{__version__}-py3-none-any.whl[local,quality]"
     assert wheel in Path("requirements.txt").read_text().splitlines()
@@ -137,6 +139,25 @@ def test_a_project_begins_with_a_sample_and_the_options_of_init(folder: Path) ->
     assert not (folder / "shop" / "lakehouse").exists()
     # Nor does the text speak of the example's input.
     assert "lakehouse/landing dbfs:" not in (folder / "shop" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("sample", "extra"), [("kafka://127.0.0.1:1/orders", "kafka"), ("s3://bucket/orders", "s3")]
+)
+def test_a_project_installs_what_its_source_needs(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, sample: str, extra: str
+) -> None:
+    land(folder / "events" / "a.jsonl", [order(n) for n in range(60)])
+    lines = (folder / "events" / "a.jsonl").read_bytes().splitlines()
+    found = [TopicRecord(0, at, line, None) for at, line in enumerate(lines)]
+    monkeypatch.setattr("tidelake.kafka.client.first_records", lambda *_, **__: found)
+    read, local = read_source, str(folder / "events")
+    monkeypatch.setattr(
+        "tidelake.cli.init.sample.read_source", lambda _, **options: read(local, **options)
+    )
+    assert run_command(app, ["new", "shop", "--from", sample, "--name", "orders", "--yes"]) == 0
+    (line,) = re.findall(r"^\./wheels/.*", Path("shop/requirements.txt").read_text(), re.MULTILINE)
+    assert line.endswith(f".whl[local,quality,{extra}]")
 
 
 def test_a_clone_of_a_project_has_the_input_that_its_readme_runs(

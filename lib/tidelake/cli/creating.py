@@ -25,8 +25,10 @@ from tidelake.cli.options import as_json, unwritten
 from tidelake.cli.render import print_json
 from tidelake.config import Environment
 from tidelake.config.json_schema import FOLDERS, schema_of
+from tidelake.config.loading import Address
 from tidelake.config.locations import standard_environments
 from tidelake.errors import MachineError, SourceError, UsageError
+from tidelake.folders import is_stored
 from tidelake.typed import PLAIN
 
 if TYPE_CHECKING:
@@ -142,7 +144,12 @@ def _make(
         # Options of init, for which there is one here.
         text = re.sub("--(sample|source)\\b", "--from", str(error))
         raise type(error)(text) from error
-    names = {_PROJECT: project, "__pipeline__": draft.name, "__version__": __version__}
+    names = {
+        _PROJECT: project,
+        "__pipeline__": draft.name,
+        "__version__": __version__,
+        "__extra__": _extra_of(draft.source),
+    }
     for place, content in _files():
         lines = _OF_EXAMPLE.sub("" if path is None else r"\1", content)
         _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], lines))
@@ -151,6 +158,13 @@ def _make(
         _write(folder / "environments" / file.name, text)
     _add_schemas(folder)
     return draft, written
+
+
+def _extra_of(source: str | Address) -> str:
+    """Return the extra that a source needs, after a comma; "" for none."""
+    if isinstance(source, Address):
+        return ",kafka"
+    return ",s3" if is_stored(source) else ""
 
 
 def _write_template(folder: Path, **choices: Any) -> None:
