@@ -66,6 +66,18 @@ def test_what_may_be_empty_has_a_transaction_id_and_each_batch_where_a_lock_may_
     options.return_value.save.assert_called_once_with(f"{root}/silver/shop")
 
 
+def test_a_table_that_is_made_again_before_its_first_batch_has_an_id_of_its_own() -> None:
+    """Delta would take the commit for the one that created the table, and skip it."""
+    made = []
+    for may_repeat in (False, True, True):
+        rows = MagicMock()
+        options = rows.write.format.return_value.mode.return_value.options
+        note = {**_BATCH, "batch": -1}
+        append(rows, Lake(Path("/l")).silver("s"), note, even_empty=True, may_repeat=may_repeat)
+        made.append(options.call_args.kwargs["txnAppId"])
+    assert made[0] == "silver.s/g2/made" and len(set(made)) == 3
+
+
 def test_a_stored_table_is_described_only_where_somebody_needs_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -12,18 +12,23 @@ import pytest
 import tidelake
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit
+from tidelake.config import GlobalWindow, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.commit_metadata import (
     FateCount,
     Final,
     SilverNote,
     add_up,
+    changed_definition,
     decision_note,
+    definition_note,
     final_note,
+    hash_of,
     is_decided_by,
     position,
     positions,
     settled_until,
+    typed_as,
 )
 from tidelake.delta.log import Commit
 from tidelake.delta.positions import BEGINNING
@@ -111,6 +116,20 @@ def test_what_decided_a_batch_is_the_same_only_with_equal_definition_dimensions_
     monkeypatch.setattr(tidelake, "__version__", "0.0.0")
     for other in (*others, decision_note(plain, pins)):
         assert not is_decided_by(commit(note), other)
+
+
+def test_a_definition_is_known_with_and_without_the_types_that_values_were_computed_from() -> None:
+    one = GlobalWindow(kind="global")
+    other = SessionWindow.model_validate({"kind": "session", "gap": "1 minute"})
+    types = {"silver.price": "decimal(10,2)"}
+    for given in ({}, types):
+        last = commit(definition_note(one, given))
+        assert typed_as(last) == given
+        assert not changed_definition(last, one) and changed_definition(last, other)
+    assert typed_as(None) == typed_as(commit({})) == {}
+    assert not changed_definition(commit({}), one)
+    # Commits of earlier versions have the hash alone.
+    assert definition_note(one) == {"definition": hash_of(one)}
 
 
 def test_rows_are_final_once_what_may_follow_their_end_is_late() -> None:

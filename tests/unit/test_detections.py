@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from math import inf, nan
 from typing import Any
 
 import pytest
@@ -14,13 +15,14 @@ from pyspark.sql import functions as F
 from tidelake.config import Detection
 from tidelake.gold.detections import (
     Detected,
+    Features,
     history_by_hour,
+    hours_plan,
     judged,
     keyed,
     rule_inputs,
     to_alerts,
 )
-from tidelake.gold.measures import GoldPlan
 from tidelake.gold.windows import to_partials
 from tidelake.replay.compare import COLUMN
 
@@ -43,7 +45,7 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
     )
     table = ", ".join(
         f"('{n}', '{n:03d}', timestamp'{(_NOON + after).isoformat(sep=' ')}', {_sql(card)}, "
-        f"{amount or 'NULL'}, {latitude or 'NULL'}, {longitude or 'NULL'})"
+        f"{amount or 'NULL'}, {_number(latitude)}, {_number(longitude)})"
         for n, (after, card, amount, (latitude, longitude)) in enumerate(rows)
     )
     types = [column.strip().split(" ", 1) for column in _DDL.replace("(12,2)", "(12;2)").split(",")]
@@ -52,7 +54,7 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
         *[F.col(name).cast(kind.replace(";", ",")).alias(name) for name, kind in types]
     )
     events = keyed(events, detection)
-    hours = GoldPlan(detection.hours)
+    hours = hours_plan(detection.hours)
     before = history_by_hour(to_partials(events, hours), detection)
     alerts = to_alerts(judged(rule_inputs(events, detection, hours), before, detection), detection)
     return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
@@ -60,6 +62,10 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
 
 def _sql(text: str | None) -> str:
     return "NULL" if text is None else f"'{text}'"
+
+
+def _number(value: float | None) -> str:
+    return "NULL" if value is None else f"CAST('{value}' AS DOUBLE)"
 
 
 def paid(minutes: float, amount: str | None, card: str | None = "a") -> Row:
@@ -146,6 +152,25 @@ def test_travel_passes_over_events_without_a_place_and_short_ways(spark: SparkSe
     # From one hour into the next, and twice in one instant.
     hours = [at(-1, _PARIS), at(0, _LONDON), at(0, _PARIS)]
     assert [n for n, _ in found(spark, {"impossible_travel": _TRAVEL}, *hours)] == [1, 2]
+
+
+def test_a_place_that_is_nowhere_hides_no_travel(spark: SparkSession) -> None:
+    """Within an hour, and from one into a later one."""
+    for nowhere in ((nan, 2.0), (48.0, nan), (inf, 2.0), (48.0, -inf)):
+        for gap in (10, 7200):
+            rows = [at(0, _PARIS), at(gap / 2, nowhere), at(gap, (-33.8688, 151.2093))]
+            answer = found(spark, {"impossible_travel": _TRAVEL}, *rows)
+            assert [(n, why["latitude"]) for n, why in answer] == [(2, _PARIS[0])]
+
+
+def test_features_and_alerts_leave_out_a_place_that_is_nowhere_under_the_same_definition() -> None:
+    rules = {"name": "alerts", "features": "hours", "keys": ["card"], "impossible_travel": _TRAVEL}
+    detection = Detection.model_validate(rules)
+    kind = Features("gold.hours", "detections[0].features", detection.hours)
+    alerts = Detected("gold.alerts", "detections[0]", detection, "gold.hours")
+    wanted = hours_plan(detection.hours).table
+    assert kind.columns.table == alerts._hours.table == wanted != detection.hours
+    assert kind.definition == detection.hours
 
 
 def test_events_without_a_key_break_no_rule(spark: SparkSession) -> None:

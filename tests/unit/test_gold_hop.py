@@ -12,6 +12,8 @@ from delta.exceptions import ConcurrentDeleteReadException, MetadataChangedExcep
 
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.append import Difference
+from tidelake.delta.commit_metadata import definition_note
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError
@@ -90,6 +92,76 @@ def test_settings_of_a_table_wait_until_it_has_the_columns_of_its_definition(
     added = next(one for one in hop._targets if one.table.bare == "added")
     hop._fill(added, cast(Any, None), {"batch": 3})
     assert done == ["ensure_table", "append", "apply_gold_settings"]
+
+
+def test_expressions_that_were_computed_from_narrower_types_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, _ = opened(tmp_path)
+    found = [Difference("silver.price", "decimal(10,2)", "decimal(12,4)", "refused")]
+    monkeypatch.setattr(gold, "changed_types", lambda *_: found)
+    with pytest.raises(GenerationError) as refused:
+        hop.create_tables()
+    assert str(refused.value) == (
+        "the expressions of gold.totals were computed from silver.price as decimal(10,2); it is "
+        "decimal(12,4) now. Nothing was written. Repair it with: tidelake repair shop --hop gold; "
+        "or that table alone with: tidelake backfill run shop --table totals, then promote"
+    )
+
+
+def test_a_batch_repeats_the_types_of_the_oldest_rows(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    target, note = targets_of(lake, hop.run.pipeline)[0], {"generation": "g1", "batch": 3}
+    types = {"silver.price": "int"}
+    write_commit(target.table, 1, note=note | definition_note(target.kind.definition, types))
+    last = last_commit(target.table)
+    assert hop._types(target, cast(Any, last), {}) == types
+
+
+def test_a_table_that_never_held_a_batch_takes_another_definition_in_one_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    totals, kind = lake.gold("totals"), targets_of(lake, hop.run.pipeline)[0].kind
+    note = {"generation": "g1", "hop": "gold", "pipeline": "shop", "batch": -1}
+    differs: list[str] = []
+    for name in ("target_schema", "load", "no_rows", "commented", "ensure_views"):
+        monkeypatch.setattr(gold, name, lambda *_, **__: SimpleNamespace(schema=None))
+    monkeypatch.setattr(gold, "schema_differences", lambda *_: differs)
+    monkeypatch.setattr(gold, "ensure_table", lambda *_, **__: {})
+    monkeypatch.setattr(gold, "may_differ", lambda *_: False)
+
+    def done() -> list[dict[str, Any]]:
+        made: list[dict[str, Any]] = []
+
+        def append(_: Any, table: Table, note: dict[str, Any], **options: bool) -> None:
+            assert table == totals
+            assert options == {"even_empty": True, "replaces": True, "may_repeat": True}
+            made.append(note)
+
+        monkeypatch.setattr(gold, "append", append)
+        hop.create_tables()
+        return made
+
+    write_commit(totals, 1, note=note | {"definition": "of before"})
+    assert done() == [note | definition_note(kind.definition)]
+    write_commit(totals, 1, note=note | definition_note(kind.definition))
+    assert done() == []
+    # A type may change without the definition.
+    differs.append("user_id")
+    assert done() == [note | definition_note(kind.definition)]
+    # Rows of an open batch, which has no metadata yet.
+    write_commit(totals, 1, note=note | {"definition": "of before"})
+    write_commit(totals, 2, adds=[(9, True)])
+    with pytest.raises(GenerationError, match=r"gold\.totals was filled under another definition"):
+        hop.create_tables()
+    (totals.path / "_delta_log" / f"{2:020}.json").unlink()
+    write_commit(totals, 1, note=note | {"batch": 0, "definition": "of before"})
+    with pytest.raises(GenerationError, match=r"gold\.totals was filled under another definition"):
+        hop.create_tables()
 
 
 @pytest.mark.parametrize("first", [4, 5])

@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from pyspark.sql.types import IntegerType, LongType, StructType
 
 from tests.shops import DEFINITION, Shop
 from tests.unit.handmade import write_commit
@@ -20,7 +21,7 @@ from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.replay import backfill_promotion, compatibility, generations
+from tidelake.replay import backfill_promotion, compatibility, generations, repairing
 from tidelake.replay.backfill import plan_rollback
 from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.repairing import can_restore, gold_table
@@ -232,3 +233,56 @@ def test_a_commit_that_continues_restored_rows_says_which_one_it_follows(
     assert [one["follows"] for one in (of_visits, of_totals)] == [2, 3]
     assert [one["failed"] for one in (of_visits, of_totals)] == [0, 0]
     assert "rebuilt" not in of_totals
+
+
+def test_check_lets_a_table_that_never_held_a_batch_take_another_definition(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compatibility, "unfilled_tables", lambda _: [])
+    monkeypatch.setattr(compatibility, "column_changes", lambda *_: ())
+    monkeypatch.setattr(
+        compatibility, "known_targets", lambda run: targets_of(run.lake, run.pipeline)
+    )
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+
+    def standing() -> str:
+        found = {one.table: one.standing for one in compatibility._gold_verdicts(run)}
+        return found["gold.visits"]
+
+    _write_batch(shop, "visits", 2, definition="of before")
+    assert standing() == "redefined"
+    _write_batch(shop, "visits", 2, definition="of before", batch=-1)
+    assert standing() == "continues"
+
+
+def test_a_green_table_is_computed_again_after_a_type_was_widened(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    computed: list[str] = []
+    changes = {"gold.visits": ("a type",), "gold.totals": ()}
+    monkeypatch.setattr(repairing, "column_changes", lambda _, one: changes[one.table.name])
+    monkeypatch.setattr(repairing, "recompute_table", lambda _, name, green: computed.append(name))
+    silent = cast(Any, SimpleNamespace(say=lambda _: None))
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), silent)
+    for name in changes:
+        repairing.fill_table(run, name, shop.lake.table(name))
+    assert computed == ["gold.visits"]
+
+
+def test_gold_is_not_rebuilt_before_silver_is_widened(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored, wanted = StructType().add("b", IntegerType()), StructType().add("b", LongType())
+    monkeypatch.setattr(repairing, "gold_mismatches", lambda _: iter(mismatches))
+    monkeypatch.setattr(repairing, "load", lambda *_: SimpleNamespace(schema=stored))
+    monkeypatch.setattr(repairing, "silver_schemas", lambda *_: {"silver": wanted})
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    mismatches = list[str]()
+    assert repairing.why_rebuilt(run, "gold") == ""
+    mismatches.append("a column changed")
+    with pytest.raises(
+        UsageError, match=r"silver\.shop has b as int still, which is bigint.*silver"
+    ):
+        repairing.why_rebuilt(run, "gold")
+    stored = wanted
+    assert repairing.why_rebuilt(run, "gold") == "a column changed"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -29,6 +29,7 @@ from tidelake.config.json_schema import schema_of
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, TableSettings, interval_of
 from tidelake.delta.commit_metadata import hash_of
+from tidelake.delta.log import Commit
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
@@ -402,6 +403,8 @@ class Viewed:
     views: Sequence[str] = ()
     newest: int = 99
     refuses: str = "nothing"
+    # Of the table, as of the last epoch.
+    definition: str | None = None
     # A column that only earlier versions have.
     earlier: Sequence[str] = ()
     said: list[str] = field(default_factory=list)
@@ -422,6 +425,9 @@ class Viewed:
     def collect(self) -> list[dict[str, Any]]:
         return self.rows
 
+    def last_commit(self, _: object, *, up_to: int) -> Commit:
+        return Commit(up_to, datetime.now(UTC), None, {"definition": self.definition})
+
     def load(self, *_: object, version: int | None = None) -> object:
         self.read.append(version)
         if version is not None and version > self.newest:
@@ -441,6 +447,7 @@ def viewed(
     """Update views where the last epoch, the third, is at version 57 of the table."""
     noted = SimpleNamespace(note={"last": {"shop": {"epoch": 3, "versions": {_NAME: 57}}}})
     monkeypatch.setattr(gold_settings, "load", session.load)
+    monkeypatch.setattr(gold_settings, "last_commit", session.last_commit)
     monkeypatch.setattr(gold_settings, "recent_epochs", lambda _: [noted])
     lake = Lake(Path("/volume"), catalog=catalog_of(session))
     environment = Environment(name="x", consistent_views=wants)
@@ -492,6 +499,24 @@ def test_a_view_of_an_epoch_is_masked_before_a_batch_or_dropped(
     for refuses, consistent in (("VERSION AS OF 57", True), ("__masked` AS", False)):
         with pytest.raises(ConfigError, match="UNRESOLVED_COLUMN"):
             viewed(hiding, monkeypatch, Viewed(views, refuses=refuses), consistent=consistent)
+
+
+def test_the_view_of_final_rows_waits_for_an_epoch_under_the_definition_of_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A bound of another definition may be of another column, or of a shorter gap."""
+    ends = loaded(tmp_path)
+    bound = (
+        "SELECT max_by(final['gold.per_minute'], epoch) FROM `main`.`ops`.`epochs` "
+        "WHERE pipeline = 'shop'"
+    )
+    for definition, more in (
+        (None, ""),
+        (hash_of(ends.gold[0]), ""),
+        ("of before", " AND versions['gold.per_minute'] > 57"),
+    ):
+        (said,) = viewed(ends, monkeypatch, Viewed(definition=definition), wants=False).said
+        assert said.endswith(f" WHERE `window_end` <= ({bound}{more})"), said
 
 
 def test_a_table_that_needs_no_view_is_not_opened(

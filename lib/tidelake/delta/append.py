@@ -85,7 +85,7 @@ def append(
     if not replaces_where and (even_empty or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
-        suffix = "/made" if note["batch"] < 0 else f"/{uuid.uuid4().hex}" if may_repeat else ""
+        suffix = f"/{uuid.uuid4().hex}" if may_repeat else "/made" if note["batch"] < 0 else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
@@ -222,7 +222,7 @@ def schema_differences(
 ) -> list[Difference]:
     """Compare a stored schema with the defined one, ignoring column order.
 
-    Columns that are ``written`` into others widen only to types that have the same text.
+    Columns that are ``written`` widen only to types in which a value has the same text.
     """
     before, after = types_of(stored), types_of(wanted)
     # A table has no two columns whose names differ in case alone.
@@ -237,7 +237,7 @@ def schema_differences(
         allowed = "columns" if name == ID_HASH else freedom
         verdict: Verdict = "refused"
         if old and new and allowed != "none" and _is_wider(old, new):
-            is_same = name not in written or _is_written_alike(old, new)
+            is_same = name not in written or is_written_alike(old, new)
             verdict = "widened" if is_same else "refused"
         elif allowed == "columns" and not (old and new) and spelled[name.lower()] == 1:
             verdict = "kept" if old else "added"
@@ -289,7 +289,7 @@ def _is_wider(old: str, new: str) -> bool:
     return new in _WIDER.get(old, ())
 
 
-def _is_written_alike(old: str, new: str) -> bool:
+def is_written_alike(old: str, new: str) -> bool:
     """Return whether the text of a value is the same in a wider type."""
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
     return before[2] == after[2] if before and after else new != "double"

@@ -162,15 +162,23 @@ def merged_counts(counts: Iterable[FateCount]) -> tuple[FateCount, ...]:
 
 
 _DEFINITION, _FINAL, _DECIDED_BY = "definition", "final", "decided_by"
+# Of a gold table's definition, if its values depend on types.
+_HASH, _TYPES = "hash", "types"
 # Parts that define an event's id, time, order and deletion: stored rows cannot be adapted to a
 # change of them.
 _ENVELOPE = "source.envelope"
 _IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when", _ENVELOPE})
 
 
-def definition_note(definition: BaseModel) -> dict[str, Any]:
-    """Return the part of a gold commit's metadata that names its definition."""
-    return {_DEFINITION: hash_of(definition)}
+def definition_note(
+    definition: BaseModel, types: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the part of a gold commit's metadata that names its definition.
+
+    ``types`` are those of the columns on whose types its values depend: see :func:`typed_as`.
+    """
+    own = hash_of(definition)
+    return {_DEFINITION: {_HASH: own, _TYPES: dict(types)} if types else own}
 
 
 def hash_of(definition: BaseModel) -> str:
@@ -198,7 +206,18 @@ def is_of_pipeline(stored: str, pipeline: Pipeline) -> bool:
 def changed_definition(last: Commit | None, definition: BaseModel) -> bool:
     """Return whether a table's last commit was written under another definition."""
     stored = last.note.get(_DEFINITION) if last else None
+    if isinstance(stored, dict):
+        stored = stored.get(_HASH)
     return stored is not None and stored != hash_of(definition)
+
+
+def typed_as(last: Commit | None) -> dict[str, str]:
+    """Return the types that the values of a gold table were computed from, by input and column.
+
+    Empty if they depend on none, and in commits of earlier versions.
+    """
+    stored = last.note.get(_DEFINITION) if last else None
+    return dict(stored.get(_TYPES, {})) if isinstance(stored, dict) else {}
 
 
 def silver_note(pipeline: Pipeline) -> dict[str, Any]:

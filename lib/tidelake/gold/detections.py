@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame, Window
@@ -17,6 +17,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
 from tidelake.columns import instant, literal, try_eval
+from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
 from tidelake.config.gold_definitions import (
     HOUR,
@@ -55,6 +56,11 @@ _FROM, _SINCE = "_from", "_since"
 class Features(Windowed):
     """The hourly history of a detection."""
 
+    @cached_property
+    def columns(self) -> GoldPlan:
+        """The measures' columns, without places that are nowhere."""
+        return hours_plan(self.gold)
+
     def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
         """Return nothing: the detection names its own expressions."""
         return {}
@@ -79,7 +85,7 @@ class Detected(GoldKind):
         self.definition = detection.model_copy(update={"fast": None})
         # Length of the burst window.
         self._within = detection.burst.within if detection.burst else timedelta(0)
-        self._hours = GoldPlan(detection.hours)
+        self._hours = hours_plan(detection.hours)
 
     def expressions(self) -> dict[str, Expression]:
         """Return the keys, the alert columns and the inputs of the rules."""
@@ -183,6 +189,25 @@ class Detected(GoldKind):
         before = history_by_hour(hours, self.detection)
         inputs = rule_inputs(events, self.detection, self._hours)
         return to_alerts(judged(inputs, before, self.detection), self.detection)
+
+
+def hours_plan(hours: GoldTable) -> GoldPlan:
+    """Return the columns of the features, in which a place that is nowhere is null.
+
+    One with a NaN or infinite coordinate would replace the last place, and hide a travel. The
+    definition has the expression as it was: its hash is in the tables' commits.
+    """
+
+    def somewhere(measure: Measure) -> Measure:
+        if measure.name != LAST_PLACE:
+            return measure
+        place = measure.expression
+        # Zero times infinity is NaN, too.
+        off = f"isnan(0 * ({place}).latitude + 0 * ({place}).longitude)"
+        sql = f"CASE WHEN NOT {off} THEN {place} END"
+        return measure.model_copy(update={"expression": sql})
+
+    return GoldPlan(hours.model_copy(update={"measures": tuple(map(somewhere, hours.measures))}))
 
 
 def keyed(events: DataFrame, detection: Detection) -> DataFrame:
@@ -333,7 +358,7 @@ def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
     too_far = (km >= rule.at_least_km) & (km > hours * F.lit(float(rule.kmh)))
     return finding(
         "impossible_travel",
-        # Places with NaN or infinite coordinates are ignored.
+        # Features that an earlier version computed may have NaN or infinite coordinates.
         too_far & (micros >= 0) & _is_somewhere(origin) & _is_somewhere(place),
         km=F.round(km).cast("int"),
         seconds=F.round(micros / F.lit(1e6)).cast("bigint"),
@@ -394,7 +419,9 @@ def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detectio
     ``events`` have silver's columns, plus ``sent_at``, when the source received each;
     ``known_keys`` are from :func:`known`, and broadcast. Returns the columns of :func:`to_alerts`.
     """
-    inputs = rule_inputs(keyed(events, detection), detection, GoldPlan(detection.hours), "sent_at")
+    inputs = rule_inputs(
+        keyed(events, detection), detection, hours_plan(detection.hours), "sent_at"
+    )
     joined = inputs.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
     # For an event after the newest known hour, that whole hour is history.
     later = F.col(HOUR_OF) > F.col(_NOW)

@@ -11,13 +11,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import lru_cache
 from typing import NamedTuple
 
+import sqlglot
 from pydantic import BaseModel
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
+from sqlglot import exp
 
 from tidelake.columns import stamped
+from tidelake.config.expressions import UNREADABLE, as_operand
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.config.types import incomparable, is_comparable
 from tidelake.gold.merge_plan import FrameCheckpoints, MergePlan
@@ -26,6 +30,13 @@ from tidelake.gold.merge_plan import FrameCheckpoints, MergePlan
 OWN = "silver"
 # Columns that gold reads whatever the definition selects.
 _ALWAYS = {"record_id", "event_id", "event_time"}
+# Of a column beside a number or a null in one of these, only the value counts.
+_COMPARISONS = (
+    *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.Is, exp.In, exp.Between),
+    *(exp.LT, exp.LTE, exp.GT, exp.GTE),
+)
+# Stands for all columns of an input.
+ALL = "*"
 
 
 @dataclass(frozen=True)
@@ -165,6 +176,26 @@ class GoldKind(ABC):
         return ()
 
     @property
+    def rounded(self) -> tuple[str, ...]:
+        """The means: of decimals they have four digits after the point more than the terms."""
+        return ()
+
+    @property
+    def alike(self) -> tuple[str, ...]:
+        """The columns that widen only to types in which a value has the same text."""
+        return (*self.written, *self.rounded)
+
+    def typed(self) -> Mapping[tuple[str, str], bool]:
+        """Return the columns of the inputs on whose types the table's values depend.
+
+        Returns:
+            By input and name, in lower case or :data:`ALL`: false if a type in which the values
+            have the same text changes nothing.
+        """
+        used = self.expressions().values()
+        return {(one.key, name): True for one in used for name in type_sensitive(one.sql)}
+
+    @property
     def unhashed(self) -> frozenset[str]:
         """The columns that only tolerances read, excluded from row hashes."""
         return frozenset()
@@ -182,6 +213,35 @@ def key_problems(path: str, keys: Sequence[str], events: DataFrame) -> dict[str,
         for number, key in enumerate(keys)
         if not is_comparable(kinds.get(key, ""))
     }
+
+
+@lru_cache(maxsize=1024)
+def type_sensitive(sql: str) -> frozenset[str]:
+    """Return the columns of an expression whose type, beside their value, may change its result.
+
+    In lower case, or :data:`ALL`. Not among them are a column alone, one that is compared with a
+    number or null, and one that is cast to DOUBLE: a wider type has the same values.
+    """
+    try:
+        root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect="spark")
+    except UNREADABLE:
+        return frozenset()
+    stars = [one for one in root.find_all(exp.Star) if not isinstance(one.parent, exp.Count)]
+    used = [one for one in root.find_all(exp.Column) if not isinstance(one.this, exp.Star)]
+    names = {one.parts[0].name.lower() for one in used if not _is_used_by_value(one)}
+    return frozenset(names | ({ALL} if stars else set()))
+
+
+def _is_used_by_value(column: exp.Expr) -> bool:
+    while isinstance(column.parent, exp.Paren):
+        column = column.parent
+    around = column.parent
+    if isinstance(around, exp.Cast):
+        return bool(around.to.is_type(exp.DataType.Type.DOUBLE))
+    if not isinstance(around, _COMPARISONS):
+        return isinstance(around, exp.Select)
+    others = [one for one in around.iter_expressions() if one is not column]
+    return all(one.is_number or isinstance(one, exp.Null) for one in others)
 
 
 def columns_read(kinds: Collection[GoldKind], columns: Collection[str]) -> list[str]:

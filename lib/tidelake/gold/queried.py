@@ -7,6 +7,7 @@ batch, so each aggregate that does not depend on the order of rows is exact.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property, reduce
 from operator import and_, or_
 
@@ -15,6 +16,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
+from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.config.queries import (
     CAST_TO_DECIMAL,
@@ -25,7 +27,7 @@ from tidelake.config.queries import (
 )
 from tidelake.config.query_parts import Call
 from tidelake.config.types import is_comparable
-from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs
+from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, type_sensitive
 from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
 from tidelake.gold.merge_plan import GONE, MergePlan, checkpoint_with_span
 from tidelake.gold.windows import Windowed, window_of
@@ -62,6 +64,34 @@ class Queried(GoldKind):
             return self.source.expressions()
         used = enumerate(self.parts.used())
         return {f"sql.{number}": Expression(OWN, sql) for number, (_, sql) in used}
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The columns that are means."""
+        means = {call.internal for call in self.parts.calls if call.function == "avg"}
+        return tuple(one.name for one in self.parts.columns if one.computed.strip("` ") in means)
+
+    def typed(self) -> Mapping[tuple[str, str], bool]:
+        """Return the columns of the query's expressions, and those of the other table."""
+        parts = self.parts
+        used = [sql for _, sql in parts.used()]
+        # What is computed from aggregates and keys depends on their types too.
+        outer = [column.computed for column in parts.columns]
+        outer += [parts.having] if parts.having is not None else []
+        computed = frozenset().union(*map(type_sensitive, outer))
+        names = set().union(*map(type_sensitive, used))
+        for internal, sql in (
+            *((call.internal, call.argument) for call in parts.calls if call.function != "count"),
+            *((key.internal, key.sql) for key in parts.keys),
+        ):
+            if internal.lower() in computed:
+                names |= columns_in(sql)
+        if self.source is None:
+            return {(OWN, name): True for name in names}
+        means = {name.lower() for name in self.source.rounded} & set().union(*map(columns_in, used))
+        by_text = {(OWN, name): False for name in self.source.behind(means)}
+        behind = {(OWN, name): True for name in self.source.behind(names)}
+        return {**by_text, **self.source.typed(), **behind}
 
     def eligible(self) -> Column:
         """Return which events go into the other table, or from silver into this one."""

@@ -6,7 +6,7 @@ inclusive, ends exclusive.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cached_property, reduce
 from operator import or_
@@ -17,8 +17,18 @@ from pyspark.sql.types import StructType
 
 from tidelake.columns import VALUE, between, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
+from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
-from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, key_problems
+from tidelake.gold.kinds import (
+    ALL,
+    OWN,
+    Expression,
+    GoldBatch,
+    GoldKind,
+    Inputs,
+    key_problems,
+    type_sensitive,
+)
 from tidelake.gold.measures import (
     GoldPlan,
     aggregates_of,
@@ -42,6 +52,8 @@ _WINDOW = "_window"
 # Spark's `window` has a part of the plan for each of an event's windows, and is faster than an
 # array for a few of them. Of a day by the minute, planning took three minutes.
 _PLANNED_WINDOWS = 30
+# Aggregates whose type follows from that of their values.
+_OF_THEIR_TYPE = ("sum", "avg", "min", "max", "first", "last")
 
 
 class Aggregated(GoldKind):
@@ -87,6 +99,44 @@ class Aggregated(GoldKind):
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
         """Return the tolerances of sums of doubles, means and sketches."""
         return tolerances(self.gold, types)
+
+    @property
+    def rounded(self) -> tuple[str, ...]:
+        """The measures that are means."""
+        return tuple(one.name for one in self.gold.measures if one.aggregate == "avg")
+
+    def typed(self) -> Mapping[tuple[str, str], bool]:
+        """Return the columns of ``where``, of measures, and of measures that ``derive`` reads."""
+        derived = [type_sensitive(sql) for sql in self.derived.values()]
+        exact = self.behind(frozenset().union(*derived))
+        if self.gold.where:
+            exact |= type_sensitive(self.gold.where)
+        texts: set[str] = set()
+        for measure in self.gold.measures:
+            if measure.expression.strip() != "*":
+                exact |= type_sensitive(measure.expression)
+            if measure.aggregate == "approx_count_distinct":
+                # Its sketch counts texts.
+                texts |= columns_in(measure.expression)
+        return {(OWN, name): name in exact for name in exact | texts}
+
+    def behind(self, names: Collection[str]) -> set[str]:
+        """Return the silver columns, in lower case, that determine the types of columns here.
+
+        ``names`` are in lower case, or :data:`.kinds.ALL`.
+        """
+
+        def is_named(name: str) -> bool:
+            return ALL in names or name.lower() in names
+
+        found = {key.lower() for key in self.gold.keys if is_named(key)}
+        for measure in self.gold.measures:
+            if measure.aggregate in _OF_THEIR_TYPE and is_named(measure.name):
+                found |= columns_in(measure.expression)
+        for name, sql in self.derived.items():
+            if is_named(name):
+                found |= self.behind(columns_in(sql))
+        return found
 
     @property
     def unhashed(self) -> frozenset[str]:

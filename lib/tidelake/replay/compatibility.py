@@ -20,6 +20,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.ledger.query import ask
+from tidelake.runtime.gold_tables import holds_nothing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
     check_definition,
@@ -134,6 +135,10 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             continue
         if not table.exists:
             yield TableVerdict(table.name, "not there yet")
+            continue
+        if holds_nothing(table):
+            # The next run gives it the columns of the definition.
+            yield TableVerdict(table.name, "continues")
             continue
         redefined = changed_definition(last_commit(table), target.kind.definition)
         standing: Standing = "redefined" if redefined else "continues"

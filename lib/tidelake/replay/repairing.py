@@ -18,7 +18,7 @@ from pyspark.sql import DataFrame
 
 from tidelake.config import FilesSource, KafkaSource, Pipeline
 from tidelake.delta.access import load, read_between
-from tidelake.delta.append import append
+from tidelake.delta.append import append, schema_differences
 from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import REBUILT, Commit, last_commit
@@ -49,6 +49,7 @@ from tidelake.runtime.checkpoints import bronze_is_gone, file_entry, refuse_fore
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
+from tidelake.runtime.schemas import column_changes, silver_freedom, silver_schemas
 from tidelake.typed import runnable
 
 
@@ -99,7 +100,7 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     Nothing is written.
 
     Raises:
-        UsageError: The hop has no tables yet.
+        UsageError: The hop has no tables yet, or gold is rebuilt before silver's types are widened.
         NotBuiltError: The checkpoint state of the source or the prefilter cannot be prepared.
     """
     if hop == "gold":
@@ -108,7 +109,10 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
         refuse_foreign(run.pipeline.name, {one.name: last_commit(one) for one in golds})
         for table in run.lake.hop_inputs(run.pipeline, "gold").values():
             newest_of(run, "silver", table)
-        return next(gold_mismatches(run), "")
+        why = next(gold_mismatches(run), "")
+        if why:
+            _refuse_narrow(run)
+        return why
     if hop == "silver":
         return next(_silver_mismatches(run), "")
     bronze = run.lake.bronze(run.pipeline.name)
@@ -122,6 +126,22 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
             "Restore its checkpoint as of the last batch from a backup, or use a new --root.",
         )
     return ""
+
+
+def _refuse_narrow(run: Run) -> None:
+    """Raise a UsageError if silver's types are still to be widened: gold would keep those of now.
+
+    The next run would refuse what was computed from them.
+    """
+    silver, wanted = run.lake.silver(run.pipeline.name), silver_schemas(run.spark, run.plan)
+    stored = load(run.spark, silver).schema
+    for one in schema_differences(stored, wanted["silver"], silver_freedom(run.pipeline)):
+        if one.verdict == "widened":
+            raise UsageError(
+                f"{silver.name} has {one.column} as {one.stored} still, which is {one.defined} in "
+                "the definition. Widen it first with: "
+                f"{runnable('tidelake run', run.pipeline.name, '--hop silver')}"
+            )
 
 
 def _silver_mismatches(run: Run) -> Iterator[str]:
@@ -278,8 +298,11 @@ def _find(lake: Lake, pipeline: Pipeline, name: str) -> TableBatch:
 def fill_table(run: Run, name: str, green: Table) -> None:
     """Compute a green table as of the live tables' last batch, unless it is there already."""
     (target, closed), last = gold_table(run.lake, run.pipeline, name), last_commit(green)
-    if _batch_of(last) == _batch_of(closed) and not changed_definition(
-        last, target.kind.definition
+    if (
+        _batch_of(last) == _batch_of(closed)
+        and not changed_definition(last, target.kind.definition)
+        # Filled before silver's types were widened.
+        and not column_changes(run, target._replace(table=green))
     ):
         return
     run.progress.say(f"computing {name} from silver as of batch {closed.batch}")

@@ -9,16 +9,24 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
+from pyspark.sql.types import StructType
 
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.model import bytes_of
 from tidelake.delta.access import ask_ahead, detail, load
-from tidelake.delta.append import append, append_nothing, ensure_table
+from tidelake.delta.append import (
+    append,
+    append_nothing,
+    commented,
+    ensure_table,
+    schema_differences,
+)
 from tidelake.delta.commit_metadata import (
     changed_definition,
     definition_note,
     positions,
     settled_until,
+    typed_as,
 )
 from tidelake.delta.log import (
     CREATION,
@@ -32,6 +40,7 @@ from tidelake.delta.log import (
 from tidelake.delta.merge import CONFLICTS, TRIES, enable_deletion_vectors, has_vectors, merge
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
+from tidelake.delta.store import no_rows
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.gold.kinds import OWN, GoldBatch, Inputs, columns_read
@@ -48,12 +57,15 @@ from tidelake.runtime.gold_settings import (
 from tidelake.runtime.gold_tables import (
     Target,
     by_input,
+    changed_types,
     contributions,
     count_contributions,
     counted_for,
     filled_as_of,
     gold_note,
+    holds_nothing,
     in_types_of,
+    input_types,
     last_closed,
     open_stream,
     tables_note,
@@ -99,34 +111,37 @@ class GoldHop(HopQuery):
                     f"Fill it with: {runnable('tidelake run', name, '--hop silver')}"
                 )
         unfilled = self._unfilled()
-        redefined = [
-            target
-            for target in self._targets
-            if changed_definition(last_commit(target.table), target.kind.definition)
-        ]
-        for target in redefined:
-            if target not in unfilled:
-                what = f"{target.table.name} was filled under another definition"
-                option = f"--table {target.table.bare}"
-                run = runnable("tidelake backfill run", self.run.pipeline.name, option)
-                raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
+        others = [target for target in self._targets if target not in unfilled]
+        empty = [target for target in others if holds_nothing(target.table)]
+        for target in others:
+            if target not in empty:
+                self._refuse_redefined(target)
         for target in unfilled:
             self._refuse_missing_columns(target)
+        redefined = [
+            target
+            for target in unfilled
+            if changed_definition(last_commit(target.table), target.kind.definition)
+        ]
         for target in self._targets:
             if target in redefined:
                 # It holds no batch yet; filling it replaces its columns.
                 continue
             settings = settings_for(self.run, target)
+            # A merge without commit metadata is attributed to this commit's generation.
+            note = {**self.creation_note(), **definition_note(target.kind.definition)}
             with naming_settings(self.run, target):
+                schema = target_schema(self.run, target)
+                if target in empty:
+                    self._redefine(target.table, schema, note)
                 details = ensure_table(
                     self.run.spark,
                     target.table,
-                    target_schema(self.run, target),
-                    # A merge without commit metadata is attributed to this commit's generation.
-                    {**self.creation_note(), **definition_note(target.kind.definition)},
+                    schema,
+                    note,
                     meaning=meaning_of(self.run.pipeline, target.table.name),
                     freedom=GOLD_FREEDOM,
-                    written=target.kind.written,
+                    written=target.kind.alike,
                     searched_by=target.kind.searched_by,
                     has_change_feed=target.table.name in self.run.published,
                     settings=recorded_properties(settings),
@@ -135,6 +150,35 @@ class GoldHop(HopQuery):
                     apply_settings(self.run.spark, target.table, settings)
         if not redefined:
             ensure_views(self.run, consistent=False)
+
+    def _refuse_redefined(self, target: Target) -> None:
+        """Raise a GenerationError if a table's rows are of another definition or other types."""
+        table, what = target.table, ""
+        if changed_definition(last_commit(table), target.kind.definition):
+            what = f"{table.name} was filled under another definition"
+        elif changed := changed_types(target, self._stored):
+            one = changed[0]
+            what = (
+                f"the expressions of {table.name} were computed from {one.column} as "
+                f"{one.stored}; it is {one.defined} now"
+            )
+        if what:
+            run = runnable("tidelake backfill run", self.run.pipeline.name, f"--table {table.bare}")
+            raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
+
+    def _stored(self, key: str) -> DataFrame:
+        """Read an input: it may not have the types of the definition before its hop has run."""
+        return load(self.run.spark, self.inputs[key])
+
+    def _redefine(self, table: Table, schema: StructType, note: dict[str, Any]) -> None:
+        """Give a table that holds nothing another definition's columns, in one commit."""
+        last, stored = last_commit(table), load(self.run.spark, table).schema
+        is_same = last is not None and last.note.get("definition") == note["definition"]
+        if not is_same or schema_differences(stored, schema, "none"):
+            rows = no_rows(
+                self.run.spark, commented(schema, meaning_of(self.run.pipeline, table.name))
+            )
+            append(rows, table, note, even_empty=True, replaces=True, may_repeat=True)
 
     def _refuse_missing_columns(self, target: Target) -> None:
         """Raise a UsageError if silver does not have a column yet that a table reads."""
@@ -245,7 +289,12 @@ class GoldHop(HopQuery):
                 (
                     target,
                     last,
-                    self.note(batch, **counts, **own, **gold_note(target, until, settled)),
+                    self.note(
+                        batch,
+                        **counts,
+                        **own,
+                        **gold_note(target, until, settled, self._types(target, last, taken)),
+                    ),
                 )
                 for (target, last), counts in zip(admitted, counted, strict=True)
             ]
@@ -266,6 +315,15 @@ class GoldHop(HopQuery):
         self.run.progress.closed(self.hop, batch, counted[0]["rows"], began, detail=into)
         if self.pace is not None:
             self._prepare_next(rows.sparkSession)
+
+    def _types(
+        self, target: Target, last: Commit, taken: Mapping[str, DataFrame]
+    ) -> Mapping[str, str]:
+        """Return the types of which a table's oldest rows were computed; see :func:`input_types`.
+
+        Commits of earlier versions do not say: then those of the batch.
+        """
+        return typed_as(last) or input_types(target.kind, taken.__getitem__)
 
     def _prepare_next(self, spark: SparkSession) -> None:
         """Let Delta reconstruct the tables' states for the next merges.

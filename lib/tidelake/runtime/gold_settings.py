@@ -20,7 +20,8 @@ from pyspark.sql import SparkSession
 from tidelake.config.sections import NOT_UNITY, settings_of
 from tidelake.config.table_settings import TableSettings
 from tidelake.delta.access import details, load
-from tidelake.delta.commit_metadata import last_epochs, recent_epochs
+from tidelake.delta.commit_metadata import changed_definition, last_epochs, recent_epochs
+from tidelake.delta.log import last_commit
 from tidelake.delta.properties import apply_settings
 from tidelake.delta.store import Catalog, sql_text
 from tidelake.delta.tables import Table
@@ -134,11 +135,7 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
         if settings.hides:
             queries[_MASKED] = query_of(catalog, table, columns, settings)
         if target.kind.ends and recent:
-            # The name of the pipeline and of the table were validated.
-            bound = (
-                f"SELECT max_by(final[{sql_text(table.name)}], epoch) FROM {epochs.sql} "
-                f"WHERE pipeline = {sql_text(run.pipeline.name)}"
-            )
+            bound = _final_bound(run, target, epoch)
             where = f"{quoted(target.kind.ends.column)} <= ({bound})"
             queries[_FINAL] = query_of(catalog, table, columns, settings, where=where)
         if consistent or settings.hides or not run.environment.consistent_views:
@@ -156,6 +153,24 @@ def ensure_views(run: Run, *, consistent: bool) -> None:
                         raise
                 if exists:
                     run.spark.sql(f"DROP VIEW IF EXISTS {view.sql}")
+
+
+def _final_bound(run: Run, target: Target, epoch: Mapping[str, Any]) -> str:
+    """Return the query of the time up to which the newest epoch has final rows of a table."""
+    table, pipeline = target.table, run.pipeline.name
+    # The name of the pipeline and of the table were validated.
+    name = sql_text(table.name)
+    bound = (
+        f"SELECT max_by(final[{name}], epoch) FROM {run.lake.epochs().sql} "
+        f"WHERE pipeline = {sql_text(pipeline)}"
+    )
+    version = epoch["versions"].get(table.name)
+    if version is not None:
+        then = last_commit(table, up_to=int(version))
+        if changed_definition(then, target.kind.definition):
+            # The bounds of epochs so far may be of another column or gap.
+            bound += f" AND versions[{name}] > {int(version)}"
+    return bound
 
 
 def _at_epoch(

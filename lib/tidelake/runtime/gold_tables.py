@@ -10,21 +10,27 @@ from typing import Any, NamedTuple
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import NumericType, StructType
 
 from tidelake.columns import stamped
 from tidelake.config import Pipeline, SessionWindow
 from tidelake.config.pipeline import selected_columns
 from tidelake.delta.access import follow, load, load_old, read_between
-from tidelake.delta.append import types_of
-from tidelake.delta.commit_metadata import definition_note, final_note, positions, settled_until
+from tidelake.delta.append import Difference, is_written_alike, types_of
+from tidelake.delta.commit_metadata import (
+    definition_note,
+    final_note,
+    positions,
+    settled_until,
+    typed_as,
+)
 from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position, version_at
+from tidelake.delta.positions import Position, bytes_between, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected, Features
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.joins import Joined
-from tidelake.gold.kinds import OWN, GoldKind, Inputs, columns_read
+from tidelake.gold.kinds import ALL, OWN, GoldKind, Inputs, columns_read
 from tidelake.gold.queried import Queried
 from tidelake.gold.sessions import Sessions
 from tidelake.gold.windows import Windowed
@@ -178,7 +184,8 @@ def recomputed(
     counted = count_contributions({key: read(key) for key in inputs}, targets)
     for target, counts in zip(targets, counted, strict=True):
         rows = rows_of(target, Inputs({}, read))
-        yield target, rows, {**counts, **gold_note(target, until, settled)}
+        note = gold_note(target, until, settled, input_types(target.kind, read))
+        yield target, rows, {**counts, **note}
 
 
 def last_closed(tables: Sequence[Table], *, except_for: Collection[Table] = ()) -> Commit | None:
@@ -269,11 +276,64 @@ def tables_note(pipeline: Pipeline) -> dict[str, Any]:
 
 
 def gold_note(
-    target: Target, until: Mapping[str, Position], settled: datetime | None
+    target: Target,
+    until: Mapping[str, Position],
+    settled: datetime | None,
+    types: Mapping[str, str],
 ) -> dict[str, Any]:
-    """Return a gold commit's metadata: the batch's end, the definition and what is final."""
+    """Return a gold commit's metadata: the batch's end, the definition and what is final.
+
+    ``types`` are from :func:`input_types`.
+    """
     return {
         "until": {key: list(position) for key, position in until.items()},
-        **definition_note(target.kind.definition),
+        **definition_note(target.kind.definition, types),
         **final_note(target.kind.ends, settled),
     }
+
+
+def input_types(kind: GoldKind, read: Callable[[str], DataFrame]) -> dict[str, str]:
+    """Return the types of the input columns on which a table's values depend, by input and column.
+
+    ``read`` returns an input's rows. Only of numbers, since other types cannot be widened.
+    """
+    typed = kind.typed()
+    return {
+        f"{key}.{one.name}": one.dataType.simpleString()
+        for key in sorted({key for key, _ in typed})
+        for one in read(key).schema
+        if isinstance(one.dataType, NumericType)
+        and not typed.keys().isdisjoint({(key, one.name.lower()), (key, ALL)})
+    }
+
+
+def changed_types(target: Target, read: Callable[[str], DataFrame]) -> list[Difference]:
+    """Return the input columns of other types than those that a table was computed from.
+
+    Rows that no batch changes would keep values of before; see :meth:`.GoldKind.typed`. ``read``
+    returns an input's rows.
+    """
+    stored = typed_as(last_commit(target.table))
+    if not stored:
+        return []
+    now = input_types(target.kind, read)
+    typed = target.kind.typed()
+    by_text = {
+        f"{key}.{name}"
+        for (key, name), is_exact in typed.items()
+        if not is_exact and (key, ALL) not in typed
+    }
+    return [
+        Difference(name, old, now[name], "refused")
+        for name, old in stored.items()
+        if name in now and now[name] != old
+        if name.lower() not in by_text or not is_written_alike(old, now[name])
+    ]
+
+
+def holds_nothing(table: Table) -> bool:
+    """Return whether a table has only been created: it holds no batch, nor rows of an open one."""
+    last = last_commit(table)
+    if last is None or last.batch > CREATION:
+        return False
+    return not bytes_between(table, (last.version + 1, -1))

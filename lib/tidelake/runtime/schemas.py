@@ -47,7 +47,7 @@ from tidelake.instants import from_micros, now, to_json
 from tidelake.kafka.client import Version, incompatibility, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
-from tidelake.runtime.gold_tables import Target, targets_of
+from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.silver import payloads
 from tidelake.silver.avro_schema import schema_problem
@@ -59,8 +59,8 @@ from tidelake.silver.plan import SilverPlan
 from tidelake.silver.stages import SELECTED, payload_scope
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
-# What may change in a gold table without a rebuild: columns are fixed; types may widen with
-# silver's, or where a sum needs a wider type than an earlier Tidelake version gave it.
+# Of a gold table, without a rebuild: columns are fixed; types may widen with silver's, or where a
+# sum needs a wider type than an earlier Tidelake version gave it.
 GOLD_FREEDOM: Freedom = "types"
 # Types that no column of a Delta table can have.
 _UNSTORABLE = ("interval", "void")
@@ -148,9 +148,10 @@ def target_schema(run: Run, target: Target) -> StructType:
 
 
 def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
-    """Compare the columns of a stored gold table with the definition's."""
+    """Compare a gold table's columns, and the inputs' types, with the definition's."""
     stored, wanted = load(run.spark, target.table).schema, target_schema(run, target)
-    return tuple(schema_differences(stored, wanted, GOLD_FREEDOM, target.kind.written))
+    found = schema_differences(stored, wanted, GOLD_FREEDOM, target.kind.alike)
+    return (*found, *changed_types(target, _empty_inputs(run).__getitem__))
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
@@ -168,8 +169,7 @@ def _empty_inputs(run: Run) -> dict[str, DataFrame]:
 def known_targets(run: Run, inputs: Mapping[str, DataFrame] | None = None) -> list[Target]:
     """List the gold tables whose inputs all exist, or can be derived from the definition."""
     known = (_empty_inputs(run) if inputs is None else inputs).keys()
-    targets = targets_of(run.lake, run.pipeline)
-    return [target for target in targets if set(target.kind.sources) <= known]
+    return [one for one in targets_of(run.lake, run.pipeline) if set(one.kind.sources) <= known]
 
 
 def check_definition(run: Run) -> None:
