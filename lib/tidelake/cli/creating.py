@@ -28,7 +28,7 @@ from tidelake.config.json_schema import FOLDERS, schema_of
 from tidelake.config.loading import Address
 from tidelake.config.locations import standard_environments
 from tidelake.errors import MachineError, SourceError, UsageError
-from tidelake.folders import is_stored
+from tidelake.folders import SCHEME
 from tidelake.typed import PLAIN
 
 if TYPE_CHECKING:
@@ -164,7 +164,7 @@ def _extra_of(source: str | Address) -> str:
     """Return the extra that a source needs, after a comma; "" for none."""
     if isinstance(source, Address):
         return ",kafka"
-    return ",s3" if is_stored(source) else ""
+    return ",s3" if source.startswith(SCHEME) else ""
 
 
 def _write_template(folder: Path, **choices: Any) -> None:
