@@ -14,6 +14,7 @@ from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -26,10 +27,10 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError
 from tidelake.folders import LISTING_SECONDS, place_of
 from tidelake.runtime import landed_files
+from tidelake.runtime.checkpoints import batch_paths, logged_files
 from tidelake.runtime.landed_files import (
     LandedFile,
     LandingGuard,
-    batch_paths,
     check_bytes,
     check_landing,
     check_unchanged,
@@ -305,6 +306,38 @@ def test_a_compacted_entry_gives_only_its_own_files(tmp_path: Path) -> None:
     write_offset(tmp_path, 1, {"logOffset": 3})
 
     assert [file.path for file in present_files(batch_paths(tmp_path, 1))] == files[2:]
+
+
+def test_the_log_lists_the_newest_compacted_file_and_what_follows_it(tmp_path: Path) -> None:
+    files = [put(tmp_path / "in" / f"{n}.json") for n in range(4)]
+    uris = [(Path(file).as_uri(), number) for number, file in enumerate(files)]
+    write_source_log(tmp_path, 1, uris[:2], compact=True)
+    write_source_log(tmp_path, 2, uris[2:3])
+    # Entries of before are in the compacted file, or Spark no longer knows them.
+    write_source_log(tmp_path, 0, [((tmp_path / "in" / "gone.json").as_uri(), 0)])
+    assert logged_files(tmp_path) == set(files[:3])
+
+
+def test_a_hop_that_opens_reads_bronzes_log_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
+    taken = list_files(str(tmp_path / "in"))[file]
+    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
+    write_commit(bronze, 0, note=note)
+    guard, reads = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {}), [0]
+
+    def counted(table: Any) -> Any:
+        reads[0] += 1
+        return commits(table)
+
+    monkeypatch.setattr(landed_files, "commits", counted)
+    assert guard.read() == {file: taken}
+    guard.check()
+    assert (reads, guard.taken) == ([1], {file: taken})
+    # Later checks find what other commits took.
+    guard.check()
+    assert reads == [2]
 
 
 def test_a_batch_without_new_files_takes_none(tmp_path: Path) -> None:

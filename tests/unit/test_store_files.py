@@ -14,9 +14,14 @@ from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import SourceChangedError, SourceError
 from tidelake.folders import Folder, folder, list_folder, list_matching, remove_tree, write_whole
-from tidelake.runtime.checkpoints import complete_prepared, open_generation, prepare, unreadable
-from tidelake.runtime.landed_files import (
+from tidelake.runtime.checkpoints import (
     batch_paths,
+    complete_prepared,
+    open_generation,
+    prepare,
+    unreadable,
+)
+from tidelake.runtime.landed_files import (
     check_landing,
     clean_landing,
     list_files,

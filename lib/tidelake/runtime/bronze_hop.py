@@ -61,7 +61,7 @@ from tidelake.kafka.topic_source import (
 )
 from tidelake.runtime import landed_files
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import newest_logged
+from tidelake.runtime.checkpoints import batch_paths, logged_files, newest_logged
 from tidelake.runtime.epochs import taken_before
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.fence import Fence
@@ -124,12 +124,12 @@ class BronzeHop(HopQuery):
             refuse_unselected(self.run.spark, self.run.pipeline.source, closed.note["offsets"])
             planned = planned_offsets(self.checkpoint, closed.batch)
             return offset_difference(planned, closed.note["offsets"])
-        if kind != "files":
+        if self._landing is None:
             return ""
-        taken = landed_files.taken_files(commits(self.table))
+        taken = self._landing.read()
         try:
-            logged = landed_files.logged_files(self.checkpoint)
-            batch = set(landed_files.batch_paths(self.checkpoint, closed.batch))
+            logged = logged_files(self.checkpoint)
+            batch = set(batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, LookupError):
             return "the list of files in its checkpoint (sources) cannot be read"
         if unknown := taken.keys() - logged:
@@ -231,7 +231,7 @@ class BronzeHop(HopQuery):
         source = self.run.pipeline.source
         paths: list[str] = []
         if isinstance(source, FilesSource):
-            paths = landed_files.batch_paths(self.checkpoint, batch)
+            paths = batch_paths(self.checkpoint, batch)
             landed_files.refuse_unreadable(paths, source.format, repair=self.fence.repair)
             if self._reads_lines:
                 # A missing file is refused after the read.
@@ -441,7 +441,7 @@ class BronzeHop(HopQuery):
         """Find ingested files whose commits are no longer in bronze's log."""
         if not oldest_version(self.table):
             return {}
-        logged = landed_files.logged_files(self.checkpoint)
+        logged = logged_files(self.checkpoint)
         return taken_before(self.run, self.table, logged.intersection(paths))
 
 

@@ -11,6 +11,7 @@ then a line for each source.
 from __future__ import annotations
 
 import json
+import re
 import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,11 +39,11 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import RefusedError
-from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.folders import Folder, place_of, remove_tree, write_whole
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.landed_files import LandedFile
 
-_VERSION, _NO_DATA = "v1", "-"
+_VERSION, _NO_DATA, _COMPACTED = "v1", "-", ".compact"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 # Lines of the offset log before the first source: version and metadata.
 _FIRST_INPUT = 2
@@ -418,6 +419,43 @@ def complete_prepared(checkpoint: Folder) -> None:
     if partitions and not state.get("conf"):
         state["conf"] = {_PARTITIONS: partitions}
         write_whole(files[0], "\n".join([before[0], json.dumps(state), *before[_FIRST_INPUT:]]))
+
+
+def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
+    """Return the paths of a planned micro-batch's files from Spark's file source log."""
+    last, before = (
+        int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
+        if (file := checkpoint / "offsets" / str(number)).exists()
+        else -1
+        for number in (batch, batch - 1)
+    )
+    paths: list[str] = []
+    for number in range(before + 1, last + 1):
+        file = checkpoint / "sources" / "0" / str(number)
+        log = file if file.exists() else file.with_name(f"{number}{_COMPACTED}")
+        # A compacted log lists all files ever read.
+        its_own = re.compile(rf'"batchId"\s*:\s*{number}\b').search
+        lines = log.read_text(encoding="utf-8").splitlines()[1:]
+        paths += [place_of(json.loads(line)["path"]) for line in lines if its_own(line)]
+    return paths
+
+
+def logged_files(checkpoint: Folder) -> set[str]:
+    """List the paths in Spark's file source log, which Spark will not read again."""
+    log = checkpoint / "sources" / "0"
+    numbers = {
+        file: int(number)
+        for file in log.glob("[0-9]*")
+        if (number := file.name.removesuffix(_COMPACTED)).isdigit()
+    }
+    # Each compacted file repeats all entries before it.
+    first = max((n for file, n in numbers.items() if file.name.endswith(_COMPACTED)), default=-1)
+    return {
+        place_of(json.loads(line)["path"])
+        for file, number in numbers.items()
+        if number > first or file.name == f"{first}{_COMPACTED}"
+        for line in file.read_text(encoding="utf-8").splitlines()[1:]
+    }
 
 
 def delta_offset(table_id: str, position: Position) -> str:

@@ -7,9 +7,7 @@ they are deleted.
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +23,6 @@ from tidelake.external import is_external
 from tidelake.folders import (
     OPENERS,
     SCHEME,
-    Folder,
     file_states,
     folder,
     for_each,
@@ -35,7 +32,6 @@ from tidelake.folders import (
     move_new,
     name_problem,
     next_listing,
-    place_of,
     planned_time,
     remove_file,
     state_of,
@@ -349,12 +345,21 @@ class LandingGuard:
         # Hashes of the paths of those that were not.
         self._gone: set[int] = set()
         self._version = -1
+        self._unread: list[Commit] | None = None
         self._due = 0.0
+
+    def read(self) -> dict[str, LandedFile]:
+        """Return all files that bronze ingested; the first check does not read the log again."""
+        self._unread = list(commits(self._bronze))
+        return taken_files(self._unread)
 
     def check(self) -> None:
         """Compare all files once; raises as :func:`check_landing` does."""
         began, is_first = time.monotonic(), self._version < 0
-        new = list(takewhile(lambda commit: commit.version > self._version, commits(self._bronze)))
+        new, self._unread = self._unread, None
+        if new is None or not is_first:
+            later = takewhile(lambda commit: commit.version > self._version, commits(self._bronze))
+            new = list(later)
         taken = self.taken | taken_files(new)
         is_filled = not is_first or any(commit.batch > CREATION for commit in new)
         offered = list_files(*self._sources, may_be_empty=self._is_cleaned and is_filled)
@@ -391,36 +396,6 @@ class LandingGuard:
                 raise
             except SourceError:
                 pass
-
-
-def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
-    """Return the paths of a planned micro-batch's files from Spark's file source log."""
-    last, before = (
-        int(json.loads(file.read_text(encoding="utf-8").splitlines()[2])["logOffset"])
-        if (file := checkpoint / "offsets" / str(number)).exists()
-        else -1
-        for number in (batch, batch - 1)
-    )
-    paths: list[str] = []
-    for number in range(before + 1, last + 1):
-        file = checkpoint / "sources" / "0" / str(number)
-        log = file if file.exists() else file.with_name(f"{number}.compact")
-        # A compacted log lists all files ever read.
-        its_own = re.compile(rf'"batchId"\s*:\s*{number}\b').search
-        lines = log.read_text(encoding="utf-8").splitlines()[1:]
-        paths += [place_of(json.loads(line)["path"]) for line in lines if its_own(line)]
-    return paths
-
-
-def logged_files(checkpoint: Folder) -> set[str]:
-    """List the paths in Spark's file source log, which Spark will not read again."""
-    log = checkpoint / "sources" / "0"
-    lines = {
-        line
-        for file in log.glob("[0-9]*")
-        for line in file.read_text(encoding="utf-8").splitlines()[1:]
-    }
-    return {place_of(json.loads(line)["path"]) for line in lines}
 
 
 def check_bytes(
