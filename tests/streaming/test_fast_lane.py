@@ -24,7 +24,7 @@ from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.ops.maintenance import plan_upkeep
-from tidelake.replay import erase as erasing
+from tidelake.replay.erase_remains import others
 from tidelake.runtime import fast_lane as fast_lane_module
 from tidelake.runtime.fast_lane import Lane, reconcile
 from tidelake.runtime.hop import Run
@@ -173,8 +173,14 @@ def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed
     # Its old files are deleted by maintenance, and an erasure names it.
     plans = plan_upkeep(followed.lake, followed.pipeline, horizon=timedelta(days=7))
     assert found.table in {plan.table.name for plan in plans}
-    remains = {one.where: one.remedy for one in erasing._others(followed.lake, followed.context)}
-    assert remains[found.table].startswith("tidelake fast reconcile payments; ")
+    remains = {one.where: one.remedy for one in others(followed.lake, followed.context)}
+    of_alerts = "tidelake erase payment_fast_alerts --subject COLUMN=VALUE"
+    # Reconciling alone would write the subject's alerts back: it reads silver of that pipeline.
+    first = f"first {of_alerts}; then tidelake fast reconcile payments; "
+    assert remains[found.table].startswith(first)
+    assert {"bronze.payment_fast_alerts", "topic payment-alerts"} < {
+        where.partition(", ")[0] for where in remains
+    }
 
 
 @pytest.mark.long

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import pyspark
 import pytest
@@ -21,8 +26,10 @@ from tests.jdbc import Clients, Refused, clients
 from tests.unit.handmade import write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.config import Environment
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
+from tidelake.ops.serving import _AUTHENTICATION, Registered, _settings
 
 _JARS = Path(pyspark.__file__).parent / "jars" / "*"
 _ROWS = "SELECT * FROM (VALUES ('u1', TIMESTAMPTZ '{}')) AS t(user_id, window_end)"
@@ -80,11 +87,16 @@ def _fill(lake: Lake, name: str, until: str) -> None:
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     """Start the server on a table with a final row, as a process of its own."""
-    folder = tmp_path_factory.mktemp("it's served")
+    with _serving(tmp_path_factory.mktemp("it's served")) as found:
+        yield found
+
+
+@contextmanager
+def _serving(folder: Path, *options: str, java: str = "") -> Iterator[Served]:
     lake = Lake(folder / "lake")
     _fill(lake, "totals", "2024-01-01T13:00:00+00:00")
     port, said = _free_port(), folder / "said"
-    command = [sys.executable, "-m", "tidelake.cli", "serve", "--port", str(port)]
+    command = [sys.executable, "-m", "tidelake.cli", "serve", "--port", str(port), *options]
     with said.open("wb") as out:
         process = subprocess.Popen(
             [*command, "--root", str(lake.root)],
@@ -92,6 +104,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
             stderr=out,
             cwd=folder,
             start_new_session=True,
+            env=os.environ | ({"JAVA_TOOL_OPTIONS": java} if java else {}),
         )
     try:
         _wait(process, said, "jdbc:hive2://")
@@ -250,6 +263,83 @@ def test_a_table_that_comes_later_is_served_and_ctrl_c_ends_it_all(served: Serve
     assert {file.name for file in served.said.parent.iterdir()} == {"lake", "said"}
     with socket.create_server(("127.0.0.1", served.port)):
         pass
+
+
+class _Directory(socketserver.BaseRequestHandler):
+    """Answers each bind of LDAP: success if the password is right, else invalid credentials."""
+
+    def handle(self) -> None:
+        while asked := self.request.recv(4096):
+            code = 0 if b"right" in asked else 49
+            # A message with the id of the request; in it the response, with two empty texts.
+            answer = [0x30, 12, 2, 1, asked[4], 0x61, 7, 10, 1, code, 4, 0, 4, 0]
+            self.request.sendall(bytes(answer))
+
+
+@pytest.mark.long
+def test_with_the_environments_authentication_only_a_login_reads_and_statements_are_still_judged(
+    tmp_path: Path,
+) -> None:
+    folder = tmp_path / "conf" / "environments"
+    folder.mkdir(parents=True)
+    (tmp_path / "conf" / "pipelines").mkdir()
+    (folder / "guarded.yml").write_text(f"spark: {{{_AUTHENTICATION}: LDAP}}\n")
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), _Directory) as directory:
+        threading.Thread(target=directory.serve_forever, daemon=True).start()
+        place = f"ldap://127.0.0.1:{directory.server_address[1]}"
+        java = f"-Dhive.server2.authentication.ldap.url={place}"
+        with (
+            _serving(tmp_path, "--env", "guarded", java=java) as found,
+            clients(found.port) as jdbc,
+        ):
+            assert "(read-only, login by LDAP)" in found.said.read_text()
+            for login in ("", ";user=ann;password=wrong"):
+                with pytest.raises(Refused), jdbc.session(login):
+                    pass
+            with jdbc.session(";user=ann;password=right") as session:
+                assert session.rows("SELECT count(*) FROM totals") == [["1"]]
+                with pytest.raises(Refused, match="this server only reads"):
+                    session.rows("SET spark.sql.runSQLOnFiles=true")
+        directory.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("method", "at_first", "told"),
+    [
+        ("", "CUSTOM", "no password"),
+        ("none", "CUSTOM", "no password"),
+        ("LDAP", "CUSTOM", "login by LDAP"),
+        # The environment has a class that knows passwords.
+        ("Custom", "PAM", "login by CUSTOM"),
+    ],
+)
+def test_nobody_can_log_in_before_requests_are_filtered_and_then_as_the_environment_says(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    method: str,
+    at_first: str,
+    told: str,
+) -> None:
+    folder = tmp_path / "conf" / "environments"
+    folder.mkdir(parents=True)
+    (tmp_path / "conf" / "pipelines").mkdir()
+    spark = {_AUTHENTICATION: method} if method else {}
+    (folder / "guarded.yml").write_text(json.dumps({"spark": spark}))
+    _fill(Lake(tmp_path / "lake"), "totals", "2024-01-01T13:00:00+00:00")
+    begun: list[str] = []
+
+    @contextmanager
+    def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> Iterator[Any]:
+        begun.append(_settings(environment, host, port)[_AUTHENTICATION])
+        yield Registered(cast(Any, None), lake, {"gold.totals"})
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("tidelake.ops.serving.serving", serving)
+    monkeypatch.setattr("tidelake.cli.operating.stop_on_signal", lambda stop: stop.set())
+    assert run_command(app, ["serve", "--env", "guarded", "--root", "lake"]) == 0
+    assert begun == [at_first]
+    assert f"(read-only, {told})" in capsys.readouterr().err
 
 
 def _alive(group: int) -> bool:

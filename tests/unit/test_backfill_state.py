@@ -38,7 +38,7 @@ from tidelake.errors import (
 from tidelake.folders import write_whole
 from tidelake.instants import ahead
 from tidelake.replay import backfill, backfill_promotion, erase
-from tidelake.replay.backfill import build, fill
+from tidelake.replay.backfill import build, fill, plan, recomputes_gold
 from tidelake.replay.backfill_promotion import need_promotable
 from tidelake.replay.backfill_state import (
     Stage,
@@ -51,6 +51,7 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
+from tidelake.replay.repairing import reset
 from tidelake.replay.subject import Subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -351,6 +352,28 @@ def test_nothing_is_promoted_without_the_requeue_whose_rows_the_swap_decides(
     assert read_state(shop.lake, shop.pipeline) == built
 
 
+def test_a_gold_table_of_another_pipeline_is_not_replaced(shop: Shop) -> None:
+    theirs = {"pipeline": "till", "hop": "gold", "generation": "g7", "batch": 3}
+    write_commit(shop.lake.gold("visits"), 2, note=theirs)
+    run, built = _run(shop), State("silver", pipeline_hash(shop.pipeline), "built")
+    write_state(shop.lake, shop.pipeline, built)
+    asked: list[Callable[[], object]] = [
+        lambda: plan(shop.lake, shop.pipeline, "silver"),
+        lambda: build(run, "silver"),
+        lambda: backfill_promotion.promote(run),
+        lambda: reset(run, "gold"),
+        lambda: reset(run, "silver"),
+    ]
+    for ask in asked:
+        with pytest.raises(RefusedError, match=r"^gold\.visits is filled by the pipeline till;"):
+            ask()
+    assert read_state(shop.lake, shop.pipeline) == built
+    # Its tables are no longer what they were: it is finished or rolled back.
+    promoting = replace(built, stage="promoting")
+    write_state(shop.lake, shop.pipeline, promoting)
+    assert need_promotable(shop.lake, shop.pipeline) == promoting
+
+
 def test_a_range_may_end_with_the_calendar() -> None:
     day, last = timedelta(days=1), datetime.max.replace(tzinfo=UTC)
     assert ahead(last - 2 * day, day) == last - day
@@ -370,6 +393,32 @@ def _vacuum(shop: Shop, batch: int = 1) -> None:
 
 def _forget(shop: Shop) -> None:
     (shop.lake.silver("shop").path / "_delta_log" / f"{0:020}.json").unlink()
+
+
+def _cut_off(shop: Shop) -> None:
+    """Remove commits from silver's log that nobody may have read."""
+    write_commit(shop.lake.silver("shop"), 3, adds=[(1, True)])
+    (shop.lake.silver("shop").path / "_delta_log" / f"{1:020}.json").unlink()
+    _forget(shop)
+
+
+def _recreate(shop: Shop) -> None:
+    write_commit(shop.lake.silver("shop"), 0, second=10**9)
+
+
+@pytest.mark.parametrize("happens", [_rewrite, _cut_off, _recreate])
+def test_a_rollback_recomputes_gold_unless_it_restores_the_silver_that_was_replaced_since(
+    shop: Shop, happens: Callable[[Shop], None]
+) -> None:
+    """A stream could not continue after the position of the restored tables."""
+    before = dict.fromkeys(shop.pipeline.gold_names, 1)
+    of_gold = State("silver", pipeline_hash(shop.pipeline), "promoted", before=before)
+    of_all = replace(of_gold, start="bronze", gold_followed=True)
+    states = (of_gold, of_all)
+    found = [recomputes_gold(shop.lake, shop.pipeline, one) for one in states]
+    happens(shop)
+    found += [recomputes_gold(shop.lake, shop.pipeline, one) for one in states]
+    assert found == [False, False, True, False]
 
 
 @pytest.mark.parametrize(

@@ -182,6 +182,28 @@ def test_a_pipeline_whose_gold_has_not_run_has_no_boundary(lake: Lake) -> None:
     assert find_boundary(lake, "other", [lake.gold("d")]) is None
 
 
+@pytest.mark.parametrize("is_added_again", [False, True])
+def test_a_gold_table_that_the_next_run_fills_takes_no_epoch_back_in_time(
+    lake: Lake, is_added_again: bool
+) -> None:
+    """It was created and not filled, or the newest batch of the others did not fill it."""
+    if is_added_again:
+        gold(lake.gold("c"), 0, 0, silver=(1, 1))
+    else:
+        write_commit(lake.gold("c"), 0, note=stamp("gold", -1))
+    filled = {"until": {"silver": [2, 1]}, "tables": ["gold.a", "gold.b"]}
+    for table in closing(lake):
+        write_commit(table, 3, note=stamp("gold", 2) | filled)
+    assert versions(lake) == whole(2, gold__at__a=3, gold__at__b=3)
+    tables = [*closing(lake), lake.gold("c")]
+    assert find_boundary(lake, "shop", tables) is None
+
+    write_commit(lake.gold("c"), 1, note=stamp("gold", 2) | filled, adds=[(1, True)])
+    found = find_boundary(lake, "shop", tables)
+    assert found is not None
+    assert found.versions == whole(2, gold__at__a=3, gold__at__b=3, gold__at__c=1)
+
+
 def test_without_gold_the_boundary_is_at_silver_s_newest_batch(lake: Lake) -> None:
     bronze(lake, 3)
     silver(lake, 3, 2, bronze=(3, 1))

@@ -11,23 +11,25 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import yaml
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
-from tests.shops import Shop
+from tests.shops import DEFINITION, Shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.source import FilesSource
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION, Publish
 from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
 from tidelake.delta.log import commits, newest_version
+from tidelake.delta.store import Catalog
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
-from tidelake.replay import erase
+from tidelake.replay import backfill, erase, erase_remains
 from tidelake.replay.backfill_state import State, read_state, write_state
-from tidelake.replay.erase import _others
 from tidelake.replay.erase_records import Erasure, find_all, mentions, stored_ids
+from tidelake.replay.erase_remains import others
 from tidelake.replay.subject import Subject, parse_subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
@@ -76,19 +78,26 @@ def test_what_remains_remains_as_long_as_the_file_says(
     kept = {FILE_RETENTION: "interval 60 days", LOG_RETENTION: "interval 90 days"}
     table = pipeline.gold[0].model_copy(update={"properties": kept})
     tables = [lake.gold(table.name), lake.silver("shop")]
-    monkeypatch.setattr(erase, "_filled_tables", lambda _: tables)
-    monkeypatch.setattr(erase, "_files_left", lambda *_: 2)
+    left: list[int | None] = [2]
+    monkeypatch.setattr(erase_remains, "filled_tables", lambda _: tables)
+    monkeypatch.setattr(erase_remains, "_files_left", lambda *_: left[-1])
     stored = {LOG_RETENTION: "interval 30 days"}
-    monkeypatch.setattr(erase, "properties", lambda *_: stored)
+    monkeypatch.setattr(erase_remains, "properties", lambda *_: stored)
     environment, now = load_environment("local", root=str(tmp_path)), datetime.now(UTC)
 
-    def days(pipeline: Pipeline) -> list[int]:
+    def days(pipeline: Pipeline, *, purged: bool = False) -> list[int]:
         run = Run(cast(Any, None), pipeline, lake, environment, Progress(lambda _: None))
-        return [(one.until - now).days for one in erase._old_files(run) if one.until]
+        found = erase_remains.old_files(run, purged=purged)
+        return [(one.until - now).days for one in found if one.until]
 
     assert days(pipeline) == [7, 7, 30]
     assert days(pipeline.model_copy(update={"gold": (table,)})) == [60, 7, 90]
     assert days(pipeline.model_copy(update={"gold": ()})) == [7, 7, 30]
+    # After --now: files that are still there for a reader, but none that cannot be counted.
+    assert days(pipeline, purged=True) == [7, 7, 30]
+    left.append(None)
+    assert days(pipeline) == [7, 7, 30]
+    assert days(pipeline, purged=True) == [30]
 
 
 def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
@@ -159,17 +168,20 @@ def test_records_are_found_by_column_row_copy_key_and_header(
         "broken, by header": "{",
         "broken, of another": "{",
         "whole, by key": event(6, uid="u3"),
+        "whole, by header": event(7),
+        "of another, by key": event(8, user_id="u3"),
     }
     keys = {
         "broken, by key": "user-u1; u1",
         "broken, of another": "u10",
         "whole, by key": "u1",
+        "of another, by key": "u1",
         "copy of another key": "k",
     }
     frame = bronze(spark, [{"record_id": id_, "payload": one} for id_, one in payloads.items()])
     key = F.element_at(F.create_map(*map(F.lit, sum(keys.items(), ()))), F.col("record_id"))
     header = F.array(F.struct(F.lit("by").alias("key"), F.lit(b"u1").alias("value")))
-    has_header = F.col("record_id") == "broken, by header"
+    has_header = F.col("record_id").isin("broken, by header", "whole, by header")
     frame = frame.withColumns(
         {"key": key.cast("binary"), "headers": F.when(has_header, header)}
     ).drop("reason", "requeued_at")
@@ -183,8 +195,8 @@ def test_records_are_found_by_column_row_copy_key_and_header(
         found, unclear = find_all(run, Subject("user_id", "u1"), frames)
         ids = sorted(row["record_id"] for row in found.collect())
     assert ids == sorted(["column", "row", "copy", "broken", "broken, by key", "broken, by header"])
-    # Of another key, and without a row.
-    assert unclear == 2
+    # Of another key, without a row, and the two whose payloads do not say whose they are.
+    assert unclear == 4
 
 
 def test_a_value_is_found_in_broken_avro_by_the_length_that_stands_before_it(
@@ -263,6 +275,9 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
         "gold.apart": {"pipeline": "alone", "hop": "gold", "until": {"silver": [1, -1]}},
         "silver.shop": {"pipeline": "shop", "hop": "silver", **silver},
         "silver.users": {"pipeline": "users", "hop": "silver", **silver},
+        "bronze.sent": {"pipeline": "sent", "hop": "bronze"},
+        "silver.sent": {"pipeline": "sent", "hop": "silver", **silver, "dimensions": []},
+        "gold.sent_1h": {"pipeline": "sent", "hop": "gold"},
     }
     for name, note in notes.items():
         write_commit(lake.table(name), 0, note={"generation": "g1", "batch": 1, **note})
@@ -270,26 +285,108 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     (tmp_path / "backfill" / "shop").mkdir(parents=True)
     mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", gold_names=("dim.users",)))
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
-    mine.pipeline.detections = (SimpleNamespace(name="odd"), SimpleNamespace(name="none"))
+    mine.pipeline.source = SimpleNamespace(kind="files")
+    fast = SimpleNamespace(topic="odd-alerts", pipeline="sent")
+    mine.pipeline.detections = (
+        SimpleNamespace(name="odd", fast=fast),
+        SimpleNamespace(name="none", fast=SimpleNamespace(topic="none", pipeline="none")),
+        SimpleNamespace(name="slow", fast=None),
+    )
     mine.pipeline.published = {"gold.mine": Publish(topic="mine", bootstrap="h:1")}
 
     mine.spark = None
-    monkeypatch.setattr(erase, "asks_brokers", lambda *_: True)
-    told = {one.where: one.remedy for one in _others(lake, mine)}
+    lane = lake.fast("odd")
+    (lane / "checkpoint-0").mkdir(parents=True)
+    (lane / "known").mkdir()
+    monkeypatch.setattr(erase_remains, "asks_brokers", lambda *_: True)
+    told = {one.where: one.remedy for one in others(lake, mine)}
+    of_sent = "tidelake erase sent --subject COLUMN=VALUE"
 
     assert told == {
         "gold.dropped": "remove the table's folder",
-        "gold.odd__reconciled": "tidelake fast reconcile users; tidelake maintain users deletes "
-        "the old files",
+        "bronze.sent, silver.sent, gold.sent_1h": of_sent,
+        "topic odd-alerts": "not managed by Tidelake: it keeps its records until its retention "
+        "time ends",
+        str(lane / "known"): "stop the lane, which deletes it, and start it again: tidelake fast "
+        "run users",
+        # Reconciling first would write the alerts back.
+        "gold.odd__reconciled": f"first {of_sent}; then tidelake fast reconcile users; tidelake "
+        "maintain users deletes the old files",
         "silver.shop": "tidelake erase shop --subject COLUMN=VALUE",
         "topic mine": "delete the topic: the next run publishes all rows of the table to a new one",
         "gold of shop": "tidelake repair shop --hop gold",
         "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }
     # A topic of the same name would be taken for the old one there.
-    monkeypatch.setattr(erase, "asks_brokers", lambda *_: False)
-    told = {one.where: one.remedy for one in _others(lake, mine)}
+    monkeypatch.setattr(erase_remains, "asks_brokers", lambda *_: False)
+    (lane / "alerts").mkdir()
+    told = {one.where: one.remedy for one in others(lake, mine)}
     assert told["topic mine"].startswith("write another topic in the pipeline file, then delete")
+    # A lane over files writes its alerts to files.
+    assert "topic odd-alerts" not in told
+    assert "delete or archive whole files" in told[str(lane / "alerts")]
+
+
+def test_a_pipeline_that_reads_a_table_as_its_source_is_named_before_and_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = Shop(tmp_path / "lake").run(1)
+    folder = tmp_path / "project" / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    sources = {
+        "shop": "${root}/bronze/shop",
+        "reader": "${root}/silver/shop",
+        "stranger": "${root}/silver/another",
+        "invalid": 1,
+    }
+    for name, path in sources.items():
+        source = {"kind": "delta", "path": path}
+        content = {**DEFINITION, "name": name, "source": source, "gold": []}
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path / "project")
+    environment = load_environment("local", root=str(played.root))
+    said = list[str]()
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, Progress(said.append))
+    found = [(name, one.where, one.what) for name, one in erase_remains.readers(run)]
+    refused = "once rows of it are deleted, its next run of hop bronze is refused"
+    assert found == [("reader", "silver.shop", f"read by reader as its source; {refused}")]
+
+    def begin(*_: object) -> tuple[None, int]:
+        # It is warned of before anything is done.
+        assert "First erase the subject there: tidelake erase reader --subject" in said[0]
+        return None, 0
+
+    monkeypatch.setattr(erase, "_drain", lambda _: None)
+    monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
+    monkeypatch.setattr(erase.erase_records, "begin", begin)
+    report = erase.erase(run, Subject("user_id", "u1"))
+    assert found[0][2] in [one.what for one in report.remains]
+    monkeypatch.setattr(erase.erase_records, "find_all", lambda *_: (None, 0))
+    monkeypatch.setattr(erase.erase_records, "count_rows", lambda *_: {})
+    said.clear()
+    erase.look(run, Subject("user_id", "u1"))
+    assert len(said) == 1 and said[0].startswith("warning: silver.shop is read by reader")
+
+
+def test_tables_of_a_backfill_that_a_catalog_keeps_for_a_week_are_named(tmp_path: Path) -> None:
+    tables = {"silver": ["shop", "shop__green_shop"], "gold": ["totals__green_shop"]}
+
+    def sql(statement: str) -> Any:
+        rows: list[Any] = []
+        if statement.startswith("SHOW SCHEMAS"):
+            rows = [(one,) for one in tables]
+        elif statement.startswith("SHOW TABLES"):
+            layer = statement.rpartition("`.`")[2].rstrip("`")
+            rows = [{"tableName": one, "isTemporary": False} for one in tables[layer]]
+        return SimpleNamespace(collect=lambda: rows)
+
+    spark = cast(Any, SimpleNamespace(sql=sql))
+    lake = Lake(tmp_path, catalog=Catalog("c", lambda: spark), needs_locks=False)
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
+    found = list(erase_remains.dropped(backfill.clear(run)))
+    assert [one.where for one in found] == ["silver.shop__green_shop", "gold.totals__green_shop"]
+    assert [(one.until - datetime.now(UTC)).days for one in found if one.until] == [6, 6]
 
 
 @pytest.mark.parametrize("has_erased", [False, True])
@@ -302,9 +399,11 @@ def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
     monkeypatch.setattr(erase, "vacuums_at_once", lambda _: True)
     monkeypatch.setattr(erase, "_drain", lambda _: None)
     monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
-    monkeypatch.setattr(erase.erase_records, "begin", lambda *_: None)
+    # Of two records nobody can tell whose they are.
+    monkeypatch.setattr(erase.erase_records, "begin", lambda *_: (None, 2))
     monkeypatch.setattr(erase, "purge", lambda run: purged.append(run.pipeline.name) or [])
-    monkeypatch.setattr(erase, "_old_files", lambda _: ())
+    monkeypatch.setattr(erase, "old_files", lambda _, *, purged: ())
+    monkeypatch.setattr(erase, "clear", lambda run: [*backfill.clear(run), "gold.green"])
     if has_erased:
         note = {"pipeline": "shop", "hop": "bronze", "generation": "g1", "batch": 1}
         erased = {"by": "an earlier one", "arrivals": []}
@@ -317,6 +416,9 @@ def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
     assert report.rollback_given_up is has_erased
     assert (read_state(played.lake, played.pipeline) is None) is has_erased
     assert purged == (["shop"] if has_erased else [])
+    told = {one.where: one.what for one in report.remains}
+    assert told["bronze.shop"] == "2 records that mention the value, without a user_id"
+    assert ("gold.green" in told) is has_erased
     assert said == ([] if has_erased else ["no row was erased, now or before: old files are kept"])
 
 

@@ -8,12 +8,13 @@ from unittest.mock import MagicMock
 
 import pytest
 from delta.exceptions import ConcurrentDeleteReadException
+from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
 
 from tidelake.delta import merge as merging
 from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import TRIES, delete_records, merge
+from tidelake.delta.merge import TRIES, cluster, clustering_of, delete_records, merge
 from tidelake.delta.tables import Lake
 from tidelake.gold.merge_plan import MergePlan
 from tidelake.spark.engine import with_settings
@@ -72,3 +73,27 @@ def test_a_delete_beside_which_the_table_is_compacted_is_done_again_but_not_for_
     with nullcontext() if failures < TRIES else pytest.raises(ConcurrentDeleteReadException):
         delete_records(MagicMock(), table)
     assert table.merge.call_count == TRIES
+
+
+def test_a_table_is_clustered_only_by_columns_with_statistics(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta refuses keys that a table got since it was created, and types without statistics."""
+    lake = Lake(tmp_path)
+    listed, unlisted = lake.gold("listed"), lake.gold("unlisted")
+    columns = "city string, is_bot boolean, `user` string"
+    for table, statistics in (
+        (listed, "('delta.dataSkippingStatsColumns' = '`user`')"),
+        (unlisted, ""),
+    ):
+        properties = statistics and f"TBLPROPERTIES {statistics}"
+        spark.sql(f"CREATE TABLE {table.sql} ({columns}) USING delta {properties}")
+    refused = {"city": "COLUMN_MISSING_STATS", "is_bot": "COLUMNS_DATATYPE_NOT_SUPPORTED"}
+    for (name, why), table in zip(refused.items(), (listed, unlisted), strict=True):
+        with pytest.raises(AnalysisException, match=f"DELTA_CLUSTERING_{why}"):
+            spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({name})")
+        cluster(spark, table, [name])
+        assert clustering_of(spark, table) == ()
+    for table, found in ((listed, ("user",)), (unlisted, ("city", "user"))):
+        cluster(spark, table, ["city", "is_bot", "user"])
+        assert clustering_of(spark, table) == found

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import select
+import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from html.parser import HTMLParser
 from pathlib import Path
 from urllib.parse import quote, urlencode
@@ -13,6 +17,7 @@ from tests.attacks import JDBC, SQL, Scene
 from tests.pages import ask, ask_raw, served, wait_until_read
 from tests.shops import DEFINITION, Shop
 from tidelake.errors import UsageError
+from tidelake.ops.page import server as server_module
 from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.ops.page.server import PageServer, Renderer
 from tidelake.typed import Typed
@@ -287,3 +292,42 @@ def test_an_address_of_ipv6_is_listened_to(tmp_path: Path) -> None:
     with refusing as refused, served(shop, host="100::1"):
         pass
     assert "Address family for hostname" not in str(refused.value)
+
+
+def _opened(server: PageServer) -> socket.socket:
+    return socket.create_connection(("127.0.0.1", server.server_address[1]), timeout=10)
+
+
+def test_a_request_that_comes_too_slowly_is_given_up(
+    server: PageServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module._Handler, "timeout", 0.5)
+    began = time.monotonic()
+    with _opened(server) as slow:
+        with suppress(ConnectionError):
+            # Each byte comes in time.
+            while time.monotonic() < began + 5:
+                slow.sendall(b"G")
+                time.sleep(0.1)
+                if select.select([slow], [], [], 0)[0]:
+                    break
+        assert time.monotonic() - began < 4
+    assert ask(server, "/p/shop").status == 200
+
+
+def test_of_too_many_connections_the_last_is_closed_at_once_and_others_are_answered(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(server_module, "_MAX_CONNECTIONS", 2)
+    with served(shop) as server:
+        with _opened(server) as first, _opened(server), _opened(server) as third:
+            with suppress(ConnectionError):
+                assert third.recv(1) == b""
+            first.sendall(b"GET /x HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert first.recv(12) == b"HTTP/1.0 404"
+        for _ in range(3):
+            ends = time.monotonic() + 10
+            while server._free._value < 2 and time.monotonic() < ends:
+                time.sleep(0.01)
+            # Both are free again.
+            assert ask(server, "/x").status == 404

@@ -77,6 +77,28 @@ def test_files_that_a_reader_needs_are_kept_and_the_reader_is_named(
         _plans(shop, keep=_WEEK)
 
 
+def test_a_gold_table_that_left_the_file_needs_no_file_of_silver(shop: Shop) -> None:
+    """No run would ever let it read further."""
+    silver = _gold_lags(shop)
+    assert _plans(shop)[silver].needs
+    shop.definition = shop.definition | {"gold": shop.definition["gold"][:-1]}
+    shop.write_definition()
+    assert not any(plan.needs for plan in _plans(shop, keep=_WEEK).values())
+
+
+def test_for_a_table_of_another_pipeline_that_may_be_given_up_there_is_a_remedy(
+    shop: Shop,
+) -> None:
+    note = {"pipeline": "till", "hop": "gold", "generation": "g1", "batch": 0}
+    until = {"silver": [0, -1], "silver.shop": [1, -1]}
+    write_commit(shop.lake.gold("joined"), 0, note={**note, "until": until})
+    (need,) = _plans(shop)["silver.shop"].needs
+    assert need.by == "gold.joined has not read further"
+    assert need.remedy == (
+        "tidelake run till --hop gold (or remove gold.joined, if till no longer fills it)"
+    )
+
+
 def test_a_rollback_needs_no_file_once_the_horizon_has_passed(shop: Shop) -> None:
     _backfill_is_promoted(shop)
     (file,) = (shop.root / "backfill").rglob("*.json")

@@ -21,7 +21,7 @@ from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
-from tidelake.replay import backfill_promotion, compatibility, generations, repairing
+from tidelake.replay import backfill, backfill_promotion, compatibility, generations, repairing
 from tidelake.replay.backfill import plan_rollback
 from tidelake.replay.backfill_state import State, write_state
 from tidelake.replay.repairing import can_restore, gold_table
@@ -54,7 +54,9 @@ def _redefine(shop: Shop, **changes: Any) -> None:
 def _write_batch(shop: Shop, table: str, version: int, **more: Any) -> None:
     note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": version}
     until = {"silver": [version + 1, -1]}
-    write_commit(shop.lake.gold(table), version, note={**note, "until": until, **more})
+    note |= {"until": until, **more}
+    # After the shop's batches.
+    write_commit(shop.lake.gold(table), version, note=note, second=10**8 + version)
 
 
 @pytest.mark.parametrize("table", ["visits", "paid"])
@@ -267,6 +269,18 @@ def test_a_green_table_is_computed_again_after_a_type_was_widened(
     for name in changes:
         repairing.fill_table(run, name, shop.lake.table(name))
     assert computed == ["gold.visits"]
+
+
+def test_a_range_is_not_computed_of_wider_types_beside_rows_of_narrower_ones(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Run(cast(Any, None), shop.pipeline, shop.lake, cast(Any, None), cast(Any, None))
+    monkeypatch.setattr(backfill, "changed_types", lambda *_: [])
+    versions, _ = backfill._pinned_gold(run)
+    assert set(versions) == {target.table.name for target in targets_of(shop.lake, shop.pipeline)}
+    monkeypatch.setattr(backfill, "changed_types", lambda *_: ["a wider type"])
+    with pytest.raises(UsageError, match="a backfill of a range would not change that"):
+        backfill._pinned_gold(run)
 
 
 def test_gold_is_not_rebuilt_before_silver_is_widened(

@@ -202,7 +202,7 @@ def serve(port: int, host: str, where: Place) -> None:
             f"there is no table {where.lake.place} yet. "
             f"Fill them with: {where.typed(first_command())}"
         )
-    from tidelake.ops.serving import serving  # noqa: PLC0415
+    from tidelake.ops.serving import OPEN, login_method, serving  # noqa: PLC0415
 
     stop = threading.Event()
     say(f"Starting Spark for the tables {where.lake.place} …")
@@ -210,9 +210,11 @@ def serve(port: int, host: str, where: Place) -> None:
         # After Spark has started: it installs its own handlers.
         stop_on_signal(stop)
         address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        method = login_method(where.environment)
+        login = "no password" if method in OPEN else f"login by {method}"
         say(
             f"{len(registered.tables)} tables at jdbc:hive2://{address}/gold "
-            "(read-only, no password). Ctrl-C stops it."
+            f"(read-only, {login}). Ctrl-C stops it."
         )
         while not stop.wait(_REFRESH_SECONDS):
             for name in registered.refresh():

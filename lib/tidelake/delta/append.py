@@ -15,19 +15,12 @@ from typing import Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import (
-    DateType,
-    NumericType,
-    StringType,
-    StructType,
-    TimestampNTZType,
-    TimestampType,
-)
+from pyspark.sql.types import StructType
 
 from tidelake.config.descriptions import Meaning, standard_meaning
 from tidelake.delta.access import details, load, properties
 from tidelake.delta.log import FOLLOWS, REBUILT, encode, last_commit
-from tidelake.delta.merge import retry_conflicts
+from tidelake.delta.merge import HAVE_STATISTICS, LISTED, STATISTICS, retry_conflicts
 from tidelake.delta.store import Mode, no_rows, sql_text
 from tidelake.delta.tables import HOPS, Table
 from tidelake.errors import SchemaChangedError
@@ -41,12 +34,6 @@ _SEARCHED_BY: dict[str, tuple[str, ...]] = {
 }
 
 _CHANGE_FEED = "delta.enableChangeDataFeed"
-# The property that lists the columns with file statistics, and a column in it.
-_STATISTICS = "delta.dataSkippingStatsColumns"
-_LISTED = re.compile(r"`(?:[^`]|``)+`")
-
-# Delta refuses to collect statistics of other types.
-_HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 
 
 def append(
@@ -173,9 +160,9 @@ def _properties(
     # value of ids, payloads and paths, and parse the statistics of all columns in each MERGE.
     searched_by = searched_by or (() if side else _SEARCHED_BY.get(layer, ()))
     types = {field.name: field.dataType for field in schema.fields}
-    indexed = [name for name in searched_by if isinstance(types.get(name), _HAVE_STATISTICS)]
+    indexed = [name for name in searched_by if isinstance(types.get(name), HAVE_STATISTICS)]
     if indexed:
-        result[_STATISTICS] = ",".join(map(quoted, indexed))
+        result[STATISTICS] = ",".join(map(quoted, indexed))
     if table.takes_whole_commits and layer in _SEARCHED_BY and side in ("", "requeue"):
         # The change feed costs nothing for an append-only table.
         result[_CHANGE_FEED] = "true"
@@ -331,13 +318,13 @@ def _drop_statistics(rows: DataFrame, table: Table) -> None:
     spark = rows.sparkSession
     if not table.exists or set(load(spark, table).columns) <= set(rows.columns):
         return
-    listed = _LISTED.findall(properties(spark, table).get(_STATISTICS, ""))
-    kept = [name for name in listed if name in map(quoted, rows.columns)]
+    listed = LISTED.findall(properties(spark, table).get(STATISTICS, ""))
+    kept = [name for name in listed if name in {*rows.columns, *map(quoted, rows.columns)}]
     if kept == listed:
         return
-    change = f"SET TBLPROPERTIES ('{_STATISTICS}' = {sql_text(','.join(kept))})"
+    change = f"SET TBLPROPERTIES ('{STATISTICS}' = {sql_text(','.join(kept))})"
     if not kept:
-        change = f"UNSET TBLPROPERTIES ('{_STATISTICS}')"
+        change = f"UNSET TBLPROPERTIES ('{STATISTICS}')"
     spark.sql(f"ALTER TABLE {table.sql} {change}")
 
 

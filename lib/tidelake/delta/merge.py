@@ -16,6 +16,7 @@ files.
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from typing import Any
@@ -27,8 +28,15 @@ from delta.exceptions import (
     MetadataChangedException,
 )
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    DateType,
+    NumericType,
+    StringType,
+    TimestampNTZType,
+    TimestampType,
+)
 
-from tidelake.delta.access import detail, properties
+from tidelake.delta.access import detail, load, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
 from tidelake.delta.tables import Table
 from tidelake.gold.merge_plan import GONE, MergePlan
@@ -48,6 +56,11 @@ CONFLICTS = (
 TRIES = 5
 # Delta's maximum number of clustering columns.
 CLUSTERED_BY = 4
+# The property that lists the columns with file statistics, and a column in it.
+STATISTICS = "delta.dataSkippingStatsColumns"
+LISTED = re.compile(r"`(?:[^`]|``)+`|[^`,\s]+")
+# Delta refuses to collect statistics of other types.
+HAVE_STATISTICS = (NumericType, StringType, DateType, TimestampType, TimestampNTZType)
 _VECTORS = "delta.enableDeletionVectors"
 # Skips rows that already have this batch, so that a retry changes nothing.
 _FENCE = "t._batch < s._batch"
@@ -158,9 +171,29 @@ def vacuums_at_once(spark: SparkSession) -> bool:
 
 
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
-    """Set the clustering columns of a table; a concurrent writer would fail once."""
-    if clustering_of(spark, table) != tuple(columns):
+    """Set a table's clustering columns, to those of ``columns`` that have file statistics.
+
+    Delta refuses others. Without any the table stays as it is. A concurrent writer would fail once.
+    """
+    columns = _with_statistics(spark, table, columns)
+    if columns and clustering_of(spark, table) != tuple(columns):
         spark.sql(f"ALTER TABLE {table.sql} CLUSTER BY ({', '.join(map(quoted, columns))})")
+
+
+def _with_statistics(spark: SparkSession, table: Table, columns: Sequence[str]) -> list[str]:
+    """Return those of the columns that have file statistics.
+
+    A key that was added since the table was created is not in its list of columns with statistics.
+    """
+    types = {field.name: field.dataType for field in load(spark, table).schema}
+    listed = properties(spark, table).get(STATISTICS)
+    names = types if listed is None else LISTED.findall(listed)
+    return [
+        name
+        for name in columns
+        if isinstance(types.get(name), HAVE_STATISTICS)
+        and not {name, quoted(name)}.isdisjoint(names)
+    ]
 
 
 def clustering_of(spark: SparkSession, table: Table) -> tuple[str, ...]:

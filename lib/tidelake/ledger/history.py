@@ -332,16 +332,18 @@ def needs_of(
     tables: Sequence[Table],
     *,
     rollbacks_since: datetime,
+    own: Pipeline | None = None,
     published: Sequence[str] = (),
 ) -> list[Need]:
     """List the readers of older versions of some tables.
 
-    A backfill promoted before ``rollbacks_since`` can no longer be rolled back. ``published`` are
-    the names of tables whose changes go to topics.
+    A backfill promoted before ``rollbacks_since`` can no longer be rolled back. Gold tables that
+    left the file of the pipeline ``own`` read nothing any more. ``published`` are the names of
+    tables whose changes go to topics.
     """
     wanted = {table.name for table in tables}
     needed = chain(
-        _readers(lake),
+        _readers(lake, own),
         _epochs(lake),
         _backfills(lake, rollbacks_since),
         _topics(table for table in tables if table.name in published),
@@ -355,13 +357,20 @@ def needs_of(
     ]
 
 
-def _readers(lake: Lake) -> Iterator[_VersionReader]:
-    """Yield the position of each hop in its inputs, from the commits of its tables."""
+def _readers(lake: Lake, own: Pipeline | None) -> Iterator[_VersionReader]:
+    """Yield the position of each hop in its inputs, from the commits of its tables.
+
+    Without the gold tables that ``own``, if given, no longer fills.
+    """
+    name, names = (None, ()) if own is None else (own.name, own.gold_names)
     for filled in lake.existing():
         last = last_commit(filled)
         if last is None or last.note.get("hop") not in ("silver", "gold") or "__" in filled.name:
             continue
         pipeline, hop = str(last.note["pipeline"]), str(last.note["hop"])
+        if hop == "gold" and pipeline == name and filled.name not in names:
+            # Added again, it is filled from all of silver.
+            continue
         # Gold's commits record the silver of its own pipeline under this key.
         silver = {"silver": lake.silver(pipeline)}
         followed = silver if hop == "gold" else lake.silver_inputs(pipeline)
@@ -374,6 +383,9 @@ def _readers(lake: Lake) -> Iterator[_VersionReader]:
             version = position[0] - 1 if version is None else version
             by = f"{filled.name} has not read further"
             remedy = runnable("tidelake run", pipeline, f"--hop {hop}")
+            if hop == "gold" and pipeline != name:
+                # Only its file, which is not read here, says whether it still fills the table.
+                remedy += f" (or remove {filled.name}, if {pipeline} no longer fills it)"
             yield _VersionReader(table, version, by, remedy, pipeline)
 
 

@@ -87,7 +87,10 @@ def plan_upkeep(
         )
     tables = _tables(lake, pipeline)
     published = tuple(pipeline.published) if publishes else ()
-    needs = needs_of(lake, tables, rollbacks_since=moment - horizon, published=published)
+    rollbacks_since = moment - horizon
+    needs = needs_of(
+        lake, tables, rollbacks_since=rollbacks_since, own=pipeline, published=published
+    )
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
         table: (kind.moment,) if kind.moment else kind.identity[:CLUSTERED_BY]

@@ -61,8 +61,11 @@ _LOCKED = {
     "spark.sql.hive.thriftServer.singleSession": "false",
 }
 _AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
-# Refuses every login, since no password provider class is set.
-_CLOSED = "CUSTOM"
+# Hive's methods that ask for no password.
+OPEN = frozenset({"NONE", "NOSASL"})
+# Refuses every login, since no password provider class is set; or no service of PAM, where an
+# environment has such a class.
+_CLOSED, _CLOSED_TOO = "CUSTOM", "PAM"
 # Hive's driver always sends these: the initial database, and the fetch size.
 _ALWAYS = frozenset(
     {"use:database", "set:hiveconf:hive.server2.thrift.resultset.default.fetch.size"}
@@ -252,12 +255,16 @@ def _items(sequence: Any) -> Iterator[Any]:
         yield each.next()
 
 
-def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> None:
-    """Let clients of Spark's ``HiveThriftServer2`` connect, with only the allowed settings.
+def login_method(environment: Environment) -> str:
+    """Return Hive's method by which clients log in, such as ``LDAP``."""
+    return environment.spark.get(_AUTHENTICATION, "NONE").upper()
+
+
+def _open_for_clients(spark: SparkSession, server: Any, environment: Environment) -> None:
+    """Let clients of Spark's ``HiveThriftServer2`` log in, with only the allowed settings.
 
     The server listens as soon as it starts, before its requests can be filtered; until this
-    function is called, :data:`_CLOSED` refuses every login. With ``anybody`` it then requires no
-    password; otherwise the environment's own authentication applies.
+    function is called, :data:`_CLOSED` refuses every login.
     """
     jvm = internals.jvm_of(spark)
     assert jvm is not None
@@ -270,10 +277,21 @@ def _open_for_clients(spark: SparkSession, server: Any, *, anybody: bool) -> Non
     _field(kind, "processorFactory_").set(
         listener, jvm.org.apache.thrift.TProcessorFactory(processor)
     )
-    if anybody:
-        no_password = auth.PlainSaslHelper.getPlainTransportFactory("NONE")
-        for direction in ("inputTransportFactory_", "outputTransportFactory_"):
-            _field(kind, direction).set(listener, no_password)
+    # As the service itself does when it starts, with the environment's method in Hive's settings.
+    settings, method = service.getHiveConf(), login_method(environment)
+    settings.set(_AUTHENTICATION.removeprefix("spark.hadoop."), method)
+    try:
+        logins = auth.HiveAuthFactory(settings)
+        transports = logins.getAuthTransFactory()
+    except internals.JavaError as error:
+        reason = error.java_exception.getMessage()
+        raise UsageError(
+            f"clients cannot log in by {method}: {reason}. Correct {_AUTHENTICATION} of "
+            f"environment {environment.name}, and the settings that it needs."
+        ) from error
+    _field(service.getClass().getSuperclass(), "hiveAuthFactory").set(None, logins)
+    for direction in ("inputTransportFactory_", "outputTransportFactory_"):
+        _field(kind, direction).set(listener, transports)
 
 
 def allowed_settings(requested: Mapping[str, str]) -> dict[str, str]:
@@ -380,7 +398,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
         The tables that clients see; the caller must refresh them.
 
     Raises:
-        UsageError: The address cannot be bound.
+        UsageError: The address cannot be bound, or nobody could log in.
         NotBuiltError: The tables are in a catalog, or Spark is remote.
         MachineError: Spark, or its Thrift server, does not start.
     """
@@ -418,7 +436,7 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
                 f"machine with: {runnable('tidelake doctor')}"
             ) from error
         try:
-            _open_for_clients(spark, server, anybody=_AUTHENTICATION not in environment.spark)
+            _open_for_clients(spark, server, environment)
             yield registered
         finally:
             # The same signal may have ended the JVM already.
@@ -431,7 +449,6 @@ def serving(environment: Environment, lake: Lake, *, host: str, port: int) -> It
 
 def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
     return {
-        _AUTHENTICATION: _CLOSED,
         # Leave out settings that add another catalog to the session.
         **{
             key: value
@@ -439,6 +456,8 @@ def _settings(environment: Environment, host: str, port: int) -> dict[str, str]:
             if not key.startswith("spark.sql.catalog.") and key != "spark.sql.defaultCatalog"
         },
         **_LOCKED,
+        # The environment's own method is set once requests are filtered.
+        _AUTHENTICATION: _CLOSED_TOO if login_method(environment) == _CLOSED else _CLOSED,
         "spark.hadoop.hive.server2.transport.mode": "binary",
         # Threads of clients see only the jars on the JVM's initial class path.
         "spark.driver.extraClassPath": os.pathsep.join(

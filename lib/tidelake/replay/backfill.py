@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import load_old
+from tidelake.delta.access import load, load_old
 from tidelake.delta.commit_metadata import (
     SilverNote,
     changed_definition,
@@ -27,18 +27,11 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import (
-    Position,
-    files_between,
-    is_cut_off,
-    is_recreated,
-    rewritten_after,
-    rows_between,
-)
+from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.folders import remove_tree
-from tidelake.gold.kinds import Inputs
+from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import ahead, from_json
 from tidelake.ledger.history import closed_version, history, rate_of
 from tidelake.ledger.query import ask
@@ -55,11 +48,12 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
-from tidelake.replay.generations import rebuild_gold, rebuild_silver
+from tidelake.replay.generations import is_replaced, rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import can_restore, fill_table, gold_table, need_gold
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.gold_tables import Target, targets_of
+from tidelake.runtime.checkpoints import refuse_foreign_gold
+from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition, lookups
@@ -100,9 +94,13 @@ def green_run(run: Run, start: Start, table: str | None = None) -> Run:
     return replace(run, lake=green_lake(run.lake, run.pipeline, start, table), replays=True)
 
 
-def clear(run: Run) -> None:
-    """Remove a backfill: its tables, its checkpoints, and its state."""
-    green = green_lake(run.lake, run.pipeline, "bronze")
+def clear(run: Run) -> list[str]:
+    """Remove a backfill: its tables, its checkpoints, and its state.
+
+    Returns:
+        The tables that were dropped from a catalog, which may keep their files for a while.
+    """
+    green, dropped = green_lake(run.lake, run.pipeline, "bronze"), list[str]()
     # First, so that a removal that is cut off leaves no backfill to promote.
     forget_state(run.lake, run.pipeline)
     if (catalog := run.lake.catalog) is not None:
@@ -111,7 +109,9 @@ def clear(run: Run) -> None:
             for name in catalog.tables_in(layer):
                 if name.endswith(green.suffix):
                     run.spark.sql(f"DROP TABLE IF EXISTS {catalog.schema(layer)}.{quoted(name)}")
+                    dropped.append(f"{layer}.{name}")
     remove_tree(green.root)
+    return dropped
 
 
 def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
@@ -130,15 +130,20 @@ def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commi
 def recomputes_gold(lake: Lake, pipeline: Pipeline, state: State) -> bool:
     """Return whether a rollback of all tables rebuilds gold.
 
-    It does if gold had not consumed all of silver, which the rollback replaces too, or if a run had
-    ended between two of its tables: these have no common position to continue from.
+    It does if gold had not consumed all of silver, which the rollback replaces too, if a run had
+    ended between two of its tables, which have no common position to continue from, or if an input
+    that the rollback does not restore was rewritten since.
     """
     kept = kept_gold(lake, pipeline, state).values()
     if len({(one.batch, str(positions(one))) for one in kept if one}) > 1:
         return True
-    return state.start == "bronze" and not (
-        positions(next(iter(kept), None)) and state.gold_followed
-    )
+    last, inputs = next(iter(kept), None), lake.hop_inputs(pipeline, "gold")
+    if state.start == "bronze":
+        if not (positions(last) and state.gold_followed):
+            return True
+        del inputs[OWN]
+    since = last.written_at if last else None
+    return any(is_replaced(table, position(last, key), since) for key, table in inputs.items())
 
 
 def plan_rollback(
@@ -174,6 +179,7 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
 
     Raises:
         UsageError: The pipeline has not run under this root.
+        RefusedError: Another pipeline fills one of the gold tables.
     """
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     source = _source(lake, pipeline, start)
@@ -200,6 +206,7 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
 def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
     if start == "silver":
         need_gold(pipeline)
+    refuse_foreign_gold(lake, pipeline)
     source = lake.bronze(pipeline.name) if start == "bronze" else lake.silver(pipeline.name)
     require_table(source, pipeline.name)
     return source
@@ -224,6 +231,7 @@ def build(
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
             allow a partial backfill.
         NotBuiltError: The prefilter's state cannot be prepared.
+        RefusedError: Another pipeline fills one of the gold tables.
         LockedError: Another process fills the same tables, promotes them or rolls back.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -340,8 +348,7 @@ def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool
 
     Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
     """
-    is_rewritten = rewritten_after(table, after) is not None
-    if is_rewritten or is_cut_off(table, after) or is_recreated(table, since):
+    if is_replaced(table, after, since):
         return True
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.
@@ -433,11 +440,17 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
     """
     name = run.pipeline.name
     versions, reached = {}, []
+    inputs = run.lake.hop_inputs(run.pipeline, "gold")
+
+    def read(key: str) -> DataFrame:
+        return load(run.spark, inputs[key])
+
     for target in targets_of(run.lake, run.pipeline):
         # Read the version before the commit: a batch committed in between must not be read.
         version = closed_version(run.lake, target.table)
         last = last_commit(target.table, up_to=version) if version >= 0 else None
-        if last is None or changed_definition(last, target.kind.definition):
+        is_other = changed_definition(last, target.kind.definition) or changed_types(target, read)
+        if last is None or is_other:
             raise UsageError(
                 f"{target.table.name} was not filled under the current definition, and a backfill "
                 "of a range would not change that. Fill all of it with: "

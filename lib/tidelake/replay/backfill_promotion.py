@@ -62,7 +62,7 @@ from tidelake.replay.repairing import can_restore, install_table, recompute_tabl
 from tidelake.replay.requeue import requeue_again, waiting
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import have_consumed
+from tidelake.runtime.checkpoints import have_consumed, refuse_foreign_gold
 from tidelake.runtime.epochs import copy_books
 from tidelake.runtime.failures import TOO_OLD, error_text, named
 from tidelake.runtime.gold import GoldHop
@@ -93,6 +93,7 @@ def need_promotable(
 
     Raises:
         UsageError: The backfill is at none of the stages, or the definition has changed since.
+        RefusedError: Another pipeline fills one of the gold tables.
     """
     state = need_state(lake, pipeline, *stages)
     if not is_of_pipeline(state.definition, pipeline):
@@ -103,6 +104,9 @@ def need_promotable(
         raise UsageError(
             f"the definition of {pipeline.name} changed after its backfill was filled. {remedy}"
         )
+    if state.stage == "built":
+        # A swap that has begun must be finished or rolled back.
+        refuse_foreign_gold(lake, pipeline)
     return state
 
 
@@ -130,6 +134,7 @@ def promote(run: Run) -> State:
 
     Raises:
         UsageError: No backfill is built, or the definition has changed since.
+        RefusedError: Another pipeline fills one of the gold tables; nothing was swapped.
         GenerationError: A single table is promoted, and gold's tables and checkpoint do not match.
         LockedError: A run writes silver or gold, or another process the backfill.
         LeaseLostError: A lock was lost; the message says which steps were done.

@@ -5,71 +5,58 @@ could not tell rows rewritten by it from new ones. Then rows are deleted by reco
 last; silver begins a new generation after the deletes, and gold is recomputed from silver. Each
 step checks whether it is already done, so none runs twice.
 
-The report lists what remains: a table's old files hold the rows until they are vacuumed, its log
-the column statistics of removed files. Landed files and other pipelines' tables are not changed.
+The report lists what remains (:mod:`.erase_remains`): a table's old files hold the rows until they
+are vacuumed, its log the column statistics of removed files. Landed files and other pipelines'
+tables are not changed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 from tidelake.columns import between
-from tidelake.config import FilesSource, Source
-from tidelake.config.model import parse_duration
-from tidelake.config.sections import settings_of
-from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
-from tidelake.delta.access import DELETION_VECTORS, load, properties
+from tidelake.config import FilesSource
+from tidelake.delta.access import DELETION_VECTORS, properties
 from tidelake.delta.append import append_nothing
-from tidelake.delta.commit_metadata import (
-    SilverNote,
-    arrivals_note,
-    deductions_note,
-    erasure_of,
-    positions,
-)
+from tidelake.delta.commit_metadata import arrivals_note, deductions_note, erasure_of
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
 from tidelake.delta.merge import delete_records, vacuum, vacuums_at_once
-from tidelake.delta.tables import HOPS, Hop, Lake, Table
+from tidelake.delta.tables import HOPS, Hop, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.gold.merge_plan import span
 from tidelake.instants import to_json
-from tidelake.kafka.topic_source import asks_brokers
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import clear
 from tidelake.replay.backfill_state import folder_of, hold_backfill, read_state, what_next
+from tidelake.replay.erase_remains import (
+    Remains,
+    dropped,
+    filled_tables,
+    landed,
+    old_files,
+    others,
+    readers,
+    unclear_records,
+)
 from tidelake.replay.requeue import requeue_from
-from tidelake.replay.subject import EVENT_ID, Subject
+from tidelake.replay.subject import Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.epochs import close_epoch, copy_books
-from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
-
-_MOST_FILES = 20
-
-
-class Remains(NamedTuple):
-    """Data that an erasure leaves in a table, file or pipeline.
-
-    It is removed at ``until`` (UTC); None if ``remedy`` is required first.
-    """
-
-    what: str
-    where: str
-    until: datetime | None
-    remedy: str
 
 
 @dataclass(frozen=True)
@@ -107,6 +94,7 @@ def look(run: Run, subject: Subject) -> dict[str, int]:
         UsageError: The pipeline has not run under this root.
     """
     require_tables(run.lake, run.pipeline.name)
+    _warn_of_readers(run)
     with generations.fitted_to_bronze(run), CheckpointedFrames() as frames:
         records, _ = erase_records.find_all(run, subject, frames)
         return erase_records.count_rows(run, records)
@@ -142,6 +130,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             f"{runnable('tidelake maintain', pipeline.name)} delete them once the recovery horizon "
             "has passed; or use compute that supports them."
         )
+    _warn_of_readers(run)
     again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
     retry = f"{again}, with the same value"
     with (
@@ -153,15 +142,16 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         locks.checks.append(check)
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
+        unclear = begun.unclear if begun else 0
         if begun is None:
             _refuse_backfill(run)
             locks.step("process what has arrived")
             _drain(run)
             with generations.fitted_to_bronze(run):
-                begun = erase_records.begin(run, subject)
+                begun, unclear = erase_records.begin(run, subject)
             # Without locks a backfill may have begun meanwhile; later ones see the erasure.
             _refuse_backfill(run, begun)
-        gave_up, requeued = False, 0
+        gave_up, requeued, given_up = False, 0, list[str]()
         if begun is not None:
             _delete(run, begun)
             _continue(run, begun)
@@ -170,11 +160,12 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
             locks.step("copy the ledger")
             copy_books(run, ["bronze"])
-            locks.step("remove prefilter state and backfill tables")
+            locks.step("remove prefilter state, backfill tables and Data Docs")
             _forget_ids(run)
             # Green tables still hold the rows, and a rollback would restore them.
             gave_up = folder_of(lake, pipeline).exists()
-            clear(run)
+            given_up += clear(run)
+            _remove_data_docs(run)
             locks.step("record that all rows are erased")
             erase_records.end(run)
         has_erased = begun is not None or _has_erased(run)
@@ -187,19 +178,34 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
                 # It was promoted after an earlier erasure; a rollback needs the old files.
                 gave_up = True
                 locks.step("remove backfill tables")
-                clear(run)
+                given_up += clear(run)
             locks.step("delete old files")
         broken = purge(run) if purges else []
-        old = [*_old_files(run), *_unclear(run, subject, begun)] if has_erased else ()
-        sources = begun.sources if begun else ()
-        source = run.pipeline.source
         return Report(
             pipeline=pipeline.name,
             column=subject.column,
             rows=begun.rows if begun else {},
             sent_again=requeued,
             rollback_given_up=gave_up,
-            remains=(*old, *_landed(sources, source), *_others(lake, run), *broken),
+            remains=(
+                *(old_files(run, purged=purges) if has_erased else ()),
+                *unclear_records(run, subject, unclear),
+                *dropped(given_up),
+                *landed(begun.sources if begun else (), pipeline.source),
+                *others(lake, run),
+                *(remains for _, remains in readers(run)),
+                *broken,
+            ),
+        )
+
+
+def _warn_of_readers(run: Run) -> None:
+    """Name the pipelines that the deletes will stop, while they can still be run and erased."""
+    for reader, remains in readers(run):
+        first = runnable("tidelake erase", reader, "--subject COLUMN=VALUE")
+        run.progress.say(
+            f"warning: {remains.where} is {remains.what}, and so is an erasure there. "
+            f"First erase the subject there: {first}"
         )
 
 
@@ -313,13 +319,21 @@ def _forget_ids(run: Run) -> None:
             remove_tree(folder / "state")
 
 
+def _remove_data_docs(run: Run) -> None:
+    """Remove the gate's pages: earlier versions wrote values of rows to them."""
+    root = run.lake.root
+    # As ``check`` writes them.
+    disk = root if isinstance(root, Path) else Path.cwd()
+    remove_tree(disk / "data_docs" / run.pipeline.name)
+
+
 def purge(run: Run) -> list[Remains]:
     """Delete every file that a pipeline's tables no longer use, after closing an epoch.
 
     Returns:
         Readers that need the deleted versions, each with the command that lets it read again.
     """
-    tables = _filled_tables(run)
+    tables = filled_tables(run)
     for table in tables:
         _purge_vectors(run.spark, table)
     close_epoch(run)
@@ -339,121 +353,3 @@ def _purge_vectors(spark: SparkSession, table: Table) -> None:
     """Rewrite files whose deleted rows are only hidden by a deletion vector."""
     if DELETION_VECTORS in properties(spark, table):
         spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
-
-
-def _filled_tables(run: Run) -> list[Table]:
-    """List the existing tables of a pipeline that may hold a subject's rows."""
-    lake, name = run.lake, run.pipeline.name
-    gold = lake.closing_tables(run.pipeline, "gold")
-    return [
-        *reversed(erase_records.tables_with_records(lake, name)),
-        *[table for table in gold if table.exists],
-    ]
-
-
-def _old_files(run: Run) -> Iterator[Remains]:
-    now = datetime.now(UTC)
-    maintain = runnable("tidelake maintain", run.pipeline.name)
-    remedy = f"{maintain} deletes them then; immediately: --now"
-    retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
-    horizon = run.environment.recovery_horizon
-    for table in _filled_tables(run):
-        left = _files_left(run, table)
-        if left != 0:
-            files = "files" if left is None else f"{left:,} files"
-            what = f"{files} that the table no longer uses, with the erased rows"
-            kept = max(horizon, retentions.get(table.name, {}).get(FILE_RETENTION, horizon))
-            yield Remains(what, table.name, now + kept, remedy)
-    # Maintenance gives all tables of a pipeline the same retention, or that of the file.
-    bronze = run.lake.bronze(run.pipeline.name)
-    stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
-    try:
-        retention = parse_duration(stored.removeprefix("interval "))
-    except ValueError:
-        retention = LEAST[LOG_RETENTION]
-    of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
-    retention = max([retention, *of_file])
-    yield Remains(
-        "column minima and maxima of deleted files, in Delta's log",
-        "every table",
-        now + retention,
-        "Delta then cleans up its log with the table's next commits",
-    )
-
-
-def _unclear(run: Run, subject: Subject, begun: erase_records.Erasure | None) -> Iterator[Remains]:
-    """List records that mention the value and have no value in the column."""
-    if begun is not None and begun.unclear:
-        found = begun.unclear
-        some = "1 record that mentions" if found == 1 else f"{found:,} records that mention"
-        what = f"{some} the value, without a {subject.column}"
-        again = runnable("tidelake erase", run.pipeline.name, f"--subject {EVENT_ID}=ID")
-        remedy = f"may be of others: look at their payloads, and erase by {again}"
-        yield Remains(what, run.lake.bronze(run.pipeline.name).name, None, remedy)
-
-
-def _files_left(run: Run, table: Table) -> int | None:
-    """Count a table's data files that its newest version does not use; None in a catalog."""
-    if run.lake.catalog is not None:
-        return None
-    stored = load(run.spark, table)
-    active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
-    files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
-    return sum(file.name not in active for file in files)
-
-
-def _landed(sources: Sequence[str], source: Source) -> Iterator[Remains]:
-    what, unmanaged = "the original records", "not managed by Tidelake"
-    hint = f"{unmanaged}: delete or archive whole files (a changed file stops bronze)"
-    if isinstance(source, FilesSource) and source.archive_dir is not None:
-        hint = f"{unmanaged}; archived files are in {source.archive_dir}"
-    for place in sources[:_MOST_FILES]:
-        yield Remains(what, place, None, hint)
-    if len(sources) > _MOST_FILES:
-        more = f"{len(sources) - _MOST_FILES:,} more sources"
-        yield Remains(what, more, None, f"{unmanaged} either")
-
-
-def _others(lake: Lake, run: Run) -> Iterator[Remains]:
-    """List tables with data of this pipeline that other definitions or pipelines wrote."""
-    name, gold = run.pipeline.name, run.pipeline.gold_names
-    silver = lake.silver(name).name
-    followers: set[str] = set()
-    for table in lake.existing():
-        last = last_commit(table)
-        if last is None:
-            continue
-        owner, hop = str(last.note.get("pipeline")), last.note.get("hop")
-        if owner == name:
-            if hop == "gold" and table.name not in gold:
-                what = "rows computed under an earlier definition; no longer filled"
-                yield Remains(what, table.name, None, "remove the table's folder")
-        elif hop == "gold" and silver in positions(last):
-            followers.add(owner)
-        elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
-            remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
-            yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
-    for table in (reconciled_table(lake, one) for one in run.pipeline.detections):
-        if table.exists:
-            again = runnable("tidelake fast reconcile", name)
-            remedy = f"{again}; {runnable('tidelake maintain', name)} deletes the old files"
-            yield Remains("alerts of the fast lane, with their verdicts", table.name, None, remedy)
-    for table_name, to in run.pipeline.published.items():
-        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
-        if not asks_brokers(run.spark, to.client):
-            remedy = (
-                "write another topic in the pipeline file, then delete this one: the next run "
-                "sends all rows of the table to the other; a new topic of this name is not "
-                "noticed here"
-            )
-        what = f"rows of {table_name} that were published, before and after the erasure"
-        yield Remains(what, f"topic {to.topic}", None, remedy)
-    what = f"rows computed from {silver}"
-    for owner in sorted(followers):
-        refused = f"{what}; the next run of hop gold is refused"
-        repair = runnable("tidelake repair", owner, "--hop gold")
-        yield Remains(refused, f"gold of {owner}", None, repair)
-        if (lake.root / "backfill" / owner).exists():
-            again = runnable("tidelake backfill run", owner)
-            remedy = f"{again} from the start, or remove the folder"
-            yield Remains(what, f"backfill/{owner}", None, remedy)

@@ -59,7 +59,8 @@ class Erasure:
         arrivals: The rows that bronze loses, by arrival.
         deductions: The rows that silver's batches lose, lost fates without a row, and the records.
         sources: The files or topics of the records.
-        unclear: Number of records that mention the value without having the column.
+        unclear: Number of records that mention the value, in their payload, key or headers, without
+            having the column.
     """
 
     name: str
@@ -78,16 +79,19 @@ def stored_ids(run: Run, of: Literal["records", "neighbours"]) -> DataFrame:
     return read_parquet(run.spark, [folder], "record_id string, ingested_at timestamp")
 
 
-def begin(run: Run, subject: Subject) -> Erasure | None:
+def begin(run: Run, subject: Subject) -> tuple[Erasure | None, int]:
     """Find the subject's records and store the erasure; None if there are no records.
 
     Silver must have processed all of bronze. Writing the state file, last, begins the erasure.
+
+    Returns:
+        The erasure, and the number of records of which it is unclear whose they are.
     """
     with CheckpointedFrames() as frames:
         records, unclear = find_all(run, subject, frames)
         rows, arrivals = count_rows(run, records), _count_arrivals(run, records)
         if not arrivals:
-            return None
+            return None, unclear
         sources = records.select("source").distinct().orderBy("source").collect()
         begun = Erasure(
             name=datetime.now(UTC).isoformat(),
@@ -107,7 +111,7 @@ def begin(run: Run, subject: Subject) -> Erasure | None:
             ids = found.select("record_id", "ingested_at").coalesce(1)
             ids.write.parquet(str(state.parent / name))
         write_whole(state, msgspec.json.encode(begun).decode())
-        return begun
+        return begun, unclear
 
 
 def read_begun(run: Run, subject: Subject) -> Erasure | None:
@@ -185,7 +189,7 @@ def find_records(run: Run, subject: Subject) -> DataFrame:
     is_sure = gave_row | F.coalesce(is_same, unreadable & is_mentioned, F.lit(False))
     return (
         rows.join(F.broadcast(_found_by_id(run, subject, bronze)), on="record_id", how="left")
-        .where(is_sure | (is_same.isNull() & mentioned))
+        .where(is_sure | (is_same.isNull() & is_mentioned))
         .select(
             *("record_id", "ingested_at", "source"),
             F.col(STAGE).eqNullSafe(FILTERED).alias(_WAS_FILTERED),

@@ -13,6 +13,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -45,7 +46,7 @@ from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import closed_version, history
 from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
-from tidelake.runtime.checkpoints import delta_offset, prepare
+from tidelake.runtime.checkpoints import delta_offset, prepare, refuse_foreign_gold
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.gold_tables import Target, recomputed, tables_note, targets_of, whole
 from tidelake.runtime.hop import Run
@@ -278,7 +279,11 @@ def rebuild_gold(
     """Compute every gold table from silver in a new generation, and return its name.
 
     Silver is read up to ``until``, None for all of it; ``rows_of`` computes a table's rows.
+
+    Raises:
+        RefusedError: Another pipeline fills one of the tables.
     """
+    refuse_foreign_gold(run.lake, run.pipeline)
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
     until = heads(inputs) if until is None else until
     made = recomputed(run.spark, inputs, targets_of(run.lake, run.pipeline), until, rows_of)
@@ -289,6 +294,17 @@ def rebuild_gold(
 def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     """Return the position after the newest commit of each table."""
     return {key: (log.newest_version(table) + 1, -1) for key, table in tables.items()}
+
+
+def is_replaced(table: Table, position: Position, since: datetime | None) -> bool:
+    """Return whether a stream cannot continue in a table from a position, reached at ``since``.
+
+    Rows that it read may have been rewritten, commits that it has not read are gone, or the table
+    was created again after that instant (UTC; None before the first batch).
+    """
+    is_rewritten = rewritten_after(table, position) is not None
+    is_other = since is not None and is_recreated(table, since)
+    return is_rewritten or is_cut_off(table, position) or is_other
 
 
 def gold_mismatches(run: Run) -> Iterator[str]:

@@ -45,7 +45,12 @@ from tidelake.replay.generations import (
     rebuild_gold,
     rebuild_silver,
 )
-from tidelake.runtime.checkpoints import bronze_is_gone, file_entry, refuse_foreign, replaced_sides
+from tidelake.runtime.checkpoints import (
+    bronze_is_gone,
+    file_entry,
+    refuse_foreign_gold,
+    replaced_sides,
+)
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
@@ -105,8 +110,7 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     """
     if hop == "gold":
         need_gold(run.pipeline)
-        golds = run.lake.closing_tables(run.pipeline, "gold")
-        refuse_foreign(run.pipeline.name, {one.name: last_commit(one) for one in golds})
+        refuse_foreign_gold(run.lake, run.pipeline)
         for table in run.lake.hop_inputs(run.pipeline, "gold").values():
             newest_of(run, "silver", table)
         why = next(gold_mismatches(run), "")
@@ -199,6 +203,7 @@ def refuse_unresettable(lake: Lake, pipeline: Pipeline, hop: Literal["silver", "
     name = pipeline.name
     if hop == "gold":
         need_gold(pipeline)
+    refuse_foreign_gold(lake, pipeline)
     require_table(lake.bronze(name) if hop == "silver" else lake.silver(name), name)
     if hop == "silver":
         _refuse_prefilter(pipeline)
@@ -213,6 +218,7 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
 
     Raises:
         UsageError: There is nothing to recompute from.
+        RefusedError: Another pipeline fills one of the gold tables.
         NotBuiltError: The state of silver's prefilter cannot be prepared.
         LockedError: Another process writes one of the hops.
         LeaseLostError: A lock was lost; the message says which steps were done.

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
+from tidelake.config import Pipeline
 from tidelake.delta.commit_metadata import positions
 from tidelake.delta.log import (
     CREATION,
@@ -61,6 +62,12 @@ def refuse_foreign(pipeline: str, last: Mapping[str, Commit | None]) -> None:
                 f"it another name in {pipeline}, or if {other} no longer exists, delete its "
                 "folder. None of these tables was changed"
             )
+
+
+def refuse_foreign_gold(lake: Lake, pipeline: Pipeline) -> None:
+    """Raise a RefusedError if another pipeline fills one of a pipeline's gold tables."""
+    golds = lake.closing_tables(pipeline, "gold")
+    refuse_foreign(pipeline.name, {one.name: last_commit(one) for one in golds})
 
 
 def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:

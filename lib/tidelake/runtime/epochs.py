@@ -36,7 +36,7 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.positions import BEGINNING, Position, version_at
+from tidelake.delta.positions import BEGINNING, Position, unfilled_tables, version_at
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.instants import now_after
 from tidelake.runtime.gold_settings import ensure_views
@@ -121,14 +121,18 @@ def _close(run: Run) -> int | None:
 def find_boundary(lake: Lake, pipeline: str, closing: Sequence[Table]) -> Boundary | None:
     """Find a pipeline's boundary at the newest batch that all gold tables, ``closing``, hold.
 
-    Without gold tables it is at silver's newest batch. None if that hop has not run, if the tables
-    have no batch in common (a new table is not filled yet), or if a position that the batch has
-    read up to lies inside a commit, so that no version ends there. Safe during writes: each log is
-    read up to a fixed version.
+    Without gold tables it is at silver's newest batch. None if that hop has not run, if the next
+    run is still to fill a table, if the tables have no batch in common, or if a position that the
+    batch has read up to lies inside a commit, so that no version ends there. Safe during writes:
+    each log is read up to a fixed version.
     """
     silver = lake.silver(pipeline)
     newest = {table: newest_version(table) for table in closing or (silver,)}
     heads = [last_commit(table, up_to=version) for table, version in newest.items()]
+    # Compare first: in a catalog, the tables' histories are requested for this once more.
+    if len({head.batch if head else CREATION for head in heads}) > 1 and unfilled_tables(closing):
+        # The newest batch that such a table holds, if any, is older than the last epoch.
+        return None
     common = min((head.batch for head in heads if head), default=CREATION)
     newest = {table: _closed(table, version, common) for table, version in newest.items()}
     notes = [last_commit(table, up_to=version) for table, version in newest.items()]

@@ -377,8 +377,8 @@ class HopQuery(ABC):
                 f"that was read. {remedy}"
             )
         gone = (
-            "a file of a table that it reads is gone: VACUUM ran with too short a retention. "
-            + rebuild
+            "a file of a table that it reads is gone: VACUUM ran with too short a retention, or "
+            "maintain ran before the first table that reads it. " + rebuild
         )
         return named(error, place, gone=gone if self.inputs else "")
 

@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import io
 import ipaddress
 import itertools
 import re
 import socket
 import sys
+import threading
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -20,7 +23,7 @@ from datetime import date, datetime, timedelta
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib.resources import files
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import unquote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -34,6 +37,9 @@ from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.typed import Typed, first_command
 from tidelake.visible import shortened, visible
+
+if TYPE_CHECKING:
+    from _typeshed import WriteableBuffer
 
 _STATIC = {
     "page.css": "text/css; charset=utf-8",
@@ -283,6 +289,8 @@ _HOST = re.compile(
 _MAX_PORT = 65535
 # Seconds that a response waits for facts not read yet; then it is sent without them.
 _PATIENCE = 0.7
+# Each connection has a thread; a browser opens six.
+_MAX_CONNECTIONS = 64
 _HEADERS = {
     # Only resources of this server, no inline script or style, no framing by other pages.
     "Content-Security-Policy": (
@@ -306,6 +314,7 @@ class PageServer(ThreadingHTTPServer):
         """Bind to an address, port 0 for any free one; a UsageError if that fails."""
         self.host, self.cache, self.renderer = host, cache, renderer
         self._rendered_pages: dict[tuple[str, ...], tuple[tuple[int, ...], PageDocument]] = {}
+        self._free = threading.Semaphore(_MAX_CONNECTIONS)
         self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
         try:
             super().__init__((host, port), _Handler)
@@ -325,6 +334,25 @@ class PageServer(ThreadingHTTPServer):
     def server_bind(self) -> None:
         """Bind without a DNS lookup of the host's name."""
         super(ThreadingHTTPServer, self).server_bind()
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        """Answer in a thread, or close the connection at once if there are too many."""
+        if not self._free.acquire(blocking=False):
+            self.shutdown_request(request)
+            return
+        try:
+            super().process_request(request, client_address)
+        except BaseException:
+            # There is no thread that would.
+            self._free.release()
+            raise
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        """Answer, and let the next client connect."""
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Ignore clients that disconnect during a response."""
@@ -384,14 +412,38 @@ def host_in(headers: Sequence[str]) -> str | None:
         return None
 
 
+class _Incoming(io.RawIOBase):
+    """The bytes of a request, which must all come within a time."""
+
+    def __init__(self, connection: socket.socket, seconds: float) -> None:
+        self._connection, self._ends = connection, time.monotonic() + seconds
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: WriteableBuffer) -> int:
+        left = self._ends - time.monotonic()
+        if left <= 0:
+            raise TimeoutError
+        # The socket's own timeout starts anew with each byte.
+        self._connection.settimeout(left)
+        return self._connection.recv_into(buffer)
+
+
 class _Handler(BaseHTTPRequestHandler):
     """Answers one request per connection, so that no idle connection occupies a thread."""
 
     server: PageServer
     server_version = "tidelake"
     sys_version = ""
-    # Disconnects clients that send nothing.
+    # Disconnects clients that take longer to send the request, or to receive the response.
     timeout: ClassVar[float] = 10.0
+
+    def setup(self) -> None:
+        """Open the connection, with a time for the whole request."""
+        super().setup()
+        self.rfile.close()
+        self.rfile = io.BufferedReader(_Incoming(self.connection, self.timeout))
 
     def do_GET(self) -> None:
         """Send a document, or 304 if the client's copy is current."""
@@ -416,6 +468,7 @@ class _Handler(BaseHTTPRequestHandler):
         return HTTPStatus.NOT_MODIFIED if is_current else HTTPStatus.OK, found
 
     def _send(self, status: HTTPStatus, document: PageDocument) -> None:
+        self.connection.settimeout(self.timeout)
         self.send_response(status)
         for name, value in _HEADERS.items():
             self.send_header(name, value)

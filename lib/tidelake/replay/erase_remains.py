@@ -1,0 +1,232 @@
+"""List what an erasure leaves: old files, the source, and copies that others made of the rows.
+
+The steps are in :mod:`.erase`, since one file would exceed 500 lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from tidelake.config import DeltaSource, Detection, FilesSource, KafkaSource, Source, load_pipeline
+from tidelake.config.locations import pipeline_names
+from tidelake.config.model import parse_duration
+from tidelake.config.sections import settings_of
+from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
+from tidelake.delta.access import load, properties
+from tidelake.delta.commit_metadata import SilverNote, positions
+from tidelake.delta.log import last_commit
+from tidelake.delta.tables import Lake, Table
+from tidelake.errors import UsageError
+from tidelake.folders import absolute
+from tidelake.kafka.topic_source import asks_brokers
+from tidelake.names import quoted
+from tidelake.replay.erase_records import tables_with_records
+from tidelake.replay.subject import EVENT_ID, Subject
+from tidelake.runtime.fast_lane import reconciled_table
+from tidelake.runtime.hop import Run
+from tidelake.typed import runnable
+
+_MOST_FILES = 20
+_UNMANAGED = "not managed by Tidelake"
+_WHOLE_FILES = f"{_UNMANAGED}: delete or archive whole files (a changed file stops bronze)"
+# For how long Unity Catalog keeps a dropped table, and its files, for UNDROP.
+_UNDROP = timedelta(days=7)
+
+
+class Remains(NamedTuple):
+    """Data that an erasure leaves in a table, file or pipeline.
+
+    It is removed at ``until`` (UTC); None if ``remedy`` is required first.
+    """
+
+    what: str
+    where: str
+    until: datetime | None
+    remedy: str
+
+
+def filled_tables(run: Run) -> list[Table]:
+    """List the existing tables of a pipeline that may hold a subject's rows."""
+    lake, name = run.lake, run.pipeline.name
+    gold = lake.closing_tables(run.pipeline, "gold")
+    return [
+        *reversed(tables_with_records(lake, name)),
+        *[table for table in gold if table.exists],
+    ]
+
+
+def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
+    """List files that tables no longer use, and the log; ``purged`` if all were just vacuumed."""
+    now = datetime.now(UTC)
+    maintain = runnable("tidelake maintain", run.pipeline.name)
+    remedy = f"{maintain} deletes them then; immediately: --now"
+    retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
+    horizon = run.environment.recovery_horizon
+    for table in filled_tables(run):
+        left = _files_left(run, table)
+        # In a catalog they cannot be counted.
+        if not (left == 0 or (left is None and purged)):
+            files = "files" if left is None else f"{left:,} files"
+            what = f"{files} that the table no longer uses, with the erased rows"
+            kept = max(horizon, retentions.get(table.name, {}).get(FILE_RETENTION, horizon))
+            yield Remains(what, table.name, now + kept, remedy)
+    # Maintenance gives all tables of a pipeline the same retention, or that of the file.
+    bronze = run.lake.bronze(run.pipeline.name)
+    stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
+    try:
+        retention = parse_duration(stored.removeprefix("interval "))
+    except ValueError:
+        retention = LEAST[LOG_RETENTION]
+    of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
+    retention = max([retention, *of_file])
+    yield Remains(
+        "column minima and maxima of deleted files, in Delta's log",
+        "every table",
+        now + retention,
+        "Delta then cleans up its log with the table's next commits",
+    )
+
+
+def unclear_records(run: Run, subject: Subject, found: int) -> Iterator[Remains]:
+    """List records that mention the value and have no value in the column."""
+    if found:
+        some = "1 record that mentions" if found == 1 else f"{found:,} records that mention"
+        what = f"{some} the value, without a {subject.column}"
+        again = runnable("tidelake erase", run.pipeline.name, f"--subject {EVENT_ID}=ID")
+        remedy = f"may be of others: look at payload, key and headers, and erase by {again}"
+        yield Remains(what, run.lake.bronze(run.pipeline.name).name, None, remedy)
+
+
+def _files_left(run: Run, table: Table) -> int | None:
+    """Count a table's data files that its newest version does not use; None in a catalog."""
+    if run.lake.catalog is not None:
+        return None
+    stored = load(run.spark, table)
+    active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
+    files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
+    return sum(file.name not in active for file in files)
+
+
+def landed(sources: Sequence[str], source: Source) -> Iterator[Remains]:
+    """List the files and topics from which the erased records came."""
+    what, hint = "the original records", _WHOLE_FILES
+    if isinstance(source, FilesSource) and source.archive_dir is not None:
+        hint = f"{_UNMANAGED}; archived files are in {source.archive_dir}"
+    for place in sources[:_MOST_FILES]:
+        yield Remains(what, place, None, hint)
+    if len(sources) > _MOST_FILES:
+        more = f"{len(sources) - _MOST_FILES:,} more sources"
+        yield Remains(what, more, None, f"{_UNMANAGED} either")
+
+
+def dropped(tables: Sequence[str]) -> Iterator[Remains]:
+    """List tables of a backfill that were dropped from a catalog."""
+    remedy = "Unity Catalog keeps a dropped table for UNDROP, and deletes its files then"
+    for table in tables:
+        yield Remains("dropped table of the backfill", table, datetime.now(UTC) + _UNDROP, remedy)
+
+
+def readers(run: Run) -> Iterator[tuple[str, Remains]]:
+    """List the other pipelines whose source is a table of this one, with that table.
+
+    They are those of the conf folder; one that is invalid cannot run, and is left out.
+    """
+    tables = {table.sql: table.name for table in filled_tables(run)}
+    names: list[str] = []
+    # Definitions may be given by their paths, without a conf folder.
+    with suppress(UsageError):
+        names = pipeline_names()
+    for name in names:
+        try:
+            other = load_pipeline(name, run.environment, follows_dimensions=False)
+        except UsageError:
+            continue
+        source = other.source
+        if not isinstance(source, DeltaSource) or other.name == run.pipeline.name:
+            continue
+        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql
+        if (table := tables.get(read)) is not None:
+            refused = "once rows of it are deleted, its next run of hop bronze is refused"
+            what = f"read by {other.name} as its source; {refused}"
+            remedy = (
+                f"fill {other.name} under another --root or catalog, since nothing else helps, and "
+                "remove its tables here, which hold copies of the rows"
+            )
+            yield other.name, Remains(what, table, None, remedy)
+
+
+def others(lake: Lake, run: Run) -> Iterator[Remains]:
+    """List what other definitions, pipelines and streams wrote of this pipeline's rows."""
+    name, gold = run.pipeline.name, run.pipeline.gold_names
+    silver = lake.silver(name).name
+    followers: set[str] = set()
+    owned: dict[str, list[str]] = {}
+    for table in lake.existing():
+        last = last_commit(table)
+        if last is None:
+            continue
+        owner, hop = str(last.note.get("pipeline")), last.note.get("hop")
+        owned.setdefault(owner, []).append(table.name)
+        if owner == name:
+            if hop == "gold" and table.name not in gold:
+                what = "rows computed under an earlier definition; no longer filled"
+                yield Remains(what, table.name, None, "remove the table's folder")
+        elif hop == "gold" and silver in positions(last):
+            followers.add(owner)
+        elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
+            remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
+            yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+    for detection in run.pipeline.detections:
+        yield from _fast_alerts(lake, run, detection, owned)
+    for table_name, to in run.pipeline.published.items():
+        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+        if not asks_brokers(run.spark, to.client):
+            remedy = (
+                "write another topic in the pipeline file, then delete this one: the next run "
+                "sends all rows of the table to the other; a new topic of this name is not "
+                "noticed here"
+            )
+        what = f"rows of {table_name} that were published, before and after the erasure"
+        yield Remains(what, f"topic {to.topic}", None, remedy)
+    what = f"rows computed from {silver}"
+    for owner in sorted(followers):
+        refused = f"{what}; the next run of hop gold is refused"
+        repair = runnable("tidelake repair", owner, "--hop gold")
+        yield Remains(refused, f"gold of {owner}", None, repair)
+        if (lake.root / "backfill" / owner).exists():
+            again = runnable("tidelake backfill run", owner)
+            remedy = f"{again} from the start, or remove the folder"
+            yield Remains(what, f"backfill/{owner}", None, remedy)
+
+
+def _fast_alerts(
+    lake: Lake, run: Run, detection: Detection, owned: dict[str, list[str]]
+) -> Iterator[Remains]:
+    """List what a fast lane sent, and the tables filled from it; ``owned`` has all by pipeline."""
+    name, fast = run.pipeline.name, detection.fast
+    maintain = f"{runnable('tidelake maintain', name)} deletes the old files"
+    remedy = f"{runnable('tidelake fast reconcile', name)}; {maintain}"
+    if fast is not None:
+        # Reconciling reads silver of that pipeline, and would write the subject's alerts back.
+        erase = runnable("tidelake erase", fast.pipeline, "--subject COLUMN=VALUE")
+        remedy = f"first {erase}; then {remedy}"
+        lane = lake.fast(detection.name)
+        if tables := owned.get(fast.pipeline):
+            yield Remains("alerts of the fast lane", ", ".join(tables), None, erase)
+        in_files = (lane / "alerts").exists()
+        if in_files:
+            yield Remains("alerts of the fast lane", str(lane / "alerts"), None, _WHOLE_FILES)
+        if lane.exists() and (isinstance(run.pipeline.source, KafkaSource) or not in_files):
+            kept = f"{_UNMANAGED}: it keeps its records until its retention time ends"
+            yield Remains("alerts of the fast lane", f"topic {fast.topic}", None, kept)
+        if (lane / "known").exists():
+            restart = "stop the lane, which deletes it, and start it again: "
+            restart += runnable("tidelake fast run", name)
+            yield Remains("features of the fast lane", str(lane / "known"), None, restart)
+    table = reconciled_table(lake, detection)
+    if table.exists:
+        what = "alerts of the fast lane, with their verdicts"
+        yield Remains(what, table.name, None, remedy)
