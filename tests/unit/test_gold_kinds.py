@@ -13,6 +13,7 @@ from tidelake.config.gold_definitions import Join
 from tidelake.config.queries import Query
 from tidelake.delta.append import Difference
 from tidelake.delta.commit_metadata import definition_note
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
 from tidelake.gold.detections import Detected, Features
 from tidelake.gold.joins import Joined
@@ -216,9 +217,9 @@ def test_a_table_says_of_which_types_its_rows_were_computed(
     note = {"generation": "g1", "batch": 0, **definition_note(target.kind.definition, first)}
     write_commit(target.table, 0, note=note)
     now = spark.createDataFrame([], f"user_id string, other bigint, {types}")
-    assert changed_types(target, lambda _: now) == [
+    assert changed_types(target.kind, last_commit(target.table), lambda _: now) == [
         Difference(f"silver.{name}", old, new, "refused") for name, old, new in changed
     ]
     # Commits of earlier versions do not say.
     write_commit(target.table, 1, note=note | definition_note(target.kind.definition))
-    assert changed_types(target, lambda _: now) == []
+    assert changed_types(target.kind, last_commit(target.table), lambda _: now) == []

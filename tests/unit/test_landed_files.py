@@ -318,12 +318,19 @@ def test_the_log_lists_the_newest_compacted_file_and_what_follows_it(tmp_path: P
     assert logged_files(tmp_path) == set(files[:3])
 
 
+def one_file(folder: Path) -> tuple[str, LandedFile, dict[str, Any]]:
+    """Land a file; give its path, its state, and the note of the commit that took it."""
+    file = put(folder / "in" / "a.json")
+    taken = list_files(str(folder / "in"))[file]
+    files = [[file, taken.size, taken.modified, 1]]
+    return file, taken, {"generation": "g1", "batch": 0, "files": files}
+
+
 def test_a_hop_that_opens_reads_bronzes_log_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
-    taken = list_files(str(tmp_path / "in"))[file]
-    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
+    file, taken, note = one_file(tmp_path)
+    bronze = Lake(tmp_path).bronze("shop")
     write_commit(bronze, 0, note=note)
     guard, reads = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {}), [0]
 
@@ -389,9 +396,8 @@ def test_a_name_that_spark_does_not_see_is_refused_also_while_a_run_goes_on(
 def test_a_run_that_goes_on_lists_its_source_now_and_then(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
-    taken = list_files(str(tmp_path / "in"))[file]
-    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
+    file, _, note = one_file(tmp_path)
+    bronze = Lake(tmp_path).bronze("shop")
     guard = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {})
     guard.check()
     write_commit(bronze, 0, note=note)
@@ -408,10 +414,9 @@ def test_a_run_that_goes_on_lists_its_source_now_and_then(
 
 def test_a_name_that_is_used_again_stops_a_run_that_goes_on(tmp_path: Path) -> None:
     """Spark would not read the file, and the guard has let go of the one before."""
-    file, bronze = put(tmp_path / "in" / "a.json"), Lake(tmp_path).bronze("shop")
+    file, taken, note = one_file(tmp_path)
+    bronze = Lake(tmp_path).bronze("shop")
     put(tmp_path / "in" / "b.json")
-    taken = list_files(str(tmp_path / "in"))[file]
-    note = {"generation": "g1", "batch": 0, "files": [[file, taken.size, taken.modified, 1]]}
     write_commit(bronze, 0, note=note)
     guard = LandingGuard((str(tmp_path / "in"),), bronze, lambda paths: {})
     guard.check()

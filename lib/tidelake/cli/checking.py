@@ -63,9 +63,7 @@ def check(tables: bool, where: Place) -> None:
         drift = payload_drift(where.lake, definition)
         registry = registry_of(definition)
         if tables and not_judged is None:
-            # Data Docs are opened in a browser, so they must be on a local disk.
-            disk = where.lake.root if isinstance(where.lake.root, Path) else Path.cwd()
-            docs, now = disk / "data_docs" / name, datetime.now(UTC)
+            docs, now = where.lake.data_docs(name), datetime.now(UTC)
             report = judge_by_suites(run.spark, where.lake, definition, docs=docs, now=now)
     may_continue = all(verdict.may_continue for verdict in verdicts)
     found = {

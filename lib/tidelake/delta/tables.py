@@ -176,6 +176,11 @@ class Lake:
         layer, _, name = table.name.partition(".")
         return self.root / layer / f".{name}"
 
+    def data_docs(self, pipeline: str) -> Path:
+        """Return the folder of a pipeline's Data Docs: on a disk, where a browser opens them."""
+        disk = self.root if isinstance(self.root, Path) else Path.cwd()
+        return disk / "data_docs" / pipeline
+
     def fast(self, name: str) -> Folder:
         """Return the folder of a fast lane: its checkpoint, and its output without a broker."""
         return self.root / "fast" / self.gold(name).bare

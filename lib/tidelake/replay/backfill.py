@@ -449,7 +449,8 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
         # Read the version before the commit: a batch committed in between must not be read.
         version = closed_version(run.lake, target.table)
         last = last_commit(target.table, up_to=version) if version >= 0 else None
-        is_other = changed_definition(last, target.kind.definition) or changed_types(target, read)
+        kind = target.kind
+        is_other = changed_definition(last, kind.definition) or changed_types(kind, last, read)
         if last is None or is_other:
             raise UsageError(
                 f"{target.table.name} was not filled under the current definition, and a backfill "

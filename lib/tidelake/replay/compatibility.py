@@ -136,11 +136,12 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
         if not table.exists:
             yield TableVerdict(table.name, "not there yet")
             continue
-        if holds_nothing(table):
+        last = last_commit(table)
+        if holds_nothing(table, last):
             # The next run gives it the columns of the definition.
             yield TableVerdict(table.name, "continues")
             continue
-        redefined = changed_definition(last_commit(table), target.kind.definition)
+        redefined = changed_definition(last, target.kind.definition)
         standing: Standing = "redefined" if redefined else "continues"
         # A backfill of the table alone is refused then.
         standing = "new input" if reached and reads_new else standing

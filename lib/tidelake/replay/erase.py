@@ -15,7 +15,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -165,7 +164,8 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             # Green tables still hold the rows, and a rollback would restore them.
             gave_up = folder_of(lake, pipeline).exists()
             given_up += clear(run)
-            _remove_data_docs(run)
+            # Earlier versions wrote values of rows to them.
+            remove_tree(lake.data_docs(pipeline.name))
             locks.step("record that all rows are erased")
             erase_records.end(run)
         has_erased = begun is not None or _has_erased(run)
@@ -317,14 +317,6 @@ def _forget_ids(run: Run) -> None:
     for folder in run.lake.checkpoints(name, "silver").iterdir():
         if current is not None and folder.name != current.generation:
             remove_tree(folder / "state")
-
-
-def _remove_data_docs(run: Run) -> None:
-    """Remove the gate's pages: earlier versions wrote values of rows to them."""
-    root = run.lake.root
-    # As ``check`` writes them.
-    disk = root if isinstance(root, Path) else Path.cwd()
-    remove_tree(disk / "data_docs" / run.pipeline.name)
 
 
 def purge(run: Run) -> list[Remains]:

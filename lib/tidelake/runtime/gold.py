@@ -111,11 +111,11 @@ class GoldHop(HopQuery):
                     f"Fill it with: {runnable('tidelake run', name, '--hop silver')}"
                 )
         unfilled = self._unfilled()
-        others = [target for target in self._targets if target not in unfilled]
-        empty = [target for target in others if holds_nothing(target.table)]
-        for target in others:
+        others = [(one, last_commit(one.table)) for one in self._targets if one not in unfilled]
+        empty = [target for target, last in others if holds_nothing(target.table, last)]
+        for target, last in others:
             if target not in empty:
-                self._refuse_redefined(target)
+                self._refuse_redefined(target, last)
         for target in unfilled:
             self._refuse_missing_columns(target)
         redefined = [
@@ -151,12 +151,12 @@ class GoldHop(HopQuery):
         if not redefined:
             ensure_views(self.run, consistent=False)
 
-    def _refuse_redefined(self, target: Target) -> None:
+    def _refuse_redefined(self, target: Target, last: Commit | None) -> None:
         """Raise a GenerationError if a table's rows are of another definition or other types."""
         table, what = target.table, ""
-        if changed_definition(last_commit(table), target.kind.definition):
+        if changed_definition(last, target.kind.definition):
             what = f"{table.name} was filled under another definition"
-        elif changed := changed_types(target, self._stored):
+        elif changed := changed_types(target.kind, last, self._stored):
             one = changed[0]
             what = (
                 f"the expressions of {table.name} were computed from {one.column} as "

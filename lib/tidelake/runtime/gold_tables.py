@@ -307,17 +307,18 @@ def input_types(kind: GoldKind, read: Callable[[str], DataFrame]) -> dict[str, s
     }
 
 
-def changed_types(target: Target, read: Callable[[str], DataFrame]) -> list[Difference]:
-    """Return the input columns of other types than those that a table was computed from.
+def changed_types(
+    kind: GoldKind, last: Commit | None, read: Callable[[str], DataFrame]
+) -> list[Difference]:
+    """Return the input columns of other types than a table, by its last commit, was computed from.
 
     Rows that no batch changes would keep values of before; see :meth:`.GoldKind.typed`. ``read``
     returns an input's rows.
     """
-    stored = typed_as(last_commit(target.table))
+    stored = typed_as(last)
     if not stored:
         return []
-    now = input_types(target.kind, read)
-    typed = target.kind.typed()
+    now, typed = input_types(kind, read), kind.typed()
     by_text = {
         f"{key}.{name}"
         for (key, name), is_exact in typed.items()
@@ -331,9 +332,11 @@ def changed_types(target: Target, read: Callable[[str], DataFrame]) -> list[Diff
     ]
 
 
-def holds_nothing(table: Table) -> bool:
-    """Return whether a table has only been created: it holds no batch, nor rows of an open one."""
-    last = last_commit(table)
+def holds_nothing(table: Table, last: Commit | None) -> bool:
+    """Return whether a table has only been created: it holds no batch, nor rows of an open one.
+
+    ``last`` is its last commit.
+    """
     if last is None or last.batch > CREATION:
         return False
     return not bytes_between(table, (last.version + 1, -1))

@@ -151,7 +151,8 @@ def column_changes(run: Run, target: Target) -> tuple[Difference, ...]:
     """Compare a gold table's columns, and the inputs' types, with the definition's."""
     stored, wanted = load(run.spark, target.table).schema, target_schema(run, target)
     found = schema_differences(stored, wanted, GOLD_FREEDOM, target.kind.alike)
-    return (*found, *changed_types(target, _empty_inputs(run).__getitem__))
+    read = _empty_inputs(run).__getitem__
+    return (*found, *changed_types(target.kind, last_commit(target.table), read))
 
 
 def _empty_inputs(run: Run) -> dict[str, DataFrame]:
