@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.running import START, read
+from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, world
 from tests.written_files import to_csv, typed_events
-from tidelake.errors import SourceError
+from tidelake.errors import GenerationError, RefusedError, SourceError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
@@ -61,3 +61,12 @@ def test_a_file_whose_header_is_broken_stops_bronze_by_name(
     played.land_bytes("b.csv", to_csv(typed_events([2])))
     played.run(_NOW, hops=TO_SILVER)
     assert len(read(played.lake, "silver.clickstream", "event_id")) == 2
+    # Bronze and silver hold CSV, which a decoder of JSON would refuse.
+    other, before = played.redefined(source={"format": "json"}), versions(played.lake)
+    with pytest.raises(
+        RefusedError, match=r"payloads in bronze\.clickstream are CSV, .*: restore it"
+    ):
+        other.run(_NOW)
+    with pytest.raises(GenerationError, match=r"another source\.format \(all of bronze"):
+        other.run(_NOW, hops=["silver"])
+    assert versions(played.lake) == before

@@ -19,13 +19,14 @@ import yaml
 from delta.exceptions.base import ConcurrentWriteException
 from pyspark.errors import IllegalArgumentException
 
-from tests.shops import Shop
-from tests.unit.handmade import write_commit
+from tests.shops import DEFINITION, Shop
+from tests.unit.handmade import NEW_YEAR, write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment
 from tidelake.delta.commit_metadata import hash_of, pipeline_hash
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import (
@@ -37,13 +38,14 @@ from tidelake.errors import (
 )
 from tidelake.folders import write_whole
 from tidelake.instants import ahead
-from tidelake.replay import backfill, backfill_promotion, erase
+from tidelake.replay import backfill, backfill_promotion, backfill_state, erase
 from tidelake.replay.backfill import build, fill, plan, recomputes_gold
 from tidelake.replay.backfill_promotion import need_promotable
 from tidelake.replay.backfill_state import (
     Stage,
     State,
     backfill_again,
+    clear,
     folder_of,
     green_lake,
     hold_backfill,
@@ -262,6 +264,28 @@ def test_a_swap_that_was_interrupted_at_its_end_is_ended_by_the_same_command(
         pass
 
 
+def test_a_promotion_that_was_interrupted_before_its_first_swap_is_given_up_by_a_rollback(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The file that refuses all others names a rollback, and the state is still the earlier one."""
+    state = State("silver", pipeline_hash(shop.pipeline), "built")
+    write_state(shop.lake, shop.pipeline, state)
+    words = ["backfill", "rollback", str(shop.file), "--root", str(shop.root)]
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", lambda _: nullcontext(_run(shop)))
+    # Nothing was promoted.
+    assert run_command(app, words) == 2
+    write_whole(shop.lake.swap("shop"), "promoting")
+    assert run_command(app, [*words, "--dry-run"]) == 0
+    assert shop.lake.swap("shop").exists()
+    capsys.readouterr()
+    assert run_command(app, words) == 0
+    said = " ".join(capsys.readouterr().err.split())
+    assert "No table had been swapped, and none has changed: the backfill of shop is built." in said
+    assert read_state(shop.lake, shop.pipeline) == state
+    with hold_hops(shop.lake, "shop", ["silver", "gold"]):
+        pass
+
+
 def test_a_rollback_that_was_given_up_is_not_ended_by_a_promotion(shop: Shop) -> None:
     _promoted(shop)
     write_whole(shop.lake.swap("shop"), "rolling back")
@@ -278,9 +302,9 @@ def test_a_backfill_whose_removal_was_cut_off_is_none(
     def cut_off(_: object) -> None:
         raise OSError("cut off")
 
-    monkeypatch.setattr(backfill, "remove_tree", cut_off)
+    monkeypatch.setattr(backfill_state, "remove_tree", cut_off)
     with pytest.raises(OSError, match="cut off"):
-        backfill.clear(_run(shop))
+        clear(_run(shop))
     assert read_state(shop.lake, shop.pipeline) is None
 
 
@@ -317,7 +341,7 @@ def test_green_tables_that_left_the_file_are_removed_from_a_catalog_too(tmp_path
 
     spark = cast(Any, SimpleNamespace(sql=sql))
     lake = Lake(tmp_path, catalog=Catalog("c", lambda: spark), needs_locks=False)
-    backfill.clear(replace(_run(shop), spark=spark, lake=lake))
+    clear(replace(_run(shop), spark=spark, lake=lake))
     assert [one.partition("EXISTS ")[2] for one in said if one.startswith("DROP")] == [
         "`c`.`silver`.`shop__green_shop`",
         "`c`.`gold`.`left__green_shop`",
@@ -445,6 +469,7 @@ def test_green_gold_whose_input_is_lost_is_computed_anew(
     """It has read so many of silver's two versions; files and log are as they were after that."""
     rebuilt: list[str] = []
     monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    monkeypatch.setattr(backfill, "refuse_narrow", lambda _: None)
     monkeypatch.setattr(backfill, "run_hops", lambda *_: None)
     monkeypatch.setattr(backfill, "rebuild_gold", lambda green: rebuilt.append(green.lake.suffix))
     run, state = _run(shop), State("silver", pipeline_hash(shop.pipeline))
@@ -477,3 +502,70 @@ def test_all_files_to_which_a_pipeline_refers_are_in_its_hash(shop: Shop) -> Non
     ]
     assert len({pipeline_hash(other) for other in [one, *others]}) == 5
     assert {hash_of(other) for other in others} == {hash_of(one)}
+
+
+def test_pipelines_whose_source_is_replaced_are_named_before_and_in_dry_runs(
+    shop: Shop, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "project" / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    for name, table in (("reader", "silver/shop"), ("other", "gold/visits")):
+        source = {"kind": "delta", "path": f"${{root}}/{table}"}
+        content = {**DEFINITION, "name": name, "source": source, "gold": []}
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(folder.parent.parent)
+    run = _run(shop)
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", lambda _: nullcontext(run))
+    monkeypatch.setattr("tidelake.replay.repairing.why_rebuilt", lambda *_: "silver was rewritten")
+    monkeypatch.setattr("tidelake.replay.backfill.plan", lambda *_: [])
+
+    def named(*words: str) -> list[str]:
+        place = [str(shop.file), "--root", str(shop.root)]
+        capsys.readouterr()
+        run_command(app, [*words, *place])
+        said = " ".join(capsys.readouterr().err.split())
+        return [word for word in ("other", "reader") if f"read by {word} as its source" in said]
+
+    both, gold = ["other", "reader"], ["other"]
+    assert named("reset", "--hop", "silver", "--dry-run") == both
+    assert named("reset", "--hop", "gold", "--dry-run") == gold
+    # Refused, as nobody confirms it.
+    assert named("reset", "--hop", "gold") == gold
+    for hop, found in (("bronze", []), ("silver", both), ("gold", gold)):
+        monkeypatch.setattr(
+            "tidelake.replay.repairing.why_rebuilt", lambda _, hop: "" if hop == "bronze" else "it"
+        )
+        assert named("repair", "--hop", hop, "--dry-run") == found
+    assert named("repair", "--hop", "silver") == both
+    for start, table, found in (
+        ("bronze", None, both),
+        ("silver", None, gold),
+        ("silver", "gold.totals", []),
+    ):
+        state = State(cast(Any, start), pipeline_hash(shop.pipeline), "built", table=table)
+        write_state(shop.lake, shop.pipeline, state)
+        assert named("backfill", "promote", "--dry-run") == found
+        before = dict.fromkeys(shop.pipeline.gold_names, 1)
+        write_state(shop.lake, shop.pipeline, replace(state, stage="promoted", before=before))
+        assert named("backfill", "rollback", "--dry-run") == found
+
+
+@pytest.mark.parametrize(
+    ("used", "days", "is_rebuilt"),
+    [(1, 20, False), (0, 20, True), (0, 3, False), (-1, 20, False)],
+    ids=["the newest", "old", "not so old", "no table yet"],
+)
+def test_green_silver_that_was_looked_up_in_a_version_that_may_be_gone_is_computed_anew(
+    shop: Shop, used: int, days: int, is_rebuilt: bool
+) -> None:
+    """Commits without rows make a dimension's version an old one, too."""
+    lake, table = shop.lake, shop.lake.table("dim.users")
+    ago = timedelta(days=days).total_seconds()
+    seconds = datetime.now(UTC).timestamp() - NEW_YEAR / 1000 - ago
+    for version in range(2):
+        write_commit(table, version, second=seconds + version, operation="VACUUM END")
+    last = last_commit(lake.silver("shop"))
+    assert last is not None
+    # One of bronze's two batches is unread.
+    note = {**last.note, "until": {"bronze": [1, -1]}, "dimensions": [["dim.users", used, 0]]}
+    assert backfill._is_looked_up_twice(_run(shop), replace(last, note=note)) is is_rebuilt

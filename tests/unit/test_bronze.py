@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 from unittest.mock import MagicMock
 
 import pytest
@@ -10,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.pipelines import shop
 from tidelake.bronze.records import (
     BRONZE_DDL,
     HEADERS_DDL,
@@ -21,6 +25,10 @@ from tidelake.bronze.records import (
     to_bronze,
 )
 from tidelake.config import DeltaSource, FilesSource, RateSource
+from tidelake.delta.log import Commit
+from tidelake.delta.tables import Lake
+from tidelake.errors import RefusedError
+from tidelake.runtime.bronze_hop import BronzeHop
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
 READ_DDL = (
@@ -122,3 +130,18 @@ def test_a_delta_table_in_the_home_folder_is_opened_there(monkeypatch: pytest.Mo
     with pytest.raises(PySparkException, match="opened"):
         read_stream(spark, DeltaSource(kind="delta", path="~/orders"))
     opened.assert_called_once_with("/home/anna/orders")
+
+
+def test_bronze_takes_no_csv_into_a_table_of_json_nor_json_into_one_of_csv(tmp_path: Path) -> None:
+    files = {"kind": "files", "path": str(tmp_path)}
+    for is_csv, other in ((True, "json"), (True, "parquet"), (False, "csv")):
+        hop: Any = BronzeHop.__new__(BronzeHop)
+        pipeline = shop(tmp_path, source=files | {"format": other})
+        hop.run, hop._landing = SimpleNamespace(pipeline=pipeline, lake=Lake(tmp_path)), None
+        note = {"source": "files", "csv": is_csv}
+        words = f"payloads in bronze.shop are {'' if is_csv else 'not '}CSV"
+        with pytest.raises(RefusedError, match=f"{words}, .* another pipeline or --root"):
+            hop.offset_mismatch(Commit(0, ARRIVED, None, note))
+        assert hop.offset_mismatch(Commit(0, ARRIVED, None, note | {"csv": not is_csv})) == ""
+        # Commits of earlier versions do not say it.
+        assert hop.offset_mismatch(Commit(0, ARRIVED, None, {"source": "files"})) == ""

@@ -12,8 +12,9 @@ from pyspark.errors import AnalysisException
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ledger.query import ask_for_user
+from tidelake.ledger.query import _ask_spark, ask_for_user
 from tidelake.ledger.statements import SPARK, tables_in
+from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
 _TOTALS = "(SELECT * FROM `prod`.`gold`.`totals` WHERE TRUE)"
 
@@ -115,3 +116,29 @@ def test_a_call_that_lacks_arguments_is_refused_in_one_line() -> None:
     lake = Lake(Path("/volume"), catalog=Catalog("prod", _Session), needs_locks=False)
     with pytest.raises(UsageError, match=r"^the statement cannot be read: .*$"):
         tables_in("SELECT date_trunc()", lake, dialect=SPARK)
+
+
+def test_a_version_that_is_pinned_is_read_however_old_it_is() -> None:
+    set_while: list[dict[str, str]] = []
+
+    class Session(_Session):
+        def __init__(self) -> None:
+            super().__init__()
+            stored = dict[str, str]()
+            self.stored, self.conf = (
+                stored,
+                SimpleNamespace(get=stored.get, set=stored.__setitem__, unset=stored.pop),
+            )
+
+        def sql(self, statement: str) -> Any:
+            set_while.append(dict(self.stored))
+            return super().sql(statement)
+
+    session: Any = Session()
+    lake = Lake(Path("/volume"), catalog=Catalog("prod", lambda: session), needs_locks=False)
+    tables = {"gold.totals": lake.table("gold.totals")}
+    for versions in ({}, {"gold.totals": 3}):
+        with pytest.raises(UsageError, match="not run"):
+            _ask_spark(lake, "SELECT * FROM gold.totals", tables, versions, dialect=SPARK)
+    assert set_while == [{}, OLD_VERSION_SETTINGS]
+    assert "VERSION AS OF 3" in session.asked[1] and not session.stored

@@ -12,10 +12,12 @@ import runpy
 import subprocess
 import sys
 import tomllib
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import yaml
@@ -26,14 +28,18 @@ from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import message_of, run_command
-from tidelake.cli.flow import started
+from tidelake.cli.flow import run_pipeline, run_selected, started
 from tidelake.cli.options import Place
-from tidelake.config import load_environment
+from tidelake.config import load_environment, load_pipeline
 from tidelake.config.locations import find_file
 from tidelake.delta.locks import hold
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import HOPS, Lake
+from tidelake.errors import UsageError
 from tidelake.examples import Generated
 from tidelake.ledger.query import Answer
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
+from tidelake.runtime.triggers import parse_trigger
 from tidelake.spark.session import build_session
 from tidelake.typed import Typed
 
@@ -529,6 +535,77 @@ def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
     root = str(tmp_path)
     assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
     assert observed == [Typed(root, "local", called=str(shop.file))]
+
+
+@pytest.fixture
+def observed_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Typed, tuple[str, ...]]]:
+    """Start no Spark; give each pipeline that runs while it is observed, with its hops."""
+    found: list[tuple[str, Typed, tuple[str, ...]]] = []
+    watched: list[tuple[str, Typed]] = []
+
+    @contextmanager
+    def starting(place: Place, *_: object) -> Iterator[Run]:
+        yield Run(cast(Any, None), place.pipeline, place.lake, place.environment, Progress(print))
+
+    @contextmanager
+    def observing(run: Run, _: object, typed: Typed) -> Iterator[Run]:
+        watched.append((run.pipeline.name, typed))
+        yield run
+        watched.clear()
+
+    def run_hops(run: Run, hops: Sequence[str], *_: object, **__: object) -> None:
+        ((name, typed),) = watched
+        assert name == run.pipeline.name
+        found.append((name, typed, tuple(hops)))
+
+    monkeypatch.setattr("tidelake.cli.flow.started", starting)
+    monkeypatch.setattr("tidelake.ops.observers.observing", observing)
+    monkeypatch.setattr("tidelake.runtime.runner.run_hops", run_hops)
+    return found
+
+
+def test_dimensions_are_observed_like_every_run(
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    observed_runs: list[tuple[str, Typed, tuple[str, ...]]],
+) -> None:
+    root = str(tmp_path)
+    land(tmp_path / "landing" / "products", "a.jsonl", [b"{}"])
+    assert run_command(app, ["run", "clickstream", "--hop", "dimensions", "--root", root]) == 0
+    # Commands of its alerts name the dimension.
+    products = ("products", Typed(root), ("bronze", "silver", "gold"))
+    assert observed_runs == [products]
+
+    land(tmp_path / "landing" / "clickstream", "a.jsonl", [b"{}"])
+    place = Place(load_environment("local", root=root), Typed(root, called="clickstream"))
+    run_pipeline(place, HOPS, "available-now", first=[load_pipeline("products", place.environment)])
+    assert observed_runs[1:] == [products, ("clickstream", place.typed, HOPS)]
+
+    def refuse(_: object) -> None:
+        raise UsageError("nothing serves metrics here")
+
+    monkeypatch.setattr("tidelake.ops.observers.refuse_unready", refuse)
+    assert run_command(app, ["run", "clickstream", "--hop", "dimensions", "--root", root]) == 2
+    assert capsys.readouterr().err.endswith("tidelake: nothing serves metrics here\n")
+    assert len(observed_runs) == 3
+
+
+def test_several_pipelines_ask_their_source_only_for_bronze(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    observed_runs: list[tuple[str, Typed, tuple[str, ...]]],
+) -> None:
+    shop = Shop(tmp_path)
+    (tmp_path / "landing" / "taken.json").unlink()
+    (tmp_path / "landing").rmdir()
+    place = Place(load_environment("local", root=str(tmp_path)), Typed(called=str(shop.file)))
+    when = parse_trigger("available-now")
+    assert run_selected(place, [shop.pipeline], "silver", when) == 0
+    assert [(name, hops) for name, _, hops in observed_runs] == [("shop", ("silver",))]
+    assert run_selected(place, [shop.pipeline], "all", when) == 2
+    assert f"{tmp_path}/landing does not exist" in capsys.readouterr().err
+    assert len(observed_runs) == 1
 
 
 def test_what_is_loaded_before_a_run_is_left_out_of_its_garbage_collections(

@@ -12,7 +12,7 @@ import pytest
 import tidelake
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit
-from tidelake.config import GlobalWindow, SessionWindow
+from tidelake.config import GlobalWindow, Pipeline, SessionWindow
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.commit_metadata import (
     FateCount,
@@ -20,6 +20,7 @@ from tidelake.delta.commit_metadata import (
     SilverNote,
     add_up,
     changed_definition,
+    changed_parts,
     decision_note,
     definition_note,
     final_note,
@@ -28,6 +29,7 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
     settled_until,
+    silver_note,
     typed_as,
 )
 from tidelake.delta.log import Commit
@@ -130,6 +132,123 @@ def test_a_definition_is_known_with_and_without_the_types_that_values_were_compu
     assert not changed_definition(commit({}), one)
     # Commits of earlier versions have the hash alone.
     assert definition_note(one) == {"definition": hash_of(one)}
+
+
+READ_OF_BRONZE = " (all of bronze is read by it: restore it, or use another pipeline or --root)"
+TOPIC = {"kind": "kafka", "bootstrap": "b:1", "topic": "t"}
+REGISTRY = {"url": "https://registry:8081", "subject": "t-value"}
+
+
+@pytest.mark.parametrize(
+    ("sql", "before", "after", "is_other"),
+    [
+        # A payload field that hides bronze's column.
+        ("key", "n INT", "n INT, Key STRING", True),
+        ("record_id", "n INT", "n INT, key STRING", False),
+        # "007" becomes 7, and a:1.5 becomes a:1.50.
+        ("n", "n STRING", "n BIGINT", True),
+        ("concat('a:', n)", "n DECIMAL(18,1)", "n DECIMAL(18,2)", True),
+        ("n", "n FLOAT", "n DOUBLE", True),
+        ("xxhash64(n)", "n INT", "n BIGINT", True),
+        # Types of which each value has the same text.
+        ("concat('a:', n)", "n DECIMAL(18,2)", "n DECIMAL(20,2)", False),
+        ("n", "n INT", "n BIGINT", False),
+        ("n", "n BIGINT", "n DECIMAL(38,0)", False),
+        ("n", "n INT, other STRING", "n INT, other BIGINT", False),
+        # Members of a struct.
+        ("s.n", "s STRUCT<n: INT>", "s STRUCT<n: INT, m: STRING>", False),
+        ("s.n", "s STRUCT<n: STRING>", "s STRUCT<n: INT>", True),
+        ("s[0].n", "s ARRAY<STRUCT<n: STRING>>", "s ARRAY<STRUCT<n: INT>>", True),
+        ("to_json(s)", "s STRUCT<n: INT>", "s STRUCT<n: INT, m: STRING>", True),
+    ],
+)
+def test_an_id_has_another_meaning_if_its_columns_have_other_texts(
+    tmp_path: Path, sql: str, before: str, after: str, is_other: bool
+) -> None:
+    def with_fields(ddl: str) -> Pipeline:
+        event = {"schema": f"event_time TIMESTAMP, user_id STRING, {ddl}", "id": sql}
+        return shop(tmp_path, event=event | {"select": {"user_id": "user_id"}})
+
+    last = commit(silver_note(with_fields(before)))
+    changed = changed_parts(last, with_fields(after))
+    assert changed.identity == (("type of a column in event.id",) if is_other else ())
+    assert changed.rules == ("event.schema",)
+    # Commits of earlier versions do not say what the columns were.
+    del last.note["definition"]["type of a column in event.id"]
+    assert changed_parts(last, with_fields(after)).identity == ()
+
+
+def test_an_order_has_another_meaning_if_its_column_may_have_other_values(tmp_path: Path) -> None:
+    def ordered(kind: str, sql: str = "n", event_id: str = "event_id") -> Pipeline:
+        event = {
+            "schema": f"event_id STRING, event_time TIMESTAMP, user_id STRING, n {kind}",
+            "select": {"user_id": "user_id"},
+            **{"id": event_id, "sequence": sql, "delete_when": "n < 0"},
+        }
+        keys = {"kind": "dimension", "dimension": {"key": ["user_id"]}, "gold": []}
+        return shop(tmp_path, event=event, **keys)
+
+    last = commit(silver_note(ordered("DECIMAL(10,2)")))
+    assert changed_parts(last, ordered("DECIMAL(12,4)")).identity == ()
+    words = "type of a column in event."
+    assert changed_parts(last, ordered("STRING")).identity == (
+        f"{words}sequence",
+        f"{words}delete_when",
+    )
+    computed = commit(silver_note(ordered("DECIMAL(10,2)", "cast(n as string)")))
+    found = changed_parts(computed, ordered("DECIMAL(10,3)", "cast(n as string)"))
+    assert found.identity == (f"{words}sequence",)
+    # What is written otherwise is not reported a second time.
+    found = changed_parts(last, ordered("DECIMAL(10,2)", event_id="concat(event_id, n)"))
+    assert found.identity == ("event.id",)
+
+
+def test_payloads_that_are_decoded_otherwise_are_other_events(tmp_path: Path) -> None:
+    (tmp_path / "c.avsc").write_text('{"type": "record", "name": "C", "fields": []}')
+    files = [
+        {"kind": "files", "path": "x", "format": format_}
+        for format_ in ("json", "csv", "parquet", "avro")
+    ]
+    topics = [
+        TOPIC,
+        TOPIC | {"format": "avro", "registry": REGISTRY},
+        TOPIC | {"format": "avro", "schema": "c.avsc"},
+    ]
+    json_, csv, parquet, avro = (shop(tmp_path, source=source) for source in files)
+    topic, framed, of_file = (shop(tmp_path, source=source) for source in topics)
+    same = [(json_, parquet), (parquet, avro), (json_, topic), (csv, csv), (of_file, of_file)]
+    for before, after in same:
+        assert changed_parts(commit(silver_note(before)), after).identity == ()
+    for before, after in [(json_, csv), (csv, parquet), (topic, framed), (of_file, topic)]:
+        last = commit(silver_note(before))
+        assert changed_parts(last, after).identity == (f"source.format{READ_OF_BRONZE}",)
+        del last.note["definition"]["source.format"]
+        assert changed_parts(last, after).identity == ()
+    changed = changed_parts(commit(silver_note(framed)), of_file)
+    assert changed.identity == (f"fields of source.schema{READ_OF_BRONZE}",)
+
+
+@pytest.mark.parametrize(
+    ("fields", "is_other"),
+    [
+        ([{"name": "a", "type": "int", "doc": "How many."}], False),
+        ([{"name": "a", "type": "int", "default": 0, "aliases": ["b"]}], False),
+        ([{"name": "a", "type": "long"}], True),
+        ([{"name": "b", "type": "int"}], True),
+        ([{"name": "a", "type": "int"}, {"name": "b", "type": ["null", "int"]}], True),
+    ],
+)
+def test_stored_payloads_are_not_read_by_another_schema_than_they_were_written_with(
+    tmp_path: Path, fields: list[dict[str, object]], is_other: bool
+) -> None:
+    def written(fields: list[dict[str, object]]) -> Pipeline:
+        schema = {"type": "record", "name": "C", "doc": str(len(fields)), "fields": fields}
+        (tmp_path / "c.avsc").write_text(json.dumps(schema))
+        return shop(tmp_path, source=TOPIC | {"format": "avro", "schema": "c.avsc"})
+
+    last = commit(silver_note(written([{"name": "a", "type": "int"}])))
+    found = changed_parts(last, written(fields)).identity
+    assert found == ((f"fields of source.schema{READ_OF_BRONZE}",) if is_other else ())
 
 
 def test_rows_are_final_once_what_may_follow_their_end_is_late() -> None:

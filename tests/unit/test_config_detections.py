@@ -84,6 +84,11 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
         ({"features": "payment_alerts"}, "features", "is already the name of detections[0]"),
         ({"fast": {"topic": "a b", "pipeline": "p"}}, "fast.topic", "not a valid topic name"),
         (
+            {"fast": {"topic": "a", "pipeline": "p", "refresh": "4999 milliseconds"}},
+            "fast.refresh",
+            "must be at least 5 seconds",
+        ),
+        (
             {"unusual_amount": None, "burst": None, "impossible_travel": None},
             "",
             "needs one of unusual_amount, burst, impossible_travel",

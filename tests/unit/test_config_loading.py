@@ -58,6 +58,7 @@ JOIN = {
 }
 # The hash of its gold table in commits of versions without `derive`.
 PLAIN_HASH = "c1dea95a2d25eb0172d4e7f093a05ca3"
+TOPIC: dict[str, Any] = {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks"}
 ENRICH = {"dimension": "products", "on": {"action": "product_id"}, "columns": ["category"]}
 
 
@@ -319,6 +320,19 @@ def test_in_production_a_protocol_is_no_reference(tmp_path: Path) -> None:
         ({"source": {"kind": "delta", "path": ["/a", "/b"]}}, "source.path", "must be text"),
         ({"source__max_files_per_trigger": 0}, "source.max_files_per_trigger", "greater than 0"),
         ({"source__max_files_per_trigger": True}, "source.max_files_per_trigger", "whole number"),
+        ({"source__max_files_per_trigger": 2**31}, "source.max_files_per_trigger", "2147483647"),
+        ({"source__max_bytes_per_trigger": "8388608t"}, "source.max_bytes_per_trigger", "2^63"),
+        ({"source": TOPIC | {"min_partitions": 2**31}}, "source.min_partitions", "2147483647"),
+        (
+            {"source": TOPIC | {"max_offsets_per_trigger": 2**63}},
+            "source.max_offsets_per_trigger",
+            "at most 9223372036854775807",
+        ),
+        (
+            {"source": {"kind": "rate", "rows_per_second": 2**31}},
+            "source.rows_per_second",
+            "at most 2147483647",
+        ),
         (
             {"source__registry": {"url": "http://u", "subject": "s"}},
             "source.registry",

@@ -6,6 +6,7 @@ import json
 import re
 from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.pipelines import shop
@@ -135,6 +136,43 @@ def test_a_table_says_what_tells_its_rows_apart_and_how_time_is_cut(tmp_path: Pa
     assert list(entries)[4:] == [
         *("silver.shop", "silver.shop__late", "silver.shop__quarantine", "bronze.shop"),
     ]
+
+
+def test_an_example_quotes_the_columns_that_are_keywords_and_no_other(tmp_path: Path) -> None:
+    gold = {
+        "name": "t",
+        "window": {"kind": "tumbling", "size": "1 hour"},
+        "keys": ["order", "user_id"],
+        "measures": {"desc": {"count": "*"}},
+    }
+    join = {
+        "name": "pairs",
+        "left": {"columns": {"at": "event_time"}},
+        "right": {"pipeline": "shop", "columns": {"to": "event_time"}},
+        "on": ["user_id"],
+        "within": "1 day",
+    }
+    query = {
+        "name": "q",
+        "sql": "SELECT window_start AS `from`, sum(`desc`) AS `end` FROM gold.t GROUP BY 1",
+    }
+    event = {"select": {"order": "value", "user_id": "user_id"}}
+    tables = {"gold": [gold], "joins": [join], "queries": [query]}
+    pipeline = shop(tmp_path, event=event, **tables)
+    examples = {entry.table: entry.example for entry in entries_of(pipeline)}
+    assert examples["gold.t"] == (
+        'SELECT window_start, window_end, "order", user_id, "desc" FROM gold.t '
+        'ORDER BY window_start DESC, "desc" DESC LIMIT 10'
+    )
+    assert 'count("to") AS matched' in examples["gold.pairs"]
+    assert examples["gold.q"] == 'SELECT "from", "end" FROM gold.q ORDER BY "from" DESC LIMIT 10'
+    columns = '1 AS window_start, 2 AS window_end, 3 AS "order", 4 AS user_id, 5 AS "desc"'
+    with duckdb.connect() as connection:
+        connection.execute(f"CREATE SCHEMA gold; CREATE TABLE gold.t AS SELECT {columns}")
+        assert connection.execute(examples["gold.t"]).fetchall() == [(1, 2, 3, 4, 5)]
+    # As the SQL of a catalog quotes them.
+    of_catalog = {entry.table: entry.example for entry in entries_of(pipeline, "databricks")}
+    assert "`order`, user_id, `desc` FROM" in of_catalog["gold.t"]
 
 
 def test_the_whole_dictionary_has_the_tables_that_all_pipelines_share(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -26,7 +26,7 @@ from tidelake.delta.log import commits, newest_version
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import UsageError
-from tidelake.replay import backfill, erase, erase_remains
+from tidelake.replay import backfill_state, erase, erase_remains
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase_records import Erasure, find_all, mentions, stored_ids
 from tidelake.replay.erase_remains import others
@@ -83,6 +83,8 @@ def test_what_remains_remains_as_long_as_the_file_says(
     monkeypatch.setattr(erase_remains, "_files_left", lambda *_: left[-1])
     stored = {LOG_RETENTION: "interval 30 days"}
     monkeypatch.setattr(erase_remains, "properties", lambda *_: stored)
+    given = [True]
+    monkeypatch.setattr(erase_remains, "vacuum_uses_hours", lambda _: given[-1])
     environment, now = load_environment("local", root=str(tmp_path)), datetime.now(UTC)
 
     def days(pipeline: Pipeline, *, purged: bool = False) -> list[int]:
@@ -98,6 +100,11 @@ def test_what_remains_remains_as_long_as_the_file_says(
     left.append(None)
     assert days(pipeline) == [7, 7, 30]
     assert days(pipeline, purged=True) == [30]
+    # Where VACUUM goes by the table's property, of a week at least.
+    environment = environment.model_copy(update={"recovery_horizon": timedelta(days=2)})
+    assert days(pipeline) == [2, 2, 30]
+    given.append(False)
+    assert days(pipeline) == [7, 7, 30]
 
 
 def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
@@ -384,7 +391,7 @@ def test_tables_of_a_backfill_that_a_catalog_keeps_for_a_week_are_named(tmp_path
     lake = Lake(tmp_path, catalog=Catalog("c", lambda: spark), needs_locks=False)
     environment = load_environment("local", root=str(tmp_path))
     run = Run(spark, shop(tmp_path), lake, environment, Progress(lambda _: None))
-    found = list(erase_remains.dropped(backfill.clear(run)))
+    found = list(erase_remains.dropped(backfill_state.clear(run)))
     assert [one.where for one in found] == ["silver.shop__green_shop", "gold.totals__green_shop"]
     assert [(one.until - datetime.now(UTC)).days for one in found if one.until] == [6, 6]
 
@@ -396,14 +403,14 @@ def test_where_nobody_is_found_a_rollback_is_kept_or_its_end_is_told(
     """With --now: files of an earlier erasure are deleted, with those that a rollback needs."""
     played = Shop(tmp_path).run(2)
     purged: list[str] = []
-    monkeypatch.setattr(erase, "vacuums_at_once", lambda _: True)
+    monkeypatch.setattr(erase, "vacuum_uses_hours", lambda _: True)
     monkeypatch.setattr(erase, "_drain", lambda _: None)
     monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
     # Of two records nobody can tell whose they are.
     monkeypatch.setattr(erase.erase_records, "begin", lambda *_: (None, 2))
     monkeypatch.setattr(erase, "purge", lambda run: purged.append(run.pipeline.name) or [])
     monkeypatch.setattr(erase, "old_files", lambda _, *, purged: ())
-    monkeypatch.setattr(erase, "clear", lambda run: [*backfill.clear(run), "gold.green"])
+    monkeypatch.setattr(erase, "clear", lambda run: [*backfill_state.clear(run), "gold.green"])
     if has_erased:
         note = {"pipeline": "shop", "hop": "bronze", "generation": "g1", "batch": 1}
         erased = {"by": "an earlier one", "arrivals": []}

@@ -11,7 +11,7 @@ from pyspark.sql import functions as F
 from tidelake.cli.flow import fast_lane
 from tidelake.config import load_environment, load_pipeline
 from tidelake.errors import UsageError
-from tidelake.runtime.fast_lane import _first_alerts, _with_verdicts
+from tidelake.runtime.fast_lane import _count_verdicts, _first_alerts, _with_verdicts
 
 _SENT = (
     "alerted_event string, rule string, alerted_at int, record_id string, event_time int, "
@@ -31,6 +31,8 @@ def test_each_event_and_rule_has_one_verdict_by_its_first_alert(
             ("both", "amount", 6, "r:3", 1, "sooner", 4, "c"),
             ("known", "amount", 6, "r:1", 2, "x", 4, "d"),
             ("ahead", "burst", 6, "r:4", 3, "x", 4, "e"),
+            ("ahead", None, 6, "r:5", 3, "x", 4, "e"),
+            ("known", None, 6, "r:6", 2, "x", 4, "d"),
         ],
         _SENT,
     )
@@ -48,9 +50,17 @@ def test_each_event_and_rule_has_one_verdict_by_its_first_alert(
             ("retracted", "amount", "known", 2, "d", None, "x", 4, 6),
             ("open", "burst", "ahead", 3, "e", None, "x", 4, 6),
             ("missed", "amount", "slow", 9, "f", "exact", None, None, None),
+            # Records of the topic that are no alerts stay visible.
+            ("open", None, "ahead", 3, "e", None, "x", 4, 6),
+            ("retracted", None, "known", 2, "d", None, "x", 4, 6),
         ],
         key=str,
     )
+    assert _count_verdicts(found) == {
+        "amount": {"confirmed": 1, "retracted": 1, "open": 0, "missed": 1},
+        "burst": {"confirmed": 0, "retracted": 0, "open": 1, "missed": 0},
+        "without a rule": {"confirmed": 0, "retracted": 1, "open": 1, "missed": 0},
+    }
 
 
 def test_a_table_of_alerts_without_their_columns_is_refused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import sys
+import time
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from tidelake.config.pipeline import Pipeline, Quality
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.names import SILVER_RESERVED
-from tidelake.ops.gate import GateReport, judge_by_suites
+from tidelake.ops.gate import GateReport, as_gx, import_gx, judge_by_suites
 
 NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)
 _AT = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
@@ -186,6 +187,33 @@ def test_what_was_found_is_said_in_a_few_words(whole: GateReport) -> None:
     local = expect("column_max_to_be_between", column="local", max_value="2026-01-03",
                    strict_max=True)  # fmt: skip
     assert found[local.text] == ("2026-01-03T00:00:00", None)
+
+
+@pytest.mark.parametrize(
+    ("zone", "column", "bound", "found"),
+    [
+        ("Europe/Berlin", "at", "9999-12-31T23:59:59Z", dt.datetime.max),
+        ("Europe/Berlin", "day", "9999-12-31T23:59:59-05:00", dt.date.max),
+        ("Europe/Berlin", "local", "9999-12-31T23:59:59Z", dt.datetime(9999, 12, 31, 23, 59, 59)),
+        ("America/New_York", "at", "0001-01-01", dt.datetime.min),
+        ("America/New_York", "at", "0001-01-02", dt.datetime(1, 1, 1, 19, 3, 58)),
+        ("America/New_York", "day", "0001-01-01", dt.date.min),
+    ],
+)
+def test_a_bound_at_an_end_of_the_calendar_closes_no_gate(
+    monkeypatch: pytest.MonkeyPatch, zone: str, column: str, bound: str, found: dt.date
+) -> None:
+    import_gx()
+    types = {"at": "timestamp", "day": "date", "local": "timestamp_ntz"}
+    expectation = expect("column_max_to_be_between", column=column, max_value=bound)
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", zone)
+        time.tzset()
+        try:
+            assert as_gx(expectation, types, NOW).max_value == found
+        finally:
+            patched.undo()
+            time.tzset()
 
 
 def test_data_docs_are_there_and_the_report_is_json(whole: GateReport) -> None:

@@ -92,6 +92,11 @@ def test_settings_of_a_table_wait_until_it_has_the_columns_of_its_definition(
     added = next(one for one in hop._targets if one.table.bare == "added")
     hop._fill(added, cast(Any, None), {"batch": 3})
     assert done == ["ensure_table", "append", "apply_gold_settings"]
+    # The next batch's changes are published in the same run.
+    monkeypatch.setattr(Run, "published", {"gold.added": None})
+    monkeypatch.setattr(gold, "ensure_change_feed", lambda *_: done.append("ensure_change_feed"))
+    hop._fill(added, cast(Any, None), {"batch": 3})
+    assert done[3:] == ["append", "ensure_change_feed", "apply_gold_settings"]
 
 
 def test_expressions_that_were_computed_from_narrower_types_are_refused(

@@ -170,8 +170,9 @@ def test_every_dimension_of_a_pipeline_runs_through_all_hops(
     )
     monkeypatch.setattr(
         "tidelake.runtime.runner.run_hops",
-        lambda run, hops, _: ran.append((run.pipeline.name, *hops)),
+        lambda run, hops, *_, **__: ran.append((run.pipeline.name, *hops)),
     )
+    monkeypatch.setattr("tidelake.ops.observers.observing", lambda run, *_: nullcontext(run))
 
     arguments = ["run", "flights", "--hop", "dimensions"]
     assert run_command(app, [*arguments, "--root", str(tmp_path)]) == 0

@@ -11,7 +11,7 @@ import re
 import shutil
 import time
 from codecs import BOM_UTF8
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -428,6 +428,30 @@ def test_a_name_that_is_used_again_stops_a_run_that_goes_on(tmp_path: Path) -> N
 
     with pytest.raises(SourceChangedError, match=r"a\.json: 9 bytes when read, 18 bytes now"):
         guard.check()
+
+
+def test_a_name_from_before_bronzes_log_stops_a_run_that_goes_on(tmp_path: Path) -> None:
+    """Its file was deleted once it was read, and so were the commits that name it."""
+    file, taken, note = one_file(tmp_path)
+    other = put(tmp_path / "in" / "b.json")
+    cut_off, whole = Lake(tmp_path / "cut").bronze("shop"), Lake(tmp_path).bronze("shop")
+    write_commit(cut_off, 7, note={**note, "files": []})
+    write_commit(whole, 0, note={**note, "files": []})
+
+    def taken_before(paths: Collection[str]) -> dict[str, LandedFile]:
+        assert other not in paths
+        return {file: taken} if file in paths else {}
+
+    Path(file).unlink()
+    folder = (str(tmp_path / "in"),)
+    guard = LandingGuard(folder, cut_off, taken_before, logged=lambda: {file})
+    guard.check()
+    # Spark reads no file of the name again.
+    put(Path(file), EVENT * 2)
+    with pytest.raises(SourceChangedError, match=r"a\.json: 9 bytes when read, 18 bytes now"):
+        guard.check()
+    # A log that has all commits names all files.
+    LandingGuard(folder, whole, taken_before, logged=lambda: pytest.fail("asked")).check()
 
 
 def test_a_cleaned_folder_may_be_empty_once_files_were_taken(tmp_path: Path) -> None:

@@ -78,11 +78,27 @@ def test_a_hop_reads_and_writes_what_the_picture_shows(tmp_path: Path) -> None:
     assert (root, "gold.click_to_purchase") in places(gold.outputs)
 
 
-def test_a_topic_is_named_by_its_broker(tmp_path: Path) -> None:
-    source = {"kind": "kafka", "bootstrap": "one:9092,two:9092", "topic": "clicks"}
-    pipeline = shop(tmp_path, source=source)
-    found = flow_of(Lake(tmp_path), pipeline, "bronze")
-    assert places(found.inputs) == [("kafka://one:9092", "clicks")]
+@pytest.mark.parametrize(
+    ("source", "found"),
+    [
+        ({"bootstrap": "one:9092,two:9092", "topic": "clicks"}, [("one:9092", "clicks")]),
+        ({"bootstrap": "one:9092", "topic": ["a", "b"]}, [("one:9092", "a"), ("one:9092", "b")]),
+        ({"bootstrap": "one:9092", "topic": "a, b"}, [("one:9092", "a"), ("one:9092", "b")]),
+        ({"bootstrap": "one:9092", "pattern": "a{1,2}"}, [("one:9092", "a{1,2}")]),
+        # No message and no event holds the value of a reference.
+        ({"bootstrap": "env:BROKERS", "topic": "clicks"}, [("env:BROKERS", "clicks")]),
+    ],
+)
+def test_each_topic_is_named_by_its_broker(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    source: dict[str, Any],
+    found: list[tuple[str, str]],
+) -> None:
+    monkeypatch.setenv("BROKERS", "secret:9092")
+    pipeline = shop(tmp_path, source={"kind": "kafka", **source})
+    read = flow_of(Lake(tmp_path), pipeline, "bronze").inputs
+    assert places(read) == [(f"kafka://{broker}", topic) for broker, topic in found]
 
 
 def test_a_folder_on_a_store_is_named_by_its_bucket(tmp_path: Path) -> None:

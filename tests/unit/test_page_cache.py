@@ -147,6 +147,23 @@ def test_an_alert_names_what_the_pipeline_was_called_by(shop: Shop, clock: Clock
     assert "tidelake erase other/shop.yml --subject COLUMN=VALUE" in commands
 
 
+def test_a_pipeline_whose_file_has_another_name_is_read(shop: Shop, clock: Clock) -> None:
+    cache = FactsCache(shop.lake, {"till": "till"}, lambda _: shop.pipeline, clock=clock)
+    cache.bring_up_to_date("till")
+    facts = cache.get(["till"], patience=0)[0]
+    assert facts.broken == ()
+    assert facts.whole
+
+    # While its tables disagree, its ledger is not read.
+    shop.lake.erasure("shop").mkdir(parents=True)
+    cache = FactsCache(shop.lake, {"till": "till"}, lambda _: shop.pipeline, clock=clock)
+    with hold_hops(shop.lake, "shop", HOPS, resumes="erasure"):
+        cache.bring_up_to_date("till")
+    facts = cache.get(["till"], patience=0)[0]
+    assert facts.flow is not None and facts.books is None
+    assert {one.command for one in facts.alerts or ()} == {"tidelake status till"}
+
+
 def test_a_pipeline_whose_bronze_was_deleted_has_run_and_is_told(shop: Shop, clock: Clock) -> None:
     shutil.rmtree(shop.lake.bronze("shop").path)
     cache = a_cache(shop, clock)
@@ -238,8 +255,18 @@ def test_a_part_that_is_dear_rests_while_tables_change(
     assert reads["read_ledger"] == 1
 
 
-def test_a_definition_that_breaks_shows_and_mends_itself(shop: Shop, clock: Clock) -> None:
-    broken = [UsageError("shop.yml: 1 error")]
+@pytest.mark.parametrize(
+    ("error", "told"),
+    [
+        (UsageError("shop.yml: 1 error"), "shop.yml: 1 error"),
+        (FileNotFoundError(2, "No such file", "shop.yml"), "No such file: shop.yml"),
+        (RecursionError("too deep"), "RecursionError"),
+    ],
+)
+def test_a_definition_that_breaks_shows_and_mends_itself(
+    shop: Shop, clock: Clock, error: Exception, told: str
+) -> None:
+    broken = [error]
 
     def load(_: str) -> Pipeline:
         if broken:
@@ -248,7 +275,7 @@ def test_a_definition_that_breaks_shows_and_mends_itself(shop: Shop, clock: Cloc
 
     cache = FactsCache(shop.lake, {"shop": "shop"}, load, clock=clock)
     cache.bring_up_to_date("shop")
-    assert cache.get(["shop"], patience=0)[0].broken == (("definition", "shop.yml: 1 error"),)
+    assert cache.get(["shop"], patience=0)[0].broken == (("definition", told),)
 
     broken.clear()
     clock.now += 5
@@ -294,7 +321,7 @@ def test_a_part_that_cannot_be_read_leaves_the_others(
     assert facts.sides is not None
 
 
-@pytest.mark.parametrize("broken", ["change_fingerprint", "read_flow"])
+@pytest.mark.parametrize("broken", ["change_fingerprint", "read_flow", "erases_or_swaps"])
 def test_a_fault_without_a_name_shows_and_the_next_look_goes_on(
     shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,20 @@ def test_a_step_without_a_window_counts_as_none(tmp_path: Path) -> None:
     values = [bar.value for bar in plots(shop)["gold.takings_1m"].bars]
 
     assert values == [2 * ACCEPTED, 0, 0, ACCEPTED]
+
+
+def test_windows_before_1970_keep_their_places_and_values(tmp_path: Path) -> None:
+    shop = Shop(tmp_path, began=datetime(1969, 12, 31, 23, 50, tzinfo=UTC)).run(2)
+    shop.began += timedelta(minutes=3)
+    shop.run(1)
+
+    plot = plots(shop)["gold.takings_1m"]
+    assert [bar.value for bar in plot.bars] == [2 * ACCEPTED, 0, 0, ACCEPTED]
+
+    # The steps of sessions are shorter than the time since the epoch, and do not begin with one.
+    visits = plots(shop)["gold.visits"]
+    assert sum(bar.value or 0 for bar in visits.bars) == 3 * 5
+    assert visits.bars[0].value and visits.bars[-1].value
 
 
 def test_a_far_past_does_not_press_the_rest_into_one_point(tmp_path: Path) -> None:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.shops import Shop
-from tests.unit.handmade import write_commit, write_rows
+from tests.shops import DEFINITION, Shop
+from tests.unit.handmade import write_checkpoint, write_commit, write_offset, write_rows
+from tidelake.config import load_environment
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance import Plan, plan_upkeep
 from tidelake.replay.backfill_state import State, write_state
@@ -27,8 +30,10 @@ def shop(tmp_path: Path) -> Shop:
 
 def _plans(shop: Shop, *, keep: timedelta | None = None) -> dict[str, Plan]:
     """Plan an upkeep nine days after the batches; by default files are kept while needed."""
-    now = shop.began + _LATER
-    plans = plan_upkeep(shop.lake, shop.pipeline, horizon=_WEEK, keep=keep, now=now)
+    now, environment = shop.began + _LATER, load_environment("local", root=str(shop.root))
+    plans = plan_upkeep(
+        shop.lake, shop.pipeline, horizon=_WEEK, keep=keep, environment=environment, now=now
+    )
     return {plan.table.name: plan for plan in plans}
 
 
@@ -45,9 +50,12 @@ def _epoch_names_older_versions(shop: Shop) -> str:
     return "silver.shop"
 
 
+def _promoted(shop: Shop, state: State) -> None:
+    write_state(shop.lake, shop.pipeline, replace(state, stage="promoted"))
+
+
 def _backfill_is_promoted(shop: Shop) -> str:
-    before = {"gold.totals": 1}
-    write_state(shop.lake, shop.pipeline, State("silver", "another", "promoted", before=before))
+    _promoted(shop, State("silver", "another", table="gold.totals", before={"gold.totals": 1}))
     return "gold.totals"
 
 
@@ -116,3 +124,63 @@ def test_a_rollback_of_silver_needs_the_bronze_that_silver_had_read(shop: Shop) 
     assert {need.by for found in needs.values() for need in found} == {
         "the rollback of shop's backfill"
     }
+
+
+def test_a_rollback_of_gold_needs_the_silver_that_gold_had_read(shop: Shop) -> None:
+    """Gold continues where it was then, which may be long before the promotion."""
+    before = {"gold.totals": 1, "gold.visits": 2}
+    _promoted(shop, State("silver", "another", before=before))
+    (need,) = _plans(shop)["silver.shop"].needs
+    assert need.by == "the rollback of shop's backfill"
+    # Of the two, the table that had read less: all of silver's first two batches.
+    assert need.since == shop.began + timedelta(seconds=10)
+    # A silver that is restored, too, has what gold then reads.
+    _promoted(shop, State("bronze", "another", before=before | {"silver.shop": 2}))
+    assert not _plans(shop)["silver.shop"].needs
+    # A single table is at the batch of the others, or is computed again.
+    _promoted(shop, State("silver", "another", table="gold.totals", before={"gold.totals": 1}))
+    assert not _plans(shop)["silver.shop"].needs
+
+
+@pytest.mark.parametrize(
+    ("offset", "committed", "seconds"),
+    [
+        ({"reservoirVersion": 2, "index": -1}, 0, 10),
+        ({"reservoirVersion": 3, "index": -1}, 0, None),
+        # A batch that is not closed is read again, and so is the snapshot with which it began.
+        ({"reservoirVersion": 3, "index": -1}, -1, 0),
+        ({"reservoirVersion": 2, "index": 0, "isStartingVersion": True}, 0, 0),
+    ],
+)
+def test_a_pipeline_that_reads_a_table_as_its_source_needs_the_files_that_it_has_not_read(
+    shop: Shop,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    offset: dict[str, object],
+    committed: int,
+    seconds: int | None,
+) -> None:
+    """Its commits do not say how far it is: its checkpoint does."""
+    folder = tmp_path / "project" / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    source = {"kind": "delta", "path": "${root}/silver/shop"}
+    for name in ("reader", "new"):
+        content = {**DEFINITION, "name": name, "source": source, "gold": []}
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(content))
+    monkeypatch.chdir(tmp_path / "project")
+    lake = shop.lake
+    note = {"pipeline": "reader", "hop": "bronze", "generation": "g1", "batch": committed}
+    write_commit(lake.bronze("reader"), 0, note=note)
+    checkpoint = lake.checkpoints("reader", "bronze") / "g1"
+    write_checkpoint(checkpoint, planned=0, committed=committed)
+    write_offset(checkpoint, 0, offset)
+    needs = _plans(shop)["silver.shop"].needs
+    if seconds is None:
+        assert not needs
+        return
+    (need,) = needs
+    assert need.since == shop.began + timedelta(seconds=seconds)
+    assert (need.by, need.remedy) == (
+        "reader, whose source it is, has not read further",
+        "tidelake run reader --hop bronze",
+    )

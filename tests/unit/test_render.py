@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import json
+import sys
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
 import pytest
 
+from tidelake import cli
 from tidelake.cli.render import cell, print_json, print_table
 
 
@@ -35,6 +38,27 @@ def test_a_table_of_forty_columns_still_shows_its_values(
     print_table([f"c{n}" for n in range(40)], [["x"] * 40])
 
     assert printed(capsys).count("x") == 40
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "ascii"])
+def test_what_the_locale_cannot_encode_is_escaped_and_json_stays_json(
+    monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    words = 'Köln ▁ 😀 \\ "'
+
+    def command(*_: object) -> int:
+        print_json({words: words})
+        print_table(["word"], [["Köln ▁ 😀"]])
+        return 0
+
+    stdout = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    monkeypatch.setattr(sys, "stdout", stdout)
+    monkeypatch.setattr(cli, "run_command", command)
+    cli.main()
+    stdout.seek(0)
+    document, *table = stdout.read().splitlines()
+    assert json.loads(document) == {words: words}
+    assert "\\u2581 \\ud83d\\ude00" in "".join(table)
 
 
 def test_markup_in_values_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:

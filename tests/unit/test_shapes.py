@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tidelake.cli.init.payload import value_shape
+from tidelake.cli.init.sample import parse_object
 
 
 def values(*texts: str) -> list[Any]:
@@ -28,6 +29,8 @@ def values(*texts: str) -> list[Any]:
         ("price", ["20"], "DECIMAL(18,2)"),
         ("unitPrice", ["1.0005"], "DECIMAL(18,4)"),
         ("price", ["1.00055"], "DOUBLE"),
+        # The value of this number has more digits than Python writes.
+        ("price", ["1" * 5000 + ".5"], "DOUBLE"),
         ("amount_cents", ["1999"], "BIGINT"),
         ("total_items", ["3"], "BIGINT"),
         ("tax_rate", ["0.19"], "DOUBLE"),
@@ -70,3 +73,21 @@ def test_an_object_with_ever_new_names_is_a_map() -> None:
 def test_what_the_sample_leaves_open_is_noted(held: list[str], sql: str, note: str) -> None:
     shape = value_shape("x", values(*held))
     assert (shape.type.sql, shape.notes) == (sql, (note,))
+
+
+@pytest.mark.parametrize(
+    "text", ["1e5000", "-1e99999999", "1e99999999999999999999", "1e-400", "-2E-9999999999999999999"]
+)
+def test_a_number_that_no_double_holds_is_text_as_in_silver(text: str) -> None:
+    parsed = parse_object(f'{{"x": {text}}}'.encode())
+    assert parsed == {"x": text}
+    shape = value_shape("x", [text, Decimal("1.5")])
+    assert (shape.type.sql, shape.notes) == ("STRING", ("mixed in the sample: fraction, text",))
+    assert value_shape("x", [text]).type.sql == "STRING"
+
+
+def test_a_zero_is_one_whatever_its_exponent() -> None:
+    parsed = parse_object(b'{"a": 0.00, "b": 0e99999999999999999999, "c": -0.0e-9}')
+    assert parsed == {"a": 0, "b": 0, "c": 0}
+    assert isinstance(parsed, dict)
+    assert str(parsed["a"]) == "0.00"

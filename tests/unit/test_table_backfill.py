@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.replay import backfill, backfill_promotion, compatibility, generations, repairing
 from tidelake.replay.backfill import plan_rollback
-from tidelake.replay.backfill_state import State, write_state
+from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.repairing import can_restore, gold_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
@@ -298,5 +298,19 @@ def test_gold_is_not_rebuilt_before_silver_is_widened(
         UsageError, match=r"silver\.shop has b as int still, which is bigint.*silver"
     ):
         repairing.why_rebuilt(run, "gold")
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    asked: list[Callable[[], object]] = [
+        lambda: repairing.reset(run, "gold"),
+        lambda: backfill.fill(run, State("silver", "")),
+        lambda: backfill.fill(run, State("silver", "", table="gold.visits")),
+        lambda: backfill.build(run, "silver"),
+    ]
+    rolled_back = State("bronze", "of before", "promoted")
+    write_state(shop.lake, shop.pipeline, rolled_back)
+    for ask in asked:
+        with pytest.raises(UsageError, match=r"Widen it first with: tidelake run shop --hop"):
+            ask()
+    # Before the earlier backfill is given up.
+    assert read_state(shop.lake, shop.pipeline) == rolled_back
     stored = wanted
     assert repairing.why_rebuilt(run, "gold") == "a column changed"

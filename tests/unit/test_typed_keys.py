@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pyarrow as pa
+from deltalake import write_deltalake
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.config import Enrich, Join
+from tidelake.config.table_settings import FILE_RETENTION
+from tidelake.delta.tables import Lake
 from tidelake.gold.joins import Joined, left_side, matched, right_side
+from tidelake.runtime.schemas import Lookup, enriched
 from tidelake.silver.enrich import look_up, looked_up
 
 _AT = "timestamp'2026-01-05 00:00:00Z'"
@@ -80,3 +89,21 @@ def test_a_lookup_takes_one_of_several_keys_that_equal_a_value(spark: SparkSessi
         cities = found.select("id", F.col(looked_up(0)).getField("city"))
         wanted = [(1, "Rome"), (2, None), (3, third), (4, "Bonn"), (5, None)]
         assert sorted(map(tuple, cities.collect())) == wanted
+
+
+def test_a_lookup_reads_the_version_that_is_pinned_however_old_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Delta refuses one that is older than its table keeps removed files, and not the newest."""
+    table = Lake(tmp_path).table("dim.shops")
+    kept = {FILE_RETENTION: "interval 0 seconds"}
+    for city in ("Oslo", "Rome"):
+        rows = pa.table({"number": [7], "city": [city]})
+        write_deltalake(str(table.path), rows, mode="overwrite", configuration=kept)
+    enrich = Enrich.model_validate(
+        {"dimension": "shops", "on": {"shop": "number"}, "columns": ["city"]}
+    )
+    plan = cast(Any, SimpleNamespace(pipeline=SimpleNamespace(enrich=[enrich])))
+    rows = spark.sql("SELECT named_struct('shop', 7) AS _selected")
+    found = enriched(rows, plan, [Lookup(enrich, table, 0)])
+    assert found.select(F.col(looked_up(0)).getField("city")).collect() == [("Oslo",)]

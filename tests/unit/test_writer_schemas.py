@@ -16,9 +16,11 @@ from tests.registries import Standin, registry
 from tests.running import read
 from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
-from tidelake.errors import ConfigError, SourceError, UsageError
+from tidelake.errors import ConfigError, RefusedError, SourceError, UsageError
 from tidelake.kafka.client import incompatibility, versions_of
+from tidelake.runtime import schemas
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.schemas import check_definition, schemas_for, stored_schemas
@@ -140,6 +142,49 @@ def test_rows_that_are_decided_anew_ask_again_whenever_they_came(
     # What is refused again was written down already.
     told = read(run.lake, "bronze.shop__schemas", "schema_id, refusal IS NULL")
     assert told == [(8, False), (9, False), (9, True)]
+
+
+def test_ids_of_another_registry_are_not_read_with_the_schemas_of_the_first(
+    spark: SparkSession, tmp_path: Path, standin: Standin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    standin.register(SUBJECT, 5, click(a="string"))
+    run = context(spark, tmp_path, standin)
+    table = run.lake.schemas("shop")
+    append = schemas.append_records
+
+    def of_before(*given: Any, registry: str, **named: Any) -> None:
+        append(*given, **named)
+
+    with monkeypatch.context() as earlier:
+        # Commits of earlier versions do not name the registry: the next batch does.
+        earlier.setattr(schemas, "append_records", of_before)
+        schemas_for(run, rows(spark, 5))
+    schemas_for(run, rows(spark, 5, second=9))
+    first = last_commit(table)
+    assert first is not None
+    assert (first.batch, first.note["registry"]) == (1, standin.url.removeprefix("http://"))
+    with registry() as other:
+        moved = context(spark, tmp_path, other)
+        # It has no such id, then another schema under it.
+        other.register(SUBJECT, 4, click(a="string"))
+        words = f"schemas of the registry at {first.note['registry']}, .* another schema for id 5"
+        for _ in range(2):
+            with pytest.raises(RefusedError, match=f"(?s){words}.*Restore source.registry.url"):
+                schemas_for(moved, rows(spark, 5, second=9))
+            other.register(SUBJECT, 5, click(b="string"))
+        assert last_commit(table) == first
+        # A registry that only moved has the same schemas, and is asked once.
+        other.register(SUBJECT, 5, click(a="string"))
+        assert schemas_for(moved, rows(spark, 5, second=9)) is not None
+        asked = len(other.asked)
+        assert schemas_for(moved, rows(spark, 5, second=10)) is not None
+        assert len(other.asked) == asked
+        last = last_commit(table)
+        assert last is not None
+        assert last.note["registry"] == other.url.removeprefix("http://")
+    with pytest.raises(RefusedError, match="Restore source"):
+        standin.register(SUBJECT, 5, click(b="string"))
+        schemas_for(run, rows(spark, 5, second=11))
 
 
 def test_a_look_writes_nothing(spark: SparkSession, tmp_path: Path, standin: Standin) -> None:

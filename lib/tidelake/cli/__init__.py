@@ -19,6 +19,7 @@ from tidelake.cli.init import init as init_command
 from tidelake.cli.operating import alerts, doctor, maintain, serve, ui
 from tidelake.cli.reading import dictionary, sql
 from tidelake.cli.rebuilding import backfill, erase, repair, reset
+from tidelake.cli.render import escape_on_stdout
 from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
 
@@ -70,6 +71,7 @@ def main(*command: str) -> None:
     Args:
         command: Words before the arguments.
     """
+    escape_on_stdout()
     code = run_command(app, [*command, *sys.argv[1:]])
     # Return on success: Databricks treats any SystemExit of a wheel's task as a failure.
     if code:

@@ -31,6 +31,7 @@ from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
+from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -190,11 +191,14 @@ def run(
             return run_selected(where, selected, hop, when)
         _show_waiting(where, selected, hop)
         return 0
+    if hop == "dimensions" and where.source is not None:
+        raise UsageError(
+            "--source replaces the pipeline's source; each dimension has its own. Leave it out"
+        )
     if dry_run:
         parse_trigger(trigger or AVAILABLE_NOW)
         pipeline = where.load(names[0])
         if hop == "dimensions":
-            _refuse_source(where)
             if not pipeline.dimensions:
                 say(f"{pipeline.name} has no dimensions: nothing to run.")
             _show_waiting(where, tuple(pipeline.dimensions.values()), "all")
@@ -203,7 +207,6 @@ def run(
         return 0
     where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
     if hop == "dimensions":
-        _refuse_source(where)
         run_dimensions(where, trigger or AVAILABLE_NOW)
     else:
         run_pipeline(where, hops_of(hop), trigger or getattr(where.environment.triggers, hop))
@@ -240,13 +243,6 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
         )
 
 
-def _refuse_source(where: Place) -> None:
-    if where.source is not None:
-        raise UsageError(
-            "--source replaces the pipeline's source; each dimension has its own. Leave it out"
-        )
-
-
 def hops_of(hop: str) -> tuple[Hop, ...]:
     """Return the hops that ``--hop`` names, in the order of the flow."""
     return tuple(name for name in HOPS if hop in (name, "all"))
@@ -271,7 +267,7 @@ def _selected(
 
 def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Trigger) -> int:
     """Run several pipelines in one session, in order; return the first failure's exit code."""
-    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
+    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
 
     refuse_unready(place.environment)
@@ -279,17 +275,15 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
         refuse_unset(pipeline.published, place.environment)
     brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
     with started(place, "brief" if brief else "bulk", pipelines) as run:
-        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         def run_one(pipeline: Pipeline) -> None:
             say(f"{pipeline.name}:")
-            _check_source(place, pipeline)
-            with observing(replace(run, pipeline=pipeline), when, place.typed) as observed:
-                run_hops(observed, hops_of(hop), when, publishes=True)
+            if "bronze" in hops_of(hop):
+                _check_source(place, pipeline)
+            _observed(replace(run, pipeline=pipeline), hops_of(hop), when, place.typed)
 
         results = run_each(pipelines, run_one, run.stop)
-    document = {"pipelines": [asdict(result) for result in results]}
-    if not place.printed(document):
+    if not place.printed({"pipelines": [asdict(result) for result in results]}):
         rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
         print_table(["pipeline", "outcome", "seconds", "reason"], rows)
     return next((one.exit_code for one in results if one.outcome == "failed"), 0)
@@ -317,18 +311,16 @@ def run_pipeline(
     brief = when.ends and not first and little_waits(place.lake, pipeline)
     use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
     with hold_hops(place.lake, pipeline.name, hops), started(place, use) as run:
-        from tidelake.ops.observers import observing  # noqa: PLC0415
-        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
-
-        _run_whole(run, first, when)
+        _run_whole(place, run, first, when)
         if first:
             say(f"{pipeline.name}:")
-        with observing(run, when, place.typed) as observed:
-            run_hops(observed, hops, when, held=True, cold=brief, publishes=True)
+        _observed(run, hops, when, place.typed, held=True, cold=brief)
 
 
 def run_dimensions(place: Place, trigger: str) -> None:
     """Run the dimensions of a pipeline, each until its source is exhausted."""
+    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
+
     dimensions = tuple(place.pipeline.dimensions.values())
     if not dimensions:
         say(f"{place.pipeline.name} has no dimensions: nothing to run.")
@@ -340,17 +332,26 @@ def run_dimensions(place: Place, trigger: str) -> None:
         )
     for dimension in dimensions:
         _check_source(place, dimension)
+    refuse_unready(place.environment)
     with started(place) as run:
-        _run_whole(run, dimensions, when)
+        _run_whole(place, run, dimensions, when)
     say(f"Done. Run the pipeline with: {place.command('run')}")
 
 
-def _run_whole(run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
-    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
-
+def _run_whole(place: Place, run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
+    # The user called another pipeline.
+    typed = replace(place.typed, called=None)
     for dimension in dimensions:
         say(f"{dimension.name}:")
-        run_hops(replace(run, pipeline=dimension), HOPS, when)
+        _observed(replace(run, pipeline=dimension), HOPS, when, typed)
+
+
+def _observed(run: Run, hops: Sequence[Hop], when: Trigger, typed: Typed, **how: bool) -> None:
+    from tidelake.ops.observers import observing  # noqa: PLC0415
+    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
+
+    with observing(run, when, typed) as observed:
+        run_hops(observed, hops, when, publishes=True, **how)
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:
@@ -474,9 +475,7 @@ def reconcile(where: Place) -> None:
         found = judge(context, detection, lane)
     if where.printed({"detection": detection.name, "table": found.table, "rules": found.counts}):
         return
-    rows = [
-        [rule, *(counts[verdict] for verdict in VERDICTS)] for rule, counts in found.counts.items()
-    ]
+    rows = [[rule, *counts.values()] for rule, counts in found.counts.items()]
     print_table(["rule", *VERDICTS], rows, title=f"Fast alerts of {detection.name}")
     query = f"SELECT * FROM {found.table} WHERE verdict = 'missed'"
     say("See missed alerts with: " + where.typed(f'tidelake sql "{query}"'))

@@ -98,6 +98,7 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
         horizon=horizon,
         keep=keep,
         publishes=where.environment.publish,
+        environment=where.environment,
     )
     rows: list[list[object]] = []
     if has_no_tables(where.lake, where.pipeline):

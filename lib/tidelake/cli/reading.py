@@ -94,11 +94,15 @@ def dictionary(pipelines: tuple[str, ...], where: Place) -> None:
 
     Without a name it describes all pipelines and their shared tables.
     """
+    from tidelake.ledger.statements import DUCKDB, SPARK  # noqa: PLC0415
+
+    dialect = DUCKDB if where.environment.catalog is None else SPARK
     definitions = [where.load(name) for name in pipelines or pipeline_names()]
     if not where.json:
-        click.echo(descriptions.to_markdown(definitions, with_shared=not pipelines), nl=False)
+        page = descriptions.to_markdown(definitions, dialect, with_shared=not pipelines)
+        click.echo(page, nl=False)
         return
-    entries = {definition.name: descriptions.entries_of(definition) for definition in definitions}
+    entries = {one.name: descriptions.entries_of(one, dialect) for one in definitions}
     if not pipelines:
         entries[descriptions.SHARED] = list(descriptions.shared_entries())
     print_json(entries)

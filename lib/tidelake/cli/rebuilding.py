@@ -25,7 +25,7 @@ from tidelake.cli.options import (
     yes_option,
 )
 from tidelake.cli.render import print_table, to_minute
-from tidelake.delta.tables import HOPS, Hop
+from tidelake.delta.tables import HOPS, Hop, delta_readers
 from tidelake.errors import UsageError
 from tidelake.names import logical_name
 from tidelake.replay.subject import parse_subject
@@ -35,6 +35,20 @@ if TYPE_CHECKING:
     from tidelake.replay.backfill_state import Start
     from tidelake.replay.differences import Differences
     from tidelake.replay.erase import Report
+
+
+def _warn_of_readers(where: Place, start: Start, table: str | None = None) -> None:
+    """Name the pipelines that end once tables which are filled from a layer are replaced."""
+    from tidelake.replay.backfill_state import green_lake  # noqa: PLC0415
+
+    lake, name = where.lake, where.pipeline.name
+    own = map(lake.table, sorted(green_lake(lake, where.pipeline, start, table).own))
+    for reader, read in delta_readers([*own], where.environment, own=name):
+        say(
+            f"warning: {read.name} is read by {reader.name} as its source; once its rows are "
+            f"replaced, the next run of hop bronze of {reader.name} is refused, and nothing helps "
+            "but to fill that pipeline under another --root or catalog"
+        )
 
 
 @click.command()
@@ -50,7 +64,10 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
     """
     name = where.pipeline.name
 
+    start: Start = "bronze" if hop == "silver" else "silver"
+
     def agreed(why: str) -> None:
+        _warn_of_readers(where, start)
         with _ended_by_signals():
             confirm(f"Rebuilding {hop} of {name} ({why})", yes=yes)
 
@@ -59,6 +76,8 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
         from tidelake.replay.repairing import why_rebuilt  # noqa: PLC0415
 
         repaired = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop, agreed=agreed)
+    if dry_run and repaired[1]:
+        _warn_of_readers(where, start)
     generation, why = repaired
     found = {"pipeline": name, "hop": hop, "generation": generation, "rebuilt": why or None}
     if where.printed(found | {"dry_run": dry_run}):
@@ -114,8 +133,10 @@ def reset(hop: Literal["silver", "gold"], yes: bool, dry_run: bool, where: Place
 
     name = where.pipeline.name
     refuse_unresettable(where.lake, where.pipeline, hop)
+    start: Start = "bronze" if hop == "silver" else "silver"
+    _warn_of_readers(where, start)
     if dry_run:
-        steps = _steps("bronze" if hop == "silver" else "silver", where)
+        steps = _steps(start, where)
         planned = [step.to_json() for step in steps]
         if not where.printed({"pipeline": name, "steps": planned, "dry_run": True}):
             _print_steps(steps, f"Reset of {name} from {hop} on")
@@ -317,6 +338,7 @@ def promote(dry_run: bool, where: Place) -> None:
     """Replace live tables with the new ones, arrivals included."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
 
+    _warn_of_swapped(where)
     if dry_run:
         state = replay.need_promotable(where.lake, where.pipeline)
         before = replay.replaced_versions(where.lake, where.pipeline, state)
@@ -337,20 +359,34 @@ def rollback(dry_run: bool, where: Place) -> None:
     """Restore the tables from before the promotion."""
     from tidelake.replay import backfill_promotion as replay  # noqa: PLC0415
     from tidelake.replay.backfill import plan_rollback  # noqa: PLC0415
-    from tidelake.replay.backfill_state import need_state  # noqa: PLC0415
+    from tidelake.replay.backfill_state import begun_swap, need_state, what_next  # noqa: PLC0415
 
+    _warn_of_swapped(where)
     if dry_run:
-        state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)
-        versions, emptied = plan_rollback(where.lake, where.pipeline, state)
+        versions, emptied = dict[str, int | None](), list[str]()
+        if begun_swap(where.lake, where.pipeline) is None:
+            state = need_state(where.lake, where.pipeline, *replay.CAN_ROLL_BACK)
+            versions, emptied = plan_rollback(where.lake, where.pipeline, state)
         _show_swap(versions, "version restored", "Nothing was restored.", where, emptied=emptied)
         return
     with started(where) as context:
         state = replay.rollback(context)
-    if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
+    if where.printed({"pipeline": where.pipeline.name} | asdict(state)):
+        return
+    if state.stage == "built":
+        say(f"No table had been swapped, and none has changed: {what_next(where.pipeline, state)}.")
+    else:
         say(
             "Rolled back. If the backfill used a changed definition, restore the old one too.\n"
             f"Process newer arrivals with: {where.command('run')}"
         )
+
+
+def _warn_of_swapped(where: Place) -> None:
+    from tidelake.replay.backfill_state import read_state  # noqa: PLC0415
+
+    if (state := read_state(where.lake, where.pipeline)) is not None:
+        _warn_of_readers(where, state.start, state.table)
 
 
 def _show_swap(

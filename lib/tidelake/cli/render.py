@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import csv
 import io
 import json
@@ -31,6 +32,21 @@ _WIDTH = 100
 _MIN_WIDTH = 8
 # Characters between two columns, and in total at both edges.
 _PADDING = 3
+_ESCAPED = "tidelake_escaped"
+
+
+def escape_on_stdout() -> None:
+    r"""Print characters that the locale's encoding lacks as ``\u2581``, also valid in JSON."""
+    codecs.register_error(_ESCAPED, _escape)
+    # Tests and managed runtimes may replace the stream.
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors=_ESCAPED)
+
+
+def _escape(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return json.dumps(error.object[error.start : error.end])[1:-1], error.end
 
 
 def print_json(data: object) -> None:

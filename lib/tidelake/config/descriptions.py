@@ -7,6 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
+
+from sqlglot import ParseError, exp, parse_one
 
 from tidelake.config.expressions import Types, type_of
 from tidelake.config.gold_definitions import (
@@ -214,10 +217,38 @@ class TableEntry:
     example: str
 
 
-def entries_of(pipeline: Pipeline) -> list[TableEntry]:
-    """Return the entries of a pipeline's tables, gold first."""
+def in_sql(names: Iterable[str], dialect: str) -> str:
+    """List columns for a SELECT; a name that is a keyword to DuckDB or sqlglot is quoted."""
+
+    def is_plain(name: str) -> bool:
+        try:
+            parse_one(f"SELECT {name}, 1", dialect=dialect)
+        except ParseError:
+            return False
+        return name.lower() not in _keywords()
+
+    return ", ".join(
+        name if is_plain(name) else exp.to_identifier(name, quoted=True).sql(dialect)
+        for name in names
+    )
+
+
+@cache
+def _keywords() -> frozenset[str]:
+    import duckdb  # noqa: PLC0415  not needed for comments
+
+    reserved = (
+        "SELECT keyword_name FROM duckdb_keywords() "
+        "WHERE keyword_category IN ('reserved', 'type_function')"
+    )
+    with duckdb.connect() as connection:
+        return frozenset(keyword for (keyword,) in connection.execute(reserved).fetchall())
+
+
+def entries_of(pipeline: Pipeline, dialect: str = "duckdb") -> list[TableEntry]:
+    """Return the entries of a pipeline's tables, gold first, with examples in a dialect of SQL."""
     silver = silver_types(pipeline)
-    return [*_gold_entries(pipeline, silver), *_layer_entries(pipeline, silver)]
+    return [*_gold_entries(pipeline, silver, dialect), *_layer_entries(pipeline, silver)]
 
 
 def shared_entries() -> Iterator[TableEntry]:
@@ -236,7 +267,7 @@ def _entry(
     return TableEntry(table, meaning.description, tuple(keys), window, columns, example)
 
 
-def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
+def _gold_entries(pipeline: Pipeline, silver: Types, dialect: str) -> Iterator[TableEntry]:
     if pipeline.dimension is not None:
         own = {name: silver[name] for name in pipeline.defined_columns if name[0] != "_"}
         for name in pipeline.gold_names:
@@ -247,18 +278,18 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
             example = f"SELECT * FROM {name}{where} LIMIT 10"
             yield _entry(name, meaning_of(pipeline, name), own | _standard(bounds), keys, example)
     for gold in pipeline.gold:
-        yield _window_entry(pipeline, gold, silver)
+        yield _window_entry(pipeline, gold, silver, dialect)
     for join in pipeline.joins:
         name = logical_name("gold", join.name)
         right_types = silver if join.right.pipeline == pipeline.name else {}
         types = {column: type_of(sql, silver) for column, sql in join.left.columns.items()}
         types |= {column: type_of(sql, right_types) for column, sql in join.right.columns.items()}
-        right = next(iter(join.right.columns))
+        right = in_sql([next(iter(join.right.columns))], dialect)
         example = f"SELECT count(*) AS events, count({right}) AS matched FROM {name}"
         window = f"a match up to {written(join.within)} after"
         yield _entry(name, meaning_of(pipeline, name), types, (), example, window)
     for detection in pipeline.detections:
-        yield _window_entry(pipeline, detection.hours, silver)
+        yield _window_entry(pipeline, detection.hours, silver, dialect)
         name = logical_name("gold", detection.name)
         types = {
             column: silver.get(column) if column in detection.keys else STANDARD.get(column)
@@ -270,8 +301,8 @@ def _gold_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     for query in pipeline.queries:
         name, parts = logical_name("gold", query.name), query.parts
         types = query_types(pipeline, query, silver)
-        names, begins = [key.name for key in parts.keys], parts.window.name
-        example = f"SELECT {', '.join(types)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
+        names, begins = [key.name for key in parts.keys], in_sql([parts.window.name], dialect)
+        example = f"SELECT {in_sql(types, dialect)} FROM {name} ORDER BY {begins} DESC LIMIT 10"
         window = f"each {parts.window.unit}" if parts.window.unit else f"as {parts.source}"
         yield _entry(name, meaning_of(pipeline, name), types, names, example, window)
 
@@ -296,7 +327,7 @@ def query_types(pipeline: Pipeline, query: Query, silver: Types) -> dict[str, st
     return types
 
 
-def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEntry:
+def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types, dialect: str) -> TableEntry:
     name, window = logical_name("gold", gold.name), gold.window
     key, begins, cut = ("window_start",), "window_start DESC, ", "all time"
     if isinstance(window, TumblingWindow):
@@ -307,8 +338,9 @@ def _window_entry(pipeline: Pipeline, gold: GoldTable, silver: Types) -> TableEn
         cut = f"until nothing happens for {written(window.gap)}"
         key, begins = ("session_id",), "session_start DESC, "
     keys = gold.keys if window.kind == "global" else (*key, *gold.keys)
-    order = f"{'' if window.kind == 'global' else begins}{gold.measures[0].name} DESC"
-    shown = ", ".join(column for column in gold.columns if column != "session_id")
+    greatest = in_sql([gold.measures[0].name], dialect)
+    order = f"{'' if window.kind == 'global' else begins}{greatest} DESC"
+    shown = in_sql([column for column in gold.columns if column != "session_id"], dialect)
     example = f"SELECT {shown} FROM {name} ORDER BY {order} LIMIT 10"
     return _entry(name, meaning_of(pipeline, name), gold_types(gold, silver), keys, example, cut)
 
@@ -336,9 +368,9 @@ def _standard(names: Iterable[str]) -> dict[str, str | None]:
     return {name: STANDARD[name] for name in names}
 
 
-def to_markdown(pipelines: Iterable[Pipeline], *, with_shared: bool) -> str:
+def to_markdown(pipelines: Iterable[Pipeline], dialect: str, *, with_shared: bool) -> str:
     """Return the data dictionary: a section per pipeline, a part per table, shared tables last."""
-    sections = [(item.name, item.description, entries_of(item)) for item in pipelines]
+    sections = [(item.name, item.description, entries_of(item, dialect)) for item in pipelines]
     if with_shared:
         sections.append((SHARED, "Tables that all pipelines write to.", [*shared_entries()]))
     from jinja2 import Environment, PackageLoader  # noqa: PLC0415  not needed for comments

@@ -13,6 +13,7 @@ from pydantic import (
     Field,
     PrivateAttr,
     SerializerFunctionWrapHandler,
+    field_validator,
     model_serializer,
     model_validator,
 )
@@ -34,6 +35,8 @@ Aggregate = Literal[_Exact, "approx_count_distinct", "approx_percentile"]
 AGGREGATES: tuple[str, ...] = get_args(Aggregate)
 # Hopping windows of one event: each is a row of a batch before it is aggregated.
 MOST_WINDOWS = 10_000
+# Spark's minimum of a batch in real-time mode (spark.sql.streaming.realTimeMode.minBatchDuration).
+_SHORTEST_BATCH = timedelta(seconds=5)
 
 
 class FinalAfter(NamedTuple):
@@ -321,7 +324,7 @@ class Burst(Model):
         within: The time in which they occur.
     """
 
-    events: Annotated[int, Field(strict=True, ge=2)] = 5
+    events: Annotated[int, Field(strict=True, ge=2, le=2**31 - 1)] = 5
     within: PositiveDuration = timedelta(minutes=1)
 
 
@@ -353,7 +356,7 @@ class FastLane(Model):
     Attributes:
         topic: The topic for alerts, on the source's broker.
         pipeline: The pipeline that reads the topic, for comparison with the exact alerts.
-        refresh: How often the features are reloaded.
+        refresh: How often the features are reloaded; at least 5 seconds.
         streams: With 2, one stream runs while the other plans its next batch, and every alert is
             sent twice.
     """
@@ -362,6 +365,13 @@ class FastLane(Model):
     pipeline: TableName
     refresh: PositiveDuration = timedelta(minutes=5)
     streams: Annotated[int, Field(strict=True, ge=1, le=2)] = 2
+
+    @field_validator("refresh")
+    @classmethod
+    def _lasts_a_batch(cls, value: timedelta) -> timedelta:
+        if value < _SHORTEST_BATCH:
+            raise ValueError("must be at least 5 seconds, the shortest batch in real-time mode")
+        return value
 
 
 class Detection(TableSettings, Publishable):

@@ -23,7 +23,7 @@ _DURATION = re.compile(rf"\s*(\d+)\s+({'|'.join(UNITS)})s?\s*", re.IGNORECASE)
 # few durations is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
 _HOW = "write '<number> <unit>' with a unit of milliseconds, seconds, minutes, hours, days or weeks"
-_SIZE = r"([1-9][0-9]*)([bkmgtBKMGT]?)"
+_SIZE = r"([1-9][0-9]{0,18})([bkmgtBKMGT]?)"
 _NO_SIZE = "must be a number of bytes such as 256m"
 _SHIFTS = {"": 0, "b": 0, "k": 10, "m": 20, "g": 30, "t": 40}
 # Delta stores longer comments, but no tool displays them.
@@ -112,12 +112,20 @@ def bytes_of(text: str) -> int:
     """Parse a number of bytes, such as ``100``, ``512k`` or ``256m`` (units of 1024).
 
     Raises:
-        ValueError: The text is not a number of bytes.
+        ValueError: The text is not a number of bytes, or Spark cannot hold it.
     """
     match = re.fullmatch(_SIZE, text)
     if match is None:
         raise ValueError(_NO_SIZE)
-    return int(match[1]) << _SHIFTS[match[2].lower()]
+    size = int(match[1]) << _SHIFTS[match[2].lower()]
+    if size >= 2**63:
+        raise ValueError("must be less than 2^63 bytes, which are 8388608t")
+    return size
+
+
+def _size(text: str) -> str:
+    bytes_of(text)
+    return text
 
 
 def _description(text: str) -> str:
@@ -143,11 +151,12 @@ def match_whole(pattern: str, message: str, text: str) -> str:
     return text
 
 
-PositiveInt = Annotated[int, Field(strict=True, gt=0)]
+# Spark reads such settings as its INT.
+PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31 - 1)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Text = Annotated[str, matching(r"[\s\S]*\S[\s\S]*", "must not be empty")]
-ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE)]
+ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE), AfterValidator(_size)]
 Words = Annotated[str, AfterValidator(_description)]
 
 

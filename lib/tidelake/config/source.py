@@ -306,7 +306,7 @@ class KafkaSource(Model):
     envelope: Envelope | None = None
     registry: Registry | None = None
     schema_file: Text | None = Field(default=None, alias="schema")
-    max_offsets_per_trigger: PositiveInt | None = None
+    max_offsets_per_trigger: Annotated[int, Field(strict=True, gt=0, le=2**63 - 1)] | None = None
     min_partitions: PositiveInt | None = None
 
     @property

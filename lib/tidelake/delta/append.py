@@ -145,9 +145,15 @@ def ensure_table(
         append(no_rows(spark, schema), table, note, even_empty=True)
     asks = settings is not None
     said = {} if stored is None else describe(spark, table, stored, comments, asks=asks)
-    if has_change_feed and properties(spark, table).get(_CHANGE_FEED) != "true":
-        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
+    if has_change_feed:
+        ensure_change_feed(spark, table)
     return said
+
+
+def ensure_change_feed(spark: SparkSession, table: Table) -> None:
+    """Let each later MERGE into a table record the rows that it changes."""
+    if properties(spark, table).get(_CHANGE_FEED) != "true":
+        spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
 
 
 def _properties(

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -21,12 +22,14 @@ import msgspec
 from pydantic import BaseModel
 
 import tidelake
-from tidelake.config import Pipeline
+from tidelake.config import FieldType, Pipeline
+from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
 from tidelake.delta.log import ERASED, Commit, commits, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.fingerprints import EMPTY, Fingerprint
+from tidelake.gold.kinds import type_sensitive
 from tidelake.instants import from_json, to_json
 from tidelake.silver.watermark import PartitionProgress
 
@@ -167,7 +170,12 @@ _HASH, _TYPES = "hash", "types"
 # Parts that define an event's id, time, order and deletion: stored rows cannot be adapted to a
 # change of them.
 _ENVELOPE = "source.envelope"
-_IDENTITY = frozenset({"event.id", "event.time", "event.sequence", "event.delete_when", _ENVELOPE})
+_EVENT = ("event.id", "event.time", "event.sequence", "event.delete_when")
+_TYPE_IN = "type of a column in "
+_READS_BRONZE = " (all of bronze is read by it: restore it, or use another pipeline or --root)"
+_NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal", "float", "double")
+# Keys of an Avro schema on which no datum depends.
+_REMARKS = ("doc", "aliases", "default", "order")
 
 
 def definition_note(
@@ -222,7 +230,8 @@ def typed_as(last: Commit | None) -> dict[str, str]:
 
 def silver_note(pipeline: Pipeline) -> dict[str, Any]:
     """Return the part of a silver commit's metadata that hashes each part of the definition."""
-    return {_DEFINITION: {name: _short(value) for name, value in _parts(pipeline).items()}}
+    parts = _parts(pipeline) | _meanings(pipeline)
+    return {_DEFINITION: {name: _short(value) for name, value in parts.items()}}
 
 
 def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str, Any]:
@@ -264,10 +273,13 @@ def changed_parts(last: Commit | None, pipeline: Pipeline) -> Changed:
         return Changed()
     parts = {**({_ENVELOPE: None} if _ENVELOPE in stored else {}), **_parts(pipeline)}
     changed = [name for name, value in parts.items() if stored.get(name) != _short(value)]
-    return Changed(
-        tuple(name for name in changed if name in _IDENTITY),
-        tuple(name for name in changed if name not in _IDENTITY),
-    )
+    identity = [name for name in changed if name in {*_EVENT, _ENVELOPE}]
+    for name, value in _meanings(pipeline).items():
+        # Commits of earlier versions have none.
+        is_other = name in stored and stored[name] != _short(value)
+        if is_other and name.removeprefix(_TYPE_IN) not in identity:
+            identity.append(name if name.startswith(_TYPE_IN) else name + _READS_BRONZE)
+    return Changed(tuple(identity), tuple(name for name in changed if name not in identity))
 
 
 def _whole(pipeline: Pipeline) -> list[dict[str, Any]]:
@@ -284,6 +296,48 @@ def _parts(pipeline: Pipeline) -> dict[str, Any]:
     # Only where used; otherwise existing pipelines would report a change of definition.
     of_payload = {"source.schema": pipeline.avro_schema, _ENVELOPE: pipeline.envelope}
     return parts | {name: value for name, value in of_payload.items() if value}
+
+
+def _meanings(pipeline: Pipeline) -> dict[str, Any]:
+    """Return how payloads are decoded, and what the columns in the identity's expressions are.
+
+    A payload field hides bronze's column of its name. Files of Parquet and Avro are JSON in bronze.
+    """
+    found: dict[str, Any] = {"source.format": "csv" if pipeline.csv else "json"}
+    if pipeline.reads_avro:
+        # With a registry each record names its own.
+        schema = json.loads(pipeline.avro_schema or "null", object_pairs_hook=_without_remarks)
+        found |= {"source.format": "avro", "fields of source.schema": schema}
+    fields = {field.name.lower(): field.type for field in pipeline.event.fields}
+    for part in _EVENT:
+        if sql := getattr(pipeline.event, part.removeprefix("event.")):
+            # Times and orders depend on the value of a number, ids also on its text.
+            texts = columns_in(sql) if part == "event.id" else type_sensitive(sql)
+            found[_TYPE_IN + part] = {
+                name: _alike(fields[name], sql, by_text=name in texts) if name in fields else ""
+                for name in columns_in(sql)
+            }
+    return found
+
+
+def _alike(kind: FieldType, sql: str, *, by_text: bool) -> Any:
+    """Return what types of a column have in common that give an expression the same result."""
+    if kind.kind in _NUMBERS:
+        # A number of another width has another hash.
+        has_width = re.search(r"(?i)\b(hash|xxhash64|binary)\b", sql)
+        is_exact = has_width or kind.kind in ("float", "double")
+        return "number" if not by_text else kind.sql if is_exact else kind.scale or 0
+    if kind.kind == "struct":
+        # A member that is added changes only an expression over the whole.
+        words = set(re.findall(r"\w+", sql.lower()))
+        members = [one for one in kind.fields if one.name.lower() in words] or kind.fields
+        return {one.name.lower(): _alike(one.type, sql, by_text=by_text) for one in members}
+    inner = kind.element or kind.value
+    return [kind.kind, _alike(inner, sql, by_text=by_text)] if inner else kind.kind
+
+
+def _without_remarks(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    return {key: value for key, value in pairs if key not in _REMARKS}
 
 
 def _short(value: object) -> str:

@@ -154,14 +154,19 @@ def compact(spark: SparkSession, table: Table) -> None:
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """Delete files that were removed from a table more than ``hours`` ago.
 
-    Delta's retention check is disabled: callers know which versions are still read.
+    Delta's retention check is disabled: callers know which versions are still read. Where the
+    compute refuses settings, the table's property decides: see :func:`vacuum_uses_hours`.
     """
     with with_settings(spark, tuning.VACUUM_SETTINGS):
         spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
-def vacuums_at_once(spark: SparkSession) -> bool:
-    """Return whether :func:`vacuum` may delete recent files: some compute refuses the settings."""
+def vacuum_uses_hours(spark: SparkSession) -> bool:
+    """Return whether :func:`vacuum` goes by its ``hours``: some compute refuses the settings.
+
+    There recent files cannot be deleted, and the table's ``delta.deletedFileRetentionDuration``
+    may decide in place of the hours, whether it is longer or shorter.
+    """
     wanted = tuning.VACUUM_SETTINGS
     with with_settings(spark, wanted):
         try:

@@ -8,15 +8,25 @@ from __future__ import annotations
 
 import functools
 import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from tidelake.config import Environment, Pipeline
+from tidelake.config import DeltaSource, Environment, Pipeline, load_pipeline
+from tidelake.config.locations import pipeline_names
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
-from tidelake.folders import SCHEME, Folder, is_stored, list_matching
-from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name, split_name
+from tidelake.folders import SCHEME, Folder, absolute, is_stored, list_matching
+from tidelake.names import (
+    BACKFILL_INFIX,
+    LAYERS,
+    is_logical_name,
+    logical_name,
+    quoted,
+    split_name,
+)
 from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable
@@ -245,3 +255,27 @@ def refuse_unusable(root: Folder) -> None:
             raise UsageError(f"the root {root} cannot be read: {error.strerror}") from error
         if found:
             raise UsageError(f"the root {root} cannot be used: {place} is a file, not a folder.")
+
+
+def delta_readers(
+    tables: Sequence[Table], environment: Environment, *, own: str
+) -> Iterator[tuple[Pipeline, Table]]:
+    """Yield the pipelines other than ``own`` whose source is one of some tables, with the table.
+
+    They are those of the conf folder; one that is invalid cannot run, and is left out.
+    """
+    known, names = {table.sql: table for table in tables}, list[str]()
+    # Definitions may be given by their paths, without a conf folder.
+    with suppress(UsageError):
+        names = pipeline_names()
+    for name in names:
+        try:
+            other = load_pipeline(name, environment, follows_dimensions=False)
+        except UsageError:
+            continue
+        source = other.source
+        if not isinstance(source, DeltaSource) or other.name == own:
+            continue
+        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql
+        if (table := known.get(read)) is not None:
+            yield other, table

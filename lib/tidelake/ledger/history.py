@@ -36,7 +36,7 @@ from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.folders import list_matching
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
-from tidelake.runtime.checkpoints import bronze_is_gone
+from tidelake.runtime.checkpoints import bronze_is_gone, newest_logged, planned_positions
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 from tidelake.typed import runnable
 
@@ -334,12 +334,14 @@ def needs_of(
     rollbacks_since: datetime,
     own: Pipeline | None = None,
     published: Sequence[str] = (),
+    followers: Iterable[tuple[Pipeline, Table]] = (),
 ) -> list[Need]:
     """List the readers of older versions of some tables.
 
     A backfill promoted before ``rollbacks_since`` can no longer be rolled back. Gold tables that
     left the file of the pipeline ``own`` read nothing any more. ``published`` are the names of
-    tables whose changes go to topics.
+    tables whose changes go to topics, ``followers`` those of
+    :func:`~tidelake.delta.tables.delta_readers`.
     """
     wanted = {table.name for table in tables}
     needed = chain(
@@ -347,6 +349,7 @@ def needs_of(
         _epochs(lake),
         _backfills(lake, rollbacks_since),
         _topics(table for table in tables if table.name in published),
+        _sources(lake, followers),
     )
     return [
         Need(one.table, at, one.by, one.remedy, one.runs)
@@ -377,16 +380,47 @@ def _readers(lake: Lake, own: Pipeline | None) -> Iterator[_VersionReader]:
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
-            position = reached.get(key, BEGINNING)
-            # A reader that has read all rows does not need the version before a compaction.
-            version = version_at(table, position) if table.exists else None
-            version = position[0] - 1 if version is None else version
+            version = _version_read(table, reached.get(key, BEGINNING))
             by = f"{filled.name} has not read further"
             remedy = runnable("tidelake run", pipeline, f"--hop {hop}")
             if hop == "gold" and pipeline != name:
                 # Only its file, which is not read here, says whether it still fills the table.
                 remedy += f" (or remove {filled.name}, if {pipeline} no longer fills it)"
             yield _VersionReader(table, version, by, remedy, pipeline)
+
+
+def _version_read(table: Table, reached: Position) -> int:
+    """Return the version that a reader at a position needs.
+
+    One that has read all rows does not need the version before a compaction.
+    """
+    version = version_at(table, reached) if table.exists else None
+    return reached[0] - 1 if version is None else version
+
+
+def _sources(lake: Lake, followers: Iterable[tuple[Pipeline, Table]]) -> Iterator[_VersionReader]:
+    """Yield the position of each pipeline in the table that is its source, from its checkpoint.
+
+    Its commits do not name it.
+    """
+    for pipeline, table in followers:
+        last = last_commit(lake.bronze(pipeline.name))
+        if last is None:
+            continue
+        checkpoint = lake.checkpoints(pipeline.name, "bronze") / last.generation
+        if newest_logged(checkpoint / "offsets") < 0:
+            # Its first batch will begin with the newest version.
+            continue
+        reached = [BEGINNING]
+        # A checkpoint that cannot be read may be restored from a backup.
+        with suppress(OSError, ValueError, LookupError):
+            # A batch that was not closed is read again.
+            closed = newest_logged(checkpoint / "commits")
+            reached = planned_positions(checkpoint, closed, 1) or reached
+        by = f"{pipeline.name}, whose source it is, has not read further"
+        remedy = runnable("tidelake run", pipeline.name, "--hop bronze")
+        version = _version_read(table, reached[0])
+        yield _VersionReader(table, version, by, remedy, pipeline.name)
 
 
 def _epochs(lake: Lake) -> Iterator[_VersionReader]:
@@ -420,7 +454,7 @@ def _topics(tables: Iterable[Table]) -> Iterator[_VersionReader]:
 
 
 def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
-    """Yield the versions that a rollback would restore."""
+    """Yield the versions that a rollback would restore, and those where the hops continue then."""
     for file in list_matching(lake.root, "backfill/*/backfill.json"):
         state = json.loads(file.read_text(encoding="utf-8"))
         swapped = state["stage"] in ("promoting", "promoted", "rolling back")
@@ -436,6 +470,15 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
             # Silver continues where it was then.
             was = last_commit(silver, up_to=versions[silver.name])
             versions[bronze.name] = position(was, "bronze")[0] - 1
+        for name, version in state["before"].items() if state.get("table") is None else ():
+            if not name.startswith(("gold.", "dim.")):
+                continue
+            for key, reached in positions(last_commit(lake.table(name), up_to=version)).items():
+                followed = silver if key == "silver" else lake.table(key)
+                # Gold continues at the end of a silver that is restored.
+                if followed.name not in state["before"]:
+                    read = _version_read(followed, reached)
+                    versions[followed.name] = min(read, versions.get(followed.name, read))
         for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"
             remedy = "wait until the recovery horizon has passed"

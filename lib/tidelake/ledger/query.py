@@ -37,6 +37,8 @@ from tidelake.folders import Folder
 from tidelake.instants import from_micros
 from tidelake.ledger.statements import DUCKDB, SPARK, TABLE_PARTS, known_tables, tables_in
 from tidelake.object_store import duckdb_secret
+from tidelake.spark.engine import with_settings
+from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 from tidelake.typed import runnable
 from tidelake.visible import kind_of
 
@@ -442,8 +444,11 @@ def _ask_spark(
             column.set("db", None)
             column.set("catalog", None)
     try:
-        rows = lake.catalog.session().sql(statement.sql(dialect=SPARK))
-        return Answer(tuple(rows.columns), _collected(rows))
+        session = lake.catalog.session()
+        # Versions that are pinned may be older than Delta reads otherwise.
+        with with_settings(session, OLD_VERSION_SETTINGS if versions else {}):
+            rows = session.sql(statement.sql(dialect=SPARK))
+            return Answer(tuple(rows.columns), _collected(rows))
     except (AnalysisException, ParseException) as error:
         raise UsageError(_first_line(error)) from error
     except PySparkException as error:

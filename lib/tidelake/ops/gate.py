@@ -283,7 +283,10 @@ def _as_collected(bound: float | date | datetime, simple: str) -> float | date |
         return bound
     if not isinstance(bound, datetime):
         bound = datetime.combine(bound, time(), UTC)
-    if simple == "date":
-        return bound.astimezone(UTC).date()
-    zone = UTC if simple == "timestamp_ntz" else None
-    return bound.astimezone(zone).replace(tzinfo=None)
+    zone = UTC if simple in ("date", "timestamp_ntz") else None
+    try:
+        found = bound.astimezone(zone).replace(tzinfo=None)
+    except OverflowError:
+        # At an end of the calendar, which is another instant in each time zone.
+        found = datetime.max if bound.year > 1 else datetime.min
+    return found.date() if simple == "date" else found

@@ -76,9 +76,10 @@ def flow_of(lake: Lake, pipeline: Pipeline, hop: Hop) -> LineageFlow:
     if hop == "bronze":
         writes = [lake.bronze(name)]
         if isinstance(source, KafkaSource):
-            # The first broker names the cluster.
-            broker, topic = source.bootstrap.split(",")[0], source.topic or source.pattern or ""
-            sources = [LineagePlace(f"kafka://{broker}", topic)]
+            # The first broker names the cluster; the value of a reference is shown nowhere.
+            broker = source.bootstrap.split(",")[0]
+            topics = source.topic.split(",") if source.topic else [source.pattern or ""]
+            sources = [LineagePlace(f"kafka://{broker}", topic.strip()) for topic in topics]
         elif isinstance(source, DeltaSource) and source.table is not None:
             catalog, _, name_in_it = source.table.partition(".")
             sources = [LineagePlace(f"catalog:{catalog}", name_in_it)]

@@ -15,23 +15,33 @@ from typing import NamedTuple
 
 from pyspark.sql import SparkSession
 
-from tidelake.config import Pipeline
+from tidelake.config import Environment, Pipeline
 from tidelake.config.sections import settings_of
-from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
+from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION, interval_of
 from tidelake.delta.access import detail, properties
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import CLUSTERED_BY, cluster, compact, has_vectors, vacuum
+from tidelake.delta.merge import (
+    CLUSTERED_BY,
+    cluster,
+    compact,
+    has_vectors,
+    vacuum,
+    vacuum_uses_hours,
+)
 from tidelake.delta.store import sql_pairs
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table, delta_readers
 from tidelake.errors import RefusedError
 from tidelake.ledger.history import Need, needs_of
 from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
+from tidelake.typed import runnable
 
 # Allows for clock differences and readers that have just started.
 _MARGIN = timedelta(hours=1)
+# How much longer than needed now Delta lets versions be read, if they are needed longer than usual.
+_AHEAD = timedelta(days=7)
 
 
 @dataclass(frozen=True)
@@ -40,7 +50,7 @@ class Plan:
 
     ``needs`` lists the readers of old versions, the oldest version first. ``sorted_by`` are the
     clustering columns if merges scatter rows, empty if rows arrive in time order. ``retentions``
-    are those of the pipeline file, by property.
+    are those of the pipeline file, by property. ``made_at``: when the plan was made (UTC).
     """
 
     table: Table
@@ -48,6 +58,7 @@ class Plan:
     needs: tuple[Need, ...] = ()
     sorted_by: tuple[str, ...] = ()
     retentions: Mapping[str, timedelta] = field(default_factory=dict)
+    made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
 
 class Done(NamedTuple):
@@ -66,13 +77,15 @@ def plan_upkeep(
     horizon: timedelta,
     keep: timedelta | None = None,
     publishes: bool = True,
+    environment: Environment | None = None,
     now: datetime | None = None,
 ) -> list[Plan]:
     """Compute how long each table must keep removed files; nothing is written.
 
     If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it or
     the pipeline file says so. A topic is a reader only if the environment ``publishes``: no run
-    would ever send what waits.
+    would ever send what waits. With an ``environment`` the pipelines of the conf folder are readers
+    whose source is one of the tables.
 
     Raises:
         RefusedError: ``keep`` is less than the horizon, than a reader needs, or than the retention
@@ -89,7 +102,12 @@ def plan_upkeep(
     published = tuple(pipeline.published) if publishes else ()
     rollbacks_since = moment - horizon
     needs = needs_of(
-        lake, tables, rollbacks_since=rollbacks_since, own=pipeline, published=published
+        lake,
+        tables,
+        rollbacks_since=rollbacks_since,
+        own=pipeline,
+        published=published,
+        followers=delta_readers(tables, environment, own=pipeline.name) if environment else (),
     )
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.
     orders = {
@@ -117,7 +135,8 @@ def plan_upkeep(
                 f"longer, or lower the property in {pipeline.file}."
             )
         kept = keep or max(horizon, least, retained)
-        plans.append(Plan(table, kept, tuple(table_needs), orders.get(table, ()), of_file))
+        order = orders.get(table, ())
+        plans.append(Plan(table, kept, tuple(table_needs), order, of_file, moment))
     return plans
 
 
@@ -152,19 +171,40 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
                 )
         else:
             _rewrite(run, plan, is_locked=False)
-        vacuum(spark, plan.table, hours=-(-plan.keep // timedelta(hours=1)))
-        last = spark.sql(f"DESCRIBE HISTORY {plan.table.sql} LIMIT 1").collect()[0]
-        metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
-        deleted = int(metrics.get("numDeletedFiles", 0))
+        deleted = _delete_old(run, plan)
         yield Done(plan.table, before, detail(spark, plan.table)["numFiles"], deleted)
+
+
+def _delete_old(run: Run, plan: Plan) -> int:
+    """Delete the files that were removed longer ago than planned; return how many."""
+    spark, table = run.spark, plan.table
+    # Since the plan was made, files may have been removed that a reader needs.
+    keep = plan.keep + (datetime.now(UTC) - plan.made_at)
+    if not vacuum_uses_hours(spark):
+        # Delta goes by the table's property there, and may refuse a shorter time.
+        text = properties(spark, table).get(FILE_RETENTION, "interval 7 days")
+        retention = interval_of(text) or timedelta(0)
+        if retention < plan.keep:
+            again = runnable("tidelake maintain", run.pipeline.name)
+            run.progress.say(
+                f"old files of {table.name} are not deleted: this compute supports no session "
+                f"settings, and deletes them by {FILE_RETENTION}, which is '{text}'; they are "
+                f"needed for {_duration_text(plan.keep)}. Once no run writes the table: {again}"
+            )
+            return 0
+        keep = max(keep, retention)
+    vacuum(spark, table, hours=-(-keep // timedelta(hours=1)))
+    last = spark.sql(f"DESCRIBE HISTORY {table.sql} LIMIT 1").collect()[0]
+    metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
+    return int(metrics.get("numDeletedFiles", 0))
 
 
 @contextmanager
 def _writing(run: Run, table: Table) -> Iterator[None]:
     """Hold the locks of all writers of a table; a RefusedError if a run or a command holds one."""
     lake, layer = run.lake, table.name.partition(".")[0]
-    if layer == "ops":
-        # All pipelines append to it, and wait for each other.
+    if layer == "ops" or table.bare.endswith("__reconciled"):
+        # All pipelines append to it, or no hop writes it; writers wait for each other.
         with hold(lake.lock_of(table), table.name, waits=True, optional=True):
             yield
         return
@@ -190,21 +230,28 @@ def _rewrite(run: Run, plan: Plan, *, is_locked: bool) -> None:
 
 
 def _keep_log(spark: SparkSession, plan: Plan) -> None:
-    """Set the log retention to at least that of the files and the age of our last commit.
+    """Set the retention of the log and of removed files to what is needed until the next time.
 
-    A table without new input has an old last commit, from which its hop continues.
+    A table without new input has an old last commit, from which its hop continues. Delta refuses to
+    read a version older than the retention of files, even if all its files are there.
     """
+    now, day = datetime.now(UTC), timedelta(days=1)
     last = last_commit(plan.table)
-    age = datetime.now(UTC) - last.written_at if last else timedelta(0)
-    # Twice the age, so that the property does not change every day.
-    for_last_commit = 2 * age if age > LEAST[LOG_RETENTION] / 2 else timedelta(0)
-    days, wanted = timedelta(days=1), dict[str, str]()
-    lengths = {LOG_RETENTION: max(plan.keep, for_last_commit), FILE_RETENTION: plan.keep}
-    for key, needed in lengths.items():
-        length = max(needed, LEAST[key], plan.retentions.get(key, needed))
-        wanted[key] = f"interval {-(-length // days)} days"
-    stored = properties(spark, plan.table)
-    if any(stored.get(key) != value for key, value in wanted.items()):
+    age = now - last.written_at if last else timedelta(0)
+    need = now - plan.needs[0].since if plan.needs else timedelta(0)
+    # What is needed grows by a day a day, so more is set, and left until that is used up.
+    lengths = {FILE_RETENTION: (need, need + _AHEAD), LOG_RETENTION: (age, 2 * age)}
+    stored, wanted, kept = properties(spark, plan.table), dict[str, str](), plan.keep
+    for key, (needed, ample) in lengths.items():
+        # The log is kept at least as long as the files.
+        usual = max(kept, LEAST[key], plan.retentions.get(key, LEAST[key]))
+        least, is_set = max(usual, needed + day), interval_of(stored.get(key, ""))
+        if is_set is not None and least <= is_set < max(usual, ample) + day:
+            kept = is_set
+            continue
+        kept = usual if least == usual else max(least, ample)
+        wanted[key] = f"interval {-(-kept // day)} days"
+    if wanted:
         spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})")
 
 

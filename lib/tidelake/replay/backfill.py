@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.config import Pipeline
+from tidelake.config.table_settings import FILE_RETENTION, LEAST
 from tidelake.delta.access import load, load_old
 from tidelake.delta.commit_metadata import (
     SilverNote,
@@ -30,26 +31,31 @@ from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.folders import remove_tree
 from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import ahead, from_json
 from tidelake.ledger.history import closed_version, history, rate_of
 from tidelake.ledger.query import ask
-from tidelake.names import LAYERS, quoted
+from tidelake.names import quoted
 from tidelake.replay.backfill_state import (
     SWAPS,
     Start,
     State,
     backfill_again,
-    forget_state,
+    clear,
     green_lake,
     hold_backfill,
     read_state,
     what_next,
     write_state,
 )
-from tidelake.replay.generations import is_replaced, rebuild_gold, rebuild_silver
-from tidelake.replay.repairing import can_restore, fill_table, gold_table, need_gold
+from tidelake.replay.generations import is_outdated, is_replaced, rebuild_gold, rebuild_silver
+from tidelake.replay.repairing import (
+    can_restore,
+    fill_table,
+    gold_table,
+    need_gold,
+    refuse_narrow,
+)
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpoints import refuse_foreign_gold
@@ -92,26 +98,6 @@ class Step:
 def green_run(run: Run, start: Start, table: str | None = None) -> Run:
     """Return a run on the green tables, whose hops fill them unless only one ``table`` is green."""
     return replace(run, lake=green_lake(run.lake, run.pipeline, start, table), replays=True)
-
-
-def clear(run: Run) -> list[str]:
-    """Remove a backfill: its tables, its checkpoints, and its state.
-
-    Returns:
-        The tables that were dropped from a catalog, which may keep their files for a while.
-    """
-    green, dropped = green_lake(run.lake, run.pipeline, "bronze"), list[str]()
-    # First, so that a removal that is cut off leaves no backfill to promote.
-    forget_state(run.lake, run.pipeline)
-    if (catalog := run.lake.catalog) is not None:
-        for layer in LAYERS:
-            # As listed: gold tables among them may have left the pipeline file.
-            for name in catalog.tables_in(layer):
-                if name.endswith(green.suffix):
-                    run.spark.sql(f"DROP TABLE IF EXISTS {catalog.schema(layer)}.{quoted(name)}")
-                    dropped.append(f"{layer}.{name}")
-    remove_tree(green.root)
-    return dropped
 
 
 def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
@@ -276,6 +262,8 @@ def _refuse_unfillable(run: Run, wanted: State) -> None:
         _pinned_gold(run)
     if (since := from_json(wanted.since)) is not None:
         decided_before(run, since)
+    if wanted.start == "silver":
+        refuse_narrow(run)
 
 
 def fill(run: Run, state: State) -> None:
@@ -290,6 +278,9 @@ def fill(run: Run, state: State) -> None:
     green = green_run(run, start, table)
     now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
+    if start == "silver":
+        # Gold would be of types that its next run refuses.
+        refuse_narrow(run)
     if table is not None:
         with hold_hops(green.lake, run.pipeline.name, ["gold"], stop=run.stop) as locks:
             fill_table(replace(run, locks=locks), table, green.lake.table(table))
@@ -324,7 +315,8 @@ def _can_continue(green: Run, hop: Hop) -> bool:
 def _is_looked_up_twice(green: Run, last: Commit) -> bool:
     """Return whether rows of green silver are, or would be, enriched from different dimensions.
 
-    A promotion makes one batch of them, which records one version of each dimension.
+    A promotion makes one batch of them, which records one version of each dimension. Also if that
+    version can no longer be read.
     """
     lake, pipeline = green.lake, green.pipeline
     bronze = lake.bronze(pipeline.name)
@@ -333,6 +325,11 @@ def _is_looked_up_twice(green: Run, last: Commit) -> bool:
     for use in (use for note in notes for use in note.dimensions):
         versions[use.table].add(use.version)
     if rows_between(bronze, position(last, "bronze")):
+        # These rows would be looked up in the version of the last ones.
+        since = datetime.now(UTC) - min(green.environment.recovery_horizon, LEAST[FILE_RETENTION])
+        used = [(lake.table(one.table), one.version) for one in SilverNote.of(last).dimensions]
+        if any(is_outdated(table, version, since) for table, version in used):
+            return True
         for lookup in lookups(lake, pipeline):
             versions[lookup.table.name].add(lookup.version)
     return any(

@@ -38,6 +38,7 @@ from tidelake.replay.backfill_state import (
     Stage,
     State,
     backfill_again,
+    begun_swap,
     ended_swap,
     green_lake,
     hold_backfill,
@@ -306,7 +307,7 @@ def rollback(run: Run) -> State:
     before or after the promotion and that the restored silver has not processed. Tables that were
     added by the promotion or since are emptied; the next run fills those of gold. A single table
     stays in its generation; if batches were committed since its promotion, it is recomputed under
-    its earlier definition.
+    its earlier definition. If the promotion had not swapped any table, the backfill is still built.
 
     Raises:
         UsageError: Nothing was promoted.
@@ -319,10 +320,12 @@ def rollback(run: Run) -> State:
         UnbalancedError: The tables were restored, and their ledger does not balance.
     """
     lake, pipeline = run.lake, run.pipeline
-    if not ended_swap(lake, pipeline, "rolled back"):
+    if not (ended_swap(lake, pipeline, "rolled back") or begun_swap(lake, pipeline)):
         need_state(lake, pipeline, *CAN_ROLL_BACK)
     with _holding(run, "rollback") as locks:
         run = replace(run, locks=locks)
+        if (begun := begun_swap(lake, pipeline)) is not None:
+            return _advance(run, "record that no table is swapped", begun)
         state = ended_swap(lake, pipeline, "rolled back") or _restore_tables(run)
         state = _advance(run, "record that all tables are restored", state, stage="rolled back")
         if state.start == "bronze":

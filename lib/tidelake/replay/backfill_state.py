@@ -17,8 +17,9 @@ from tidelake.config import Pipeline
 from tidelake.delta.locks import hold, rolls_back
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.folders import Folder, write_whole
-from tidelake.names import BACKFILL_INFIX
+from tidelake.folders import Folder, remove_tree, write_whole
+from tidelake.names import BACKFILL_INFIX, LAYERS, quoted
+from tidelake.runtime.hop import Run
 from tidelake.typed import runnable
 
 Start = Literal["bronze", "silver"]
@@ -135,6 +136,26 @@ def forget_state(lake: Lake, pipeline: Pipeline) -> None:
     (folder_of(lake, pipeline) / _STATE).unlink(missing_ok=True)
 
 
+def clear(run: Run) -> list[str]:
+    """Remove a backfill: its tables, its checkpoints, and its state.
+
+    Returns:
+        The tables that were dropped from a catalog, which may keep their files for a while.
+    """
+    green, dropped = green_lake(run.lake, run.pipeline, "bronze"), list[str]()
+    # First, so that a removal that is cut off leaves no backfill to promote.
+    forget_state(run.lake, run.pipeline)
+    if (catalog := run.lake.catalog) is not None:
+        for layer in LAYERS:
+            # As listed: gold tables among them may have left the pipeline file.
+            for name in catalog.tables_in(layer):
+                if name.endswith(green.suffix):
+                    run.spark.sql(f"DROP TABLE IF EXISTS {catalog.schema(layer)}.{quoted(name)}")
+                    dropped.append(f"{layer}.{name}")
+    remove_tree(green.root)
+    return dropped
+
+
 def need_state(lake: Lake, pipeline: Pipeline, *stages: Stage) -> State:
     """Read the state of a backfill that must be at one of some stages.
 
@@ -191,6 +212,16 @@ def ended_swap(
     if state is None or state.stage != end or not lake.swap(pipeline.name).exists():
         return None
     return state if end == "rolled back" or not rolls_back(lake, pipeline.name) else None
+
+
+def begun_swap(lake: Lake, pipeline: Pipeline) -> State | None:
+    """Return the state of a promotion that was interrupted before it began to swap, or None.
+
+    The swap file was written, and the state was not: no table has changed.
+    """
+    state = read_state(lake, pipeline)
+    is_begun = state is not None and state.stage == "built" and lake.swap(pipeline.name).exists()
+    return state if is_begun else None
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:

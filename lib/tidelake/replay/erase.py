@@ -26,7 +26,7 @@ from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import arrivals_note, deductions_note, erasure_of
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import ERASED, commits, last_commit
-from tidelake.delta.merge import delete_records, vacuum, vacuums_at_once
+from tidelake.delta.merge import delete_records, vacuum, vacuum_uses_hours
 from tidelake.delta.tables import HOPS, Hop, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -35,8 +35,13 @@ from tidelake.gold.merge_plan import span
 from tidelake.instants import to_json
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
-from tidelake.replay.backfill import clear
-from tidelake.replay.backfill_state import folder_of, hold_backfill, read_state, what_next
+from tidelake.replay.backfill_state import (
+    clear,
+    folder_of,
+    hold_backfill,
+    read_state,
+    what_next,
+)
 from tidelake.replay.erase_remains import (
     Remains,
     dropped,
@@ -122,7 +127,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "Set it to none, run "
             f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the erasure.",
         )
-    if now and not vacuums_at_once(run.spark):
+    if now and not vacuum_uses_hours(run.spark):
         raise UsageError(
             "this compute does not support session settings, which --now needs to delete files "
             "that were just removed. Erase without --now, and let "

@@ -6,23 +6,19 @@ The steps are in :mod:`.erase`, since one file would exceed 500 lines.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from tidelake.config import DeltaSource, Detection, FilesSource, KafkaSource, Source, load_pipeline
-from tidelake.config.locations import pipeline_names
+from tidelake.config import Detection, FilesSource, KafkaSource, Source
 from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import load, properties
 from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import last_commit
-from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
-from tidelake.folders import absolute
+from tidelake.delta.merge import vacuum_uses_hours
+from tidelake.delta.tables import Lake, Table, delta_readers
 from tidelake.kafka.topic_source import asks_brokers
-from tidelake.names import quoted
 from tidelake.replay.erase_records import tables_with_records
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.fast_lane import reconciled_table
@@ -65,6 +61,8 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
     remedy = f"{maintain} deletes them then; immediately: --now"
     retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
     horizon = run.environment.recovery_horizon
+    if not vacuum_uses_hours(run.spark):
+        horizon = max(horizon, LEAST[FILE_RETENTION])
     for table in filled_tables(run):
         left = _files_left(run, table)
         # In a catalog they cannot be counted.
@@ -130,32 +128,16 @@ def dropped(tables: Sequence[str]) -> Iterator[Remains]:
 
 
 def readers(run: Run) -> Iterator[tuple[str, Remains]]:
-    """List the other pipelines whose source is a table of this one, with that table.
-
-    They are those of the conf folder; one that is invalid cannot run, and is left out.
-    """
-    tables = {table.sql: table.name for table in filled_tables(run)}
-    names: list[str] = []
-    # Definitions may be given by their paths, without a conf folder.
-    with suppress(UsageError):
-        names = pipeline_names()
-    for name in names:
-        try:
-            other = load_pipeline(name, run.environment, follows_dimensions=False)
-        except UsageError:
-            continue
-        source = other.source
-        if not isinstance(source, DeltaSource) or other.name == run.pipeline.name:
-            continue
-        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql
-        if (table := tables.get(read)) is not None:
-            refused = "once rows of it are deleted, its next run of hop bronze is refused"
-            what = f"read by {other.name} as its source; {refused}"
-            remedy = (
-                f"fill {other.name} under another --root or catalog, since nothing else helps, and "
-                "remove its tables here, which hold copies of the rows"
-            )
-            yield other.name, Remains(what, table, None, remedy)
+    """List the other pipelines whose source is a table of this one, with that table."""
+    tables, own = filled_tables(run), run.pipeline.name
+    for other, table in delta_readers(tables, run.environment, own=own):
+        refused = "once rows of it are deleted, its next run of hop bronze is refused"
+        what = f"read by {other.name} as its source; {refused}"
+        remedy = (
+            f"fill {other.name} under another --root or catalog, since nothing else helps, and "
+            "remove its tables here, which hold copies of the rows"
+        )
+        yield other.name, Remains(what, table.name, None, remedy)
 
 
 def others(lake: Lake, run: Run) -> Iterator[Remains]:

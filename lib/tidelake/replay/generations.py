@@ -307,6 +307,17 @@ def is_replaced(table: Table, position: Position, since: datetime | None) -> boo
     return is_rewritten or is_cut_off(table, position) or is_other
 
 
+def is_outdated(table: Table, version: int, since: datetime) -> bool:
+    """Return whether a version, written before an instant (UTC), is not the newest any more.
+
+    Delta may refuse to read it, and its files may be gone.
+    """
+    if version < 0 or version >= log.newest_version(table):
+        return False
+    at = log.written_at(table, version)
+    return at is None or at < since
+
+
 def gold_mismatches(run: Run) -> Iterator[str]:
     """Yield why gold's tables cannot continue from their current state."""
     found: list[log.Commit] = []

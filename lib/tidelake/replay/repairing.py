@@ -115,7 +115,7 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
             newest_of(run, "silver", table)
         why = next(gold_mismatches(run), "")
         if why:
-            _refuse_narrow(run)
+            refuse_narrow(run)
         return why
     if hop == "silver":
         return next(_silver_mismatches(run), "")
@@ -132,7 +132,7 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
     return ""
 
 
-def _refuse_narrow(run: Run) -> None:
+def refuse_narrow(run: Run) -> None:
     """Raise a UsageError if silver's types are still to be widened: gold would keep those of now.
 
     The next run would refuse what was computed from them.
@@ -217,7 +217,7 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
     interrupted, run it again.
 
     Raises:
-        UsageError: There is nothing to recompute from.
+        UsageError: There is nothing to recompute from, or silver's types are still to be widened.
         RefusedError: Another pipeline fills one of the gold tables.
         NotBuiltError: The state of silver's prefilter cannot be prepared.
         LockedError: Another process writes one of the hops.
@@ -227,6 +227,8 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
     refuse_unresettable(lake, run.pipeline, hop)
     hops = hops_in(run.pipeline)[1 if hop == "silver" else 2 :]
     command, made = runnable("tidelake reset", name, f"--hop {hop}"), dict[Hop, str]()
+    if hop == "gold":
+        refuse_narrow(run)
     with hold_hops(lake, name, hops, command=command, stop=run.stop) as locks:
         locked = replace(run, locks=locks)
         if hop == "silver":

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -38,7 +38,7 @@ from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
-from tidelake.errors import LostError, SourceError
+from tidelake.errors import LostError, RefusedError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
 from tidelake.folders import ensure_folder, folder, place_of
 from tidelake.instants import now, now_after
@@ -91,8 +91,9 @@ class BronzeHop(HopQuery):
             self._landing = landed_files.LandingGuard(
                 source.paths,
                 table,
-                self._taken_before,
+                lambda paths: taken_before(run, table, paths),
                 source.format,
+                logged=self._logged,
                 is_cleaned=source.is_cleaned,
             )
         # The version of bronze up to which files of batches are cleaned, None before the first
@@ -120,6 +121,12 @@ class BronzeHop(HopQuery):
         kind = self.run.pipeline.source.kind
         if (was := closed.note.get("source", kind)) != kind:
             return f"bronze was filled from a source of kind {was}, now it is {kind}"
+        is_csv = self.run.pipeline.csv is not None
+        if closed.note.get("csv", is_csv) != is_csv:
+            raise RefusedError(
+                f"the payloads in {self.table.name} are {'not ' if is_csv else ''}CSV, which "
+                "source.format would change: restore it, or use another pipeline or --root."
+            )
         if isinstance(self.run.pipeline.source, KafkaSource):
             refuse_unselected(self.run.spark, self.run.pipeline.source, closed.note["offsets"])
             planned = planned_offsets(self.checkpoint, closed.batch)
@@ -271,6 +278,7 @@ class BronzeHop(HopQuery):
         note = self.note(
             batch,
             source=source.kind,
+            csv=self.run.pipeline.csv is not None,
             ingested_at=stamp.isoformat(),
             records=count,
             **bronze_marks(*marks),
@@ -437,12 +445,9 @@ class BronzeHop(HopQuery):
                         landed_files.refuse_broken(broken_archives(paths))
             raise
 
-    def _taken_before(self, paths: Collection[str]) -> Mapping[str, LandedFile]:
-        """Find ingested files whose commits are no longer in bronze's log."""
-        if not oldest_version(self.table):
-            return {}
-        logged = logged_files(self.checkpoint)
-        return taken_before(self.run, self.table, logged.intersection(paths))
+    def _logged(self) -> Collection[str]:
+        """List the files in Spark's log; none while bronze's log has all commits that name them."""
+        return logged_files(self.checkpoint) if oldest_version(self.table) else ()
 
 
 def in_order_of_arrival(

@@ -24,6 +24,7 @@ from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, positions
+from tidelake.delta.locks import hold
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.merge import vacuum
 from tidelake.delta.positions import BEGINNING
@@ -48,6 +49,8 @@ from tidelake.visible import kind_of
 VERDICTS = ("confirmed", "retracted", "open", "missed")
 _EVENT, _SENT, _ALERTED = "alerted_event", "sent_at", "alerted_at"
 _FEATURES = "known"
+# Counts rows of the reconciled table whose rule is null; a rule's name has no space.
+_NO_RULE = "without a rule"
 # Old copies are deleted after this many, about an hour by default.
 _CLEANED_AFTER = 24
 _POLL_SECONDS = 1
@@ -278,12 +281,19 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     exact = load(run.spark, exact_table)
     judged = _with_verdicts(sent, exact, _decided(run, exact_table), detection)
     reconciled = reconciled_table(lake, detection)
-    append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
-    counted = load(run.spark, reconciled).groupBy(RULE, "verdict").count().collect()
+    # Maintenance compacts the table, and another reconciliation overwrites it.
+    with hold(lake.lock_of(reconciled), reconciled.name, waits=True, optional=True):
+        append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
+    return Reconciled(reconciled.name, _count_verdicts(load(run.spark, reconciled)))
+
+
+def _count_verdicts(judged: DataFrame) -> dict[str, dict[str, int]]:
+    # Anyone may write to the topic: its pipeline may accept records without a rule.
+    rule = F.coalesce(RULE, F.lit(_NO_RULE)).alias(RULE)
     counts: dict[str, dict[str, int]] = {}
-    for rule, verdict, count in sorted(counted):
-        counts.setdefault(rule, dict.fromkeys(VERDICTS, 0))[verdict] = count
-    return Reconciled(reconciled.name, counts)
+    for name, verdict, count in sorted(judged.groupBy(rule, "verdict").count().collect()):
+        counts.setdefault(name, dict.fromkeys(VERDICTS, 0))[verdict] = count
+    return counts
 
 
 def reconciled_table(lake: Lake, detection: Detection) -> Table:

@@ -18,6 +18,7 @@ from tidelake.delta.append import (
     append,
     append_nothing,
     commented,
+    ensure_change_feed,
     ensure_table,
     schema_differences,
 )
@@ -238,6 +239,8 @@ class GoldHop(HopQuery):
         if is_behind or changed_definition(last, target.kind.definition):
             # It may be filled as of the same batch again, under another definition.
             append(rows, table, note, even_empty=True, replaces=True, may_repeat=is_behind)
+            if table.name in self.run.published:
+                ensure_change_feed(self.run.spark, table)
             # Only now it has the columns of its definition, which the settings are for.
             apply_gold_settings(self.run)
         else:

@@ -329,16 +329,19 @@ class LandingGuard:
         taken_before: Callable[[Collection[str]], Mapping[str, LandedFile]],
         format_: FileFormat | None = None,
         *,
+        logged: Callable[[], Collection[str]] = tuple,
         is_cleaned: bool = False,
     ) -> None:
         """Prepare a guard; the first check reads the commits.
 
         ``taken_before`` finds, among some paths, the files that bronze ingested in commits that are
-        no longer in its log. With a format, the first check also refuses new files that cannot be
-        read in it; a batch checks those that land later. A source that ``is_cleaned`` is a folder,
-        and may be empty once bronze has ingested files.
+        no longer in its log; ``logged`` returns all paths that Spark will not read again. Both are
+        called only if the log may lack commits. With a format, the first check also refuses new
+        files that cannot be read in it; a batch checks those that land later. A source that
+        ``is_cleaned`` is a folder, and may be empty once bronze has ingested files.
         """
-        self._sources, self._bronze, self._taken_before = sources, bronze, taken_before
+        self._sources, self._bronze = sources, bronze
+        self._taken_before, self._logged = taken_before, logged
         self._format, self._is_cleaned = format_, is_cleaned
         # The ingested files that were in the folders at the last check.
         self.taken: dict[str, LandedFile] = {}
@@ -371,8 +374,11 @@ class LandingGuard:
             self._gone, self._version = set(), -1
             self.check()
             return
-        if is_first:
-            taken.update(self._taken_before(offered.keys() - taken.keys()))
+        if is_first and not (new and new[-1].version == 0):
+            logged = set(self._logged())
+            taken.update(self._taken_before(logged & (offered.keys() - taken.keys())))
+            # Their names may come back when bronze's log does not name them any more.
+            self._gone.update(map(hash, logged - offered.keys()))
         refuse_changed(offered, taken)
         if is_first and self._format is not None:
             refuse_unfit(

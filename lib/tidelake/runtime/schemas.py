@@ -28,7 +28,7 @@ from tidelake.config.descriptions import meaning_of
 from tidelake.config.expressions import columns_in
 from tidelake.config.queries import inexact_columns
 from tidelake.config.types import incomparable, is_comparable, unstorable
-from tidelake.delta.access import load
+from tidelake.delta.access import load, load_old
 from tidelake.delta.append import (
     Difference,
     Freedom,
@@ -40,7 +40,7 @@ from tidelake.delta.append import (
 from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import compact, is_due
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.errors import ConfigError, RefusedError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
 from tidelake.gold.queried import Queried
 from tidelake.instants import from_micros, now, to_json
@@ -336,11 +336,8 @@ def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
     With ``as_of`` that is the version of the table ``__history``. The version is -1 if the table
     does not exist yet.
     """
-    found = []
-    for enrich in pipeline.enrich:
-        table = lake.table(enrich.table)
-        found.append(Lookup(enrich, table, newest_version(table)))
-    return found
+    tables = ((enrich, lake.table(enrich.table)) for enrich in pipeline.enrich)
+    return [Lookup(enrich, table, newest_version(table)) for enrich, table in tables]
 
 
 def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
@@ -351,7 +348,8 @@ def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> Dat
     spark = rows.sparkSession
     for number, enrich in enumerate(plan.pipeline.enrich):
         if pinned and pinned[number].version >= 0:
-            entries = load(spark, pinned[number].table, version=pinned[number].version)
+            # A backfill looks all rows up in the version that it began with, however old.
+            entries = load_old(spark, pinned[number].table, pinned[number].version)
             rows = look_up(rows, entries, enrich, number)
         else:
             kind = _entry_type(plan, enrich.dimension, spark)
@@ -416,23 +414,19 @@ def schemas_for(
     known = stored_schemas(run, still_refused=F.lit(False) if redecides else None)
     if known is None or registry is None:
         return None
-    number, arrived = (
-        payloads.schema_id().alias("id"),
-        F.unix_micros(payloads.arrival()).alias("at"),
-    )
-    found = rows.select(number, arrived).where(F.col("id").isNotNull()).groupBy("id").max("at")
-    reached = {int(key): int(last) for key, last in found.collect()}
-    through = {
-        refusal.schema_id: refusal.through
-        for refusal in sorted(known.refusals, key=lambda refusal: refusal.through)
-    }
+    address = _address_of_ids(run, registry, known, keeps=keeps)
+    arrived = F.unix_micros(payloads.arrival()).alias("at")
+    named = rows.select(payloads.schema_id().alias("id"), arrived).where(F.col("id").isNotNull())
+    reached = {int(key): int(last) for key, last in named.groupBy("id").max("at").collect()}
+    refusals = sorted(known.refusals, key=lambda refusal: refusal.through)
+    through = {refusal.schema_id: refusal.through for refusal in refusals}
     later = {key for key, last in reached.items() if last > through.get(key, -1)}
     wanted = (reached.keys() if redecides else later) - known.accepted.keys()
     if wanted:
         answers = _answers(run.spark, registry, {key: reached[key] for key in wanted})
         new = [one for one in answers if one.refusal is None or one.schema_id in later]
         if keeps and new:
-            _store(run, new)
+            _store(run, new, address)
         known = _with_answers(known, new)
     return known.of(reached)
 
@@ -447,15 +441,32 @@ def _with_answers(known: WriterSchemas, answers: Iterable[_Answer]) -> WriterSch
     return replace(known, accepted=accepted, refusals=tuple(refusals))
 
 
-def _answers(
-    spark: SparkSession, registry: Registry, asked: Mapping[int, int]
-) -> Iterator[_Answer]:
+def _address_of_ids(run: Run, registry: Registry, known: WriterSchemas, *, keeps: bool) -> str:
+    """Return the registry's address, after refusing one that gives stored ids other schemas."""
+    last = last_commit(run.lake.schemas(run.pipeline.name))
+    was = last.note.get("registry") if last else None
+    # Without the scheme, and without a user.
+    address = registry.url.partition("://")[2].rpartition("@")[2].rstrip("/")
+    if was is not None and was != address and known.accepted:
+        offered = {version.schema_id: version.schema for version in versions_of(registry)}
+        if other := [key for key, schema in known.accepted.items() if offered.get(key) != schema]:
+            raise RefusedError(
+                f"{run.lake.schemas(run.pipeline.name).name} holds the schemas of the registry at "
+                f"{was}, and the one at {address} has another schema for id {min(other)}, or none. "
+                "Restore source.registry.url, or use another pipeline or --root."
+            )
+    if was != address and known.accepted and keeps:
+        _store(run, [_Answer(*next(iter(known.accepted.items())), None, None)], address)
+    return address
+
+
+def _answers(spark: SparkSession, registry: Registry, ids: Mapping[int, int]) -> Iterator[_Answer]:
     """Look ids up in the registry, each with its last arrival."""
     versions = versions_of(registry)
     # With the version before; of several versions with one id, the first counts.
     pairs = reversed(list(zip(versions, [None, *versions], strict=False)))
     found = {version.schema_id: (version, before) for version, before in pairs}
-    for key, last in sorted(asked.items()):
+    for key, last in sorted(ids.items()):
         if key not in found:
             yield _Answer(key, None, payloads.not_registered(key, registry.subject), last)
             continue
@@ -479,23 +490,11 @@ def _problem(spark: SparkSession, registry: Registry, new: Version, old: Version
     return f"is not {rule} compatible with schema {old.schema_id}: {broken}" if broken else ""
 
 
-def _store(run: Run, answers: Iterable[_Answer]) -> None:
-    name, found_at = run.pipeline.name, now()
+def _store(run: Run, answers: Iterable[_Answer], address: str) -> None:
+    table, found = run.lake.schemas(run.pipeline.name), {"found_at": now()}
     records = [
-        {
-            **answer._asdict(),
-            "refused_through": from_micros(answer.refused_through),
-            "found_at": found_at,
-        }
+        {**answer._asdict(), "refused_through": from_micros(answer.refused_through), **found}
         for answer in answers
     ]
-    table = run.lake.schemas(name)
-    append_records(
-        run.spark,
-        table,
-        records,
-        SCHEMAS_DDL,
-        newest=last_commit(table),
-        pipeline=name,
-        hop="schemas",
-    )
+    note = {"pipeline": run.pipeline.name, "hop": "schemas", "registry": address}
+    append_records(run.spark, table, records, SCHEMAS_DDL, newest=last_commit(table), **note)

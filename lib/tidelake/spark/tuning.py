@@ -146,6 +146,9 @@ OLD_VERSION_SETTINGS = {
 }
 VACUUM_SETTINGS = {
     "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    # Otherwise VACUUM takes the table's delta.deletedFileRetentionDuration in place of any hours
+    # but 0, so it would delete files that are still needed.
+    "spark.databricks.delta.vacuum.retentionWindowIgnore.enabled": "false",
     # Otherwise Spark lists folders in 10,000 tasks.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }

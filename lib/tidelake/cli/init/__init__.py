@@ -28,6 +28,7 @@ from tidelake.cli.options import (
 )
 from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
+from tidelake.config.descriptions import in_sql
 from tidelake.config.loading import Address, address_of, is_address
 from tidelake.config.locations import layout_of
 from tidelake.config.model import parse_duration
@@ -362,7 +363,7 @@ def _say_next(draft: Draft, target: Path, where: Place) -> None:
             logical_name("gold", table.name),
         )
     dialect = DUCKDB if where.environment.catalog is None else SPARK
-    columns = _in_sql([*dict.fromkeys(shown)][:_SHOWN_COLUMNS], dialect)
+    columns = in_sql([*dict.fromkeys(shown)][:_SHOWN_COLUMNS], dialect)
     query = f"SELECT {columns} FROM {name} LIMIT 10"
     # In single quotes, a shell keeps the quotes of a name.
     argument = shlex.quote(query) if {'"', "`"} & set(query) else f'"{query}"'
@@ -375,28 +376,3 @@ def _say_next(draft: Draft, target: Path, where: Place) -> None:
         *test,
     ]
     say_next(commands)
-
-
-def _in_sql(names: Sequence[str], dialect: str) -> str:
-    """List columns for a SELECT; a name that is a keyword to DuckDB or sqlglot is quoted."""
-    import duckdb  # noqa: PLC0415
-    from sqlglot import ParseError, exp, parse_one  # noqa: PLC0415
-
-    reserved = (
-        "SELECT keyword_name FROM duckdb_keywords() "
-        "WHERE keyword_category IN ('reserved', 'type_function')"
-    )
-    with duckdb.connect() as connection:
-        keywords = {keyword for (keyword,) in connection.execute(reserved).fetchall()}
-
-    def is_plain(name: str) -> bool:
-        try:
-            parse_one(f"SELECT {name}, 1", dialect=dialect)
-        except ParseError:
-            return False
-        return name.lower() not in keywords
-
-    return ", ".join(
-        name if is_plain(name) else exp.to_identifier(name, quoted=True).sql(dialect)
-        for name in names
-    )

@@ -110,7 +110,7 @@ def _number(name: str, values: Sequence[Decimal]) -> Shape:
     # Scale as written: 1e2 has no decimals, 2.50 has two.
     exponents = [int(number.as_tuple().exponent) for number in values]
     scale = max(-min(exponents), 0)
-    digits = max(len(str(abs(int(number)))) for number in values)
+    digits = max(1, *(number.adjusted() + 1 for number in values))
     if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
         return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
     if any(exponents):

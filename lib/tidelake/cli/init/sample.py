@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -393,7 +394,7 @@ def parse_object(payload: bytes) -> dict[str, Any] | str:
     """Return the object that JSON text holds, or the reason why it holds none."""
     try:
         text = payload.decode("utf-8")
-        value = json.loads(text, parse_float=Decimal, parse_constant=_no_constant)
+        value = json.loads(text, parse_float=_number, parse_constant=_no_constant)
     except UnicodeDecodeError:
         return "not UTF-8 text"
     except json.JSONDecodeError as error:
@@ -403,6 +404,15 @@ def parse_object(payload: bytes) -> dict[str, Any] | str:
     if not isinstance(value, dict):
         return f"JSON, but not an object: {shortened(text, _SHOWN)}"
     return value
+
+
+def _number(text: str) -> Decimal | str:
+    """Return a number; as silver does, its text if it overflows or underflows a double."""
+    digits, value = re.split("[eE]", text)[0], float(text)
+    if math.isinf(value) or (value == 0 and digits.strip("-0.")):
+        return text
+    # The exponent of a zero may be one that no Decimal has.
+    return Decimal(text if value else digits)
 
 
 def _no_constant(name: str) -> None:

@@ -313,12 +313,15 @@ def _line(
     step = _step(last - first, least)
     micros = step // timedelta(microseconds=1)
     begin = _EPOCH + (first - _EPOCH) // step * step
+    # Steps count from the beginning: DuckDB rounds a negative quotient up.
+    begin_micros = (begin - _EPOCH) // timedelta(microseconds=1)
     found = ask(
         lake,
-        f"SELECT epoch_us({column}) // {micros}, CAST({value} AS DOUBLE) FROM {blank.table} "
-        f"WHERE {column} >= TIMESTAMPTZ '{begin.isoformat()}' AND {kept} GROUP BY 1",
+        f"SELECT (epoch_us({column}) - {begin_micros}) // {micros}, CAST({value} AS DOUBLE) "
+        f"FROM {blank.table} WHERE {column} >= TIMESTAMPTZ '{begin.isoformat()}' AND {kept} "
+        f"GROUP BY 1",
     ).rows
-    values = {_EPOCH + int(number) * step: _number(amount) for number, amount in found}
+    values = {begin + int(number) * step: _number(amount) for number, amount in found}
     # A count or sum of no rows is 0; a minimum or mean is unknown.
     nothing = 0.0 if value.startswith(("sum(", "count(")) else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))

@@ -132,33 +132,30 @@ class FactsCache:
         if began < watch.next_check_at:
             return
         watch.next_check_at = began + _CHECK_SECONDS
+        # Catch any error: without this thread the page would never be updated again.
         try:
             pipeline = self._definition(name, watch)
-        except (TidelakeError, OSError) as error:
-            self._publish(name, {"definition": str(error)})
+        except Exception as error:
+            self._publish(name, {"definition": _reason(error)})
             return
         try:
             versions, others = change_fingerprint(self._lake, pipeline)
+            cost = self._clock() - began
+            watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
+            # Bronze may have been deleted; ops.progress, the last, is of all pipelines.
+            has_run = max(versions[:-1]) >= 0
+            self._publish(
+                name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
+            )
+            for part, read in self._readers(name, pipeline).items() if has_run else ():
+                if part == "books" and erases_or_swaps(self._lake, pipeline.name):
+                    continue
+                # The flow and the alerts depend on more than the tables.
+                key = (versions, others) if part in _AGING_PARTS else versions
+                self._refresh(name, part, key, read)
         except Exception as error:
-            # Catch any error: without this thread the page would never be updated again.
             why = f"the tables cannot be checked for changes: {_reason(error)}"
             self._publish(name, {"definition": "", "fingerprint": why})
-            return
-        cost = self._clock() - began
-        watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
-        # Bronze may have been deleted; ops.progress, the last, is of all pipelines.
-        has_run = max(versions[:-1]) >= 0
-        self._publish(
-            name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
-        )
-        if not has_run:
-            return
-        for part, read in self._readers(pipeline).items():
-            if part == "books" and erases_or_swaps(self._lake, name):
-                continue
-            # The flow and the alerts depend on more than the tables.
-            key = (versions, others) if part in _AGING_PARTS else versions
-            self._refresh(name, part, key, read)
 
     def _definition(self, name: str, watch: _Watch) -> Pipeline:
         """Return the definition, reloaded if its file or its folder's defaults changed."""
@@ -170,9 +167,10 @@ class FactsCache:
         watch.parts.clear()
         return found
 
-    def _readers(self, pipeline: Pipeline) -> dict[str, Callable[[], object]]:
+    def _readers(self, name: str, pipeline: Pipeline) -> dict[str, Callable[[], object]]:
         """Return a reader of each part of the facts, the fast ones first."""
-        lake, typed = self._lake, Typed(called=self._called[pipeline.name])
+        # A file may be called otherwise than its pipeline, and be renamed while the page is served.
+        lake, typed = self._lake, Typed(called=self._called[name])
         return {
             "flow": lambda: read_flow(lake, pipeline, now=now()),
             "alerts": lambda: alerts_of(lake, pipeline, now=now(), counts=False, typed=typed),
