@@ -16,6 +16,7 @@ from tests.crashes import after_merges
 from tests.following import GOLD, JOINS, assert_gold_follows
 from tests.running import click, operations, read, versions
 from tests.worlds import TO_SILVER, World, world
+from tidelake.delta import merge
 from tidelake.delta.log import commits
 from tidelake.ledger.terms import read_ledger
 from tidelake.runtime import gold
@@ -104,6 +105,7 @@ def test_small_files_are_put_together_where_merges_copy_none(
     monkeypatch.setattr(tuning, "COMPACTION_BATCHES", 2)
     # Any copied row is too many.
     monkeypatch.setattr(tuning, "COPIED_ROWS", 0)
+    monkeypatch.setattr(merge, "_KEPT_CHECKSUMS", 1)
     waiting.run(hops=["gold"])
     waiting.land("2.jsonl", _lines(2))
     waiting.land("3.jsonl", _lines(3))
@@ -117,6 +119,10 @@ def test_small_files_are_put_together_where_merges_copy_none(
         table = DeltaTable.forPath(waiting.spark, str(waiting.lake.table(name).path))
         assert table.history(since + 1).collect()[-1]["operation"] == "OPTIMIZE"
         assert table.detail().collect()[0]["numFiles"] == since + 1
+    # That of the last compaction, and of the commits since.
+    for name, since in (("gold.by_hours", 1), ("gold.ever", 1)):
+        log = waiting.lake.table(name).path / "_delta_log"
+        assert len(list(log.glob("*.crc"))) == since
     copied = [commit.copied for commit in commits(waiting.lake.gold("by_hours"))]
     assert copied[:2] == [0, 0]
     assert any(copied)

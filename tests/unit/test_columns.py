@@ -11,11 +11,12 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import DecimalType, StringType
 
 from tests.pipelines import bronze, shop
+from tidelake.cli.init.payload import payload_of
 from tidelake.columns import VALUE, equal, in_type_of, instant, literal, try_eval
 from tidelake.config.expressions import expression_problems
 from tidelake.silver.stages import REASONS, SELECTED, STAGE, Judging, classify
@@ -456,3 +457,59 @@ def test_a_text_becomes_the_decimal_of_its_very_value_or_none(
         value = exact.create_decimal(text)
         holds = value == value.quantize(Decimal(1).scaleb(-scale), context=exact)
         assert number == (value if holds else None), text
+
+
+def _as_text(tried: Column) -> list[Column]:
+    """Give the value as text, and whether the expression failed."""
+    return [tried.getField(VALUE).cast("string").alias("text"), tried.isNull().alias("failed")]
+
+
+@pytest.mark.parametrize(
+    ("sample", "converted", "others"),
+    [
+        (
+            ["12,50", "1.234,00"],
+            {
+                "-0,5": "-0.500000",
+                "1.234.567,891": "1234567.891000",
+                "1.234": "1234.000000",
+                "99.999.999.999.999,999999": "99999999999999.999999",
+            },
+            "0.123|12,3456789|1e3|1,5e3|+1,5| 1,5|1,5 |1,5\n|,5|5,|1,2,3|12.5|1.23,5|"
+            "1.234567|\u0663,\u0665||100000000000000|999.999.999.999.999",
+        ),
+        (["12,50", ""], {"": None, "7": "7.000000"}, "1e3| "),
+        (
+            ["31.12.2026 10:00"],
+            {"05.01.2026 10:00": "2026-01-05 10:00:00"},
+            "31.02.2026 10:00|5.1.2026 10:00|05.01.2026 10:00:30|05.01.2026| |2026-01-05 10:00:00",
+        ),
+        (
+            ["1767607200000"],
+            {"1767607200123": "2026-01-05 10:00:00.123"},
+            "1767607200123.5|1e12|99999999999999999999|",
+        ),
+    ],
+)
+def test_the_sql_that_init_writes_for_texts_converts_exactly_or_fails(
+    spark: SparkSession, sample: list[str], converted: dict[str, str | None], others: str
+) -> None:
+    (column,) = payload_of([{"at": text} for text in sample]).columns
+    expected = {None: None, **converted, **dict.fromkeys(others.split("|"), RAISED)}
+    texts = spark.createDataFrame([(text,) for text in expected], "at string")
+    tried = try_eval(column.sql, types={"at": "STRING"})
+    found = {
+        row["at"]: RAISED if row["failed"] else row["text"]
+        for row in texts.select("at", *_as_text(tried)).collect()
+    }
+    assert found == expected
+
+
+def test_the_sql_that_init_writes_for_seconds_in_a_struct_rounds_no_digits(
+    spark: SparkSession,
+) -> None:
+    (column,) = payload_of([{"s": {"ts": Decimal("1767607200.123456")}}]).columns
+    numbers = [1767607200.123456, 1767607200.1234567, None]
+    rows = spark.createDataFrame([((number,),) for number in numbers], "s struct<ts: double>")
+    found = [tuple(row) for row in rows.select(*_as_text(try_eval(column.sql))).collect()]
+    assert found == [("2026-01-05 10:00:00.123456", False), (None, True), (None, False)]

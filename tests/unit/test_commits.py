@@ -16,6 +16,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 
 from tests.unit.handmade import write_commit
 from tidelake.delta.log import commits, encode, last_commit, newest_version, oldest_version
+from tidelake.delta.merge import shorten_log
 from tidelake.delta.positions import BEGINNING, Position, rows_between
 from tidelake.delta.tables import Lake, Table
 
@@ -327,3 +328,19 @@ def test_a_restore_that_the_deltalake_package_writes_is_understood(table: Table)
     DeltaTable(str(table.path)).restore(1)
 
     assert [commit.batch for commit in commits(table)] == [0, -1]
+
+
+def test_older_checksum_files_leave_a_log_that_is_listed_whole(lake: Lake) -> None:
+    table = lake.gold("totals")
+    log = table.path / "_delta_log"
+    log.mkdir(parents=True)
+    for version in range(12):
+        for name in (f"{version:020d}.json", f"{version:020d}.crc", f".{version:020d}.json.crc"):
+            (log / name).write_text("{}")
+    shorten_log(table)
+    left = sorted(file.name for file in log.glob("[0-9]*"))
+    assert [name for name in left if name.endswith(".crc")] == [
+        f"{version:020d}.crc" for version in range(2, 12)
+    ]
+    assert len([name for name in left if name.endswith(".json")]) == 12
+    assert len(list(log.glob(".*"))) == 12

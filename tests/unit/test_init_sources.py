@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Sequence
+from datetime import timedelta
 from decimal import Decimal
 from io import BytesIO
 from pathlib import Path
@@ -415,6 +416,35 @@ def test_a_delta_table_is_read_as_a_table_and_not_as_its_files() -> None:
     assert (shop.event.id, shop.event.time) == ("order_id", "placed")
     ids = {json.loads(row)["order_id"] for row in _sample()}
     assert ids == {f"o{n}" for n in range(30, 40)}
+
+
+def _append(*minutes: int) -> None:
+    rows = [{"order_id": f"o{n}", "placed": _MICROS + n * _MINUTE} for n in minutes]
+    schema = pa.schema([("order_id", pa.string()), ("placed", pa.timestamp("us", "UTC"))])
+    write_deltalake("orders", pa.Table.from_pylist(rows, schema), mode="append")
+
+
+def test_the_delay_of_a_table_is_by_the_order_of_its_commits() -> None:
+    # A file's rows are in no order, and the newest commit is read first.
+    for number in range(20):
+        _append(*range(number * 60 + 59, number * 60 - 6, -1))
+    watermark = _init("orders").watermark
+    assert (watermark.delay, watermark.allowed_lateness) == (
+        timedelta(minutes=5),
+        timedelta(days=1),
+    )
+    assert json.loads(_sample()[0])["order_id"] == "o59"
+
+
+@pytest.mark.parametrize("compacted", [True, False])
+def test_a_table_that_does_not_show_its_order_has_the_default_delay(compacted: bool) -> None:
+    for number in range(2 if compacted else 1):
+        _append(*range(number * 60 + 59, number * 60 - 1, -1))
+    if compacted:
+        DeltaTable("orders").optimize.compact()
+    assert _init("orders").watermark.delay == timedelta(minutes=10)
+    file = " ".join(Path("conf/pipelines/shop.yml").read_text().replace("#", "").split())
+    assert "does not show in which order the rows of the table arrived; the default" in file
 
 
 def _sample() -> list[bytes]:

@@ -8,7 +8,7 @@ from decimal import Decimal
 import pytest
 
 from tidelake.cli.init.guesses import lateness_of, step_above
-from tidelake.cli.init.payload import clock_of
+from tidelake.cli.init.payload import clock_of, payload_of
 from tidelake.config.model import written
 
 TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
@@ -52,6 +52,8 @@ def test_a_clock_gives_the_sql_and_reads_the_same_instant(values: list[object], 
         ["10:15"],
         ["2026-13-01T00:00:00Z"],
         ["5/1/2026 1:00:00"],
+        ["05/01/2026 10:0"],
+        ["2026-01-05 10:00:00,123456"],
         [1_767_607_200, "2026-01-05T10:00:00Z"],
         [1_767_607_200, 1_767_607_200_000],
         [{"a": 1}],
@@ -59,6 +61,20 @@ def test_a_clock_gives_the_sql_and_reads_the_same_instant(values: list[object], 
 )
 def test_what_tells_no_time_in_one_way_has_no_clock(values: list[object]) -> None:
     assert clock_of(values) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "number", "is_time"),
+    [
+        *((name, 1_767_607_200_000, True) for name in ("sentMs", "received", "expiry_millis")),
+        *((name, 1_767_607_200, True) for name in ("epoch", "start_epoch", "updated")),
+        # Counts, of which some are as large as epoch seconds.
+        *((name, 1_767_607_200, False) for name in ("bytes_sent", "uptime_ms", "received_items")),
+    ],
+)
+def test_a_number_is_a_time_only_if_its_name_says_so(name: str, number: int, is_time: bool) -> None:
+    (column,) = payload_of([{name: number}]).columns
+    assert (column.clock is not None) is is_time
 
 
 def test_month_first_is_told_by_a_day_past_the_twelfth() -> None:

@@ -11,9 +11,11 @@ import pytest
 
 from tests.pipelines import shop
 from tests.shops import Shop
+from tests.unit.handmade import write_commit
 from tidelake.cli import app, checking
 from tidelake.cli.checking import _show_verdict
 from tidelake.cli.exits import run_command
+from tidelake.delta.commit_metadata import silver_note
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.replay import verify as verifying
@@ -78,3 +80,37 @@ def test_a_certificate_is_of_equal_tables_only(
     assert run_command(app, words) == 3
     assert f"{file} is not written: a certificate is of equal tables" in capsys.readouterr().err
     assert not file.exists()
+
+
+def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparison(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lake = Lake(tmp_path)
+    table, missing = lake.silver("shop"), RowDifference("missing", {"record_id": "f:1"})
+    silver = Judged(table, 1, TableComparison(0, {}, {}, 1, (missing,)))
+    off = Verification("shop", None, (silver,), RepeatedIds(0, ()))
+    monkeypatch.setattr(checking, "started", lambda _: nullcontext())
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
+    before = shop(tmp_path, quality={"rules": {"has_id": "event_id > ''"}})
+    after = shop(tmp_path)
+
+    def told() -> str:
+        words = ["verify", str(tmp_path / "shop.yml"), "--root", str(tmp_path)]
+        assert run_command(app, words) == 3
+        return " ".join(capsys.readouterr().err.split())
+
+    def write(version: int, pipeline: Any, generation: str = "g1") -> None:
+        note = {"generation": generation, "batch": version, **silver_note(pipeline)}
+        write_commit(table, version, note=note)
+
+    write(0, after)
+    assert "definition" not in told()
+    for version, pipeline in enumerate((before, before, after), start=1):
+        write(version, pipeline)
+    message = told()
+    assert "Batches 1 to 2 of silver were decided under another definition (quality)" in message
+    assert message.index("backfill run") < message.index("backfill compare")
+    assert message.index("backfill compare") < message.index("backfill promote")
+    # A promoted backfill has decided all rows anew.
+    write(4, after, "g2")
+    assert "definition" not in told()

@@ -221,6 +221,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
         if certificate is not None and certificate.exists():
             earlier = read_certificate(certificate, definition.name)
         verdict = judge(run, since=since, earlier=earlier)
+        others = "" if verdict.equal else _other_rules(where)
     if certificate is not None and earlier is None:
         if verdict.equal:
             certificate.write_text(json.dumps(certify(verdict, definition), indent=1) + "\n")
@@ -233,7 +234,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
         wrong = [entry.table.name for entry in verdict.tables if not entry.comparison.equal]
         raise UnequalError(
             f"{', '.join(wrong)}: not equal to the recomputation from bronze. "
-            f"{_verify_remedy(where, wrong)}"
+            f"{_verify_remedy(where, wrong, others)}"
         )
 
 
@@ -249,14 +250,46 @@ def _ensure_folder(certificate: Path) -> None:
         raise UsageError(f"{certificate} cannot be written: {why}. Name another with --certificate")
 
 
-def _verify_remedy(where: Place, wrong: Sequence[str]) -> str:
+def _other_rules(where: Place) -> str:
+    """Describe the batches of silver that were decided under another definition; empty if none."""
+    from tidelake.delta.commit_metadata import changed_parts  # noqa: PLC0415
+    from tidelake.delta.log import commits  # noqa: PLC0415
+
+    found: dict[int, tuple[str, ...]] = {}
+    generation = None
+    # After a promotion, batches of the generation before are no longer in the table.
+    for commit in commits(where.lake.silver(where.pipeline.name)):
+        generation = generation or commit.generation
+        if commit.generation != generation:
+            break
+        changed = changed_parts(commit, where.pipeline)
+        if commit.batch >= 0 and any(changed):
+            found[commit.batch] = changed.identity + changed.rules
+    if not found:
+        return ""
+    parts = dict.fromkeys(part for changed in found.values() for part in changed)
+    first, last = min(found), max(found)
+    batches = (
+        f"Batch {last} of silver was"
+        if first == last
+        else f"Batches {first} to {last} of silver were"
+    )
+    return (
+        f"{batches} decided under another definition ({', '.join(parts)}): their rows may differ "
+        "for that reason, and need not be damaged. "
+    )
+
+
+def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
     if logical_name("bronze", where.pipeline.name) in wrong:
         return "Bronze was changed after it was written: restore the version before the change."
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
-    return (
-        f"Recompute them with: {where.command('backfill run', f'--from {start}')}, "
-        f"then: {where.command('backfill promote')}"
-    )
+    run = where.command("backfill run", f"--from {start}")
+    promote = where.command("backfill promote")
+    if others and start == "bronze":
+        compare = where.command("backfill compare")
+        return f"{others}Recompute them with: {run}, see what changes: {compare}, then: {promote}"
+    return f"Recompute them with: {run}, then: {promote}"
 
 
 def _show_verdict(verdict: Verification) -> None:

@@ -38,12 +38,16 @@ from pyspark.sql.types import (
 
 from tidelake.delta.access import detail, load, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
+from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
+from tidelake.folders import list_matching
 from tidelake.gold.merge_plan import GONE, MergePlan
 from tidelake.names import quoted
 from tidelake.spark import tuning
 from tidelake.spark.engine import REFUSED, with_settings
 
+# A reader that has just listed a log finds the checksum file of its version.
+_KEPT_CHECKSUMS = 10
 # Raised to a writer when the table's files were compacted, or its properties set, concurrently. The
 # classes share no base.
 CONFLICTS = (
@@ -146,9 +150,21 @@ def is_due(batch: int, hop: str = "") -> bool:
 
 
 def compact(spark: SparkSession, table: Table) -> None:
-    """Compact a table; do nothing if a concurrent writer rewrites it."""
+    """Compact a table, unless a concurrent writer rewrites it; also :func:`shorten_log`."""
     with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
         table.compact(spark)
+    shorten_log(table)
+
+
+def shorten_log(table: Table) -> None:
+    """Delete Delta's checksum files of older versions of a table on a disk.
+
+    There Delta lists the whole log, several times in each batch. It reads the checksum file of the
+    newest version only, and does without one that is missing.
+    """
+    if isinstance(table, FolderTable) and table.reads_files_directly:
+        for file in list_matching(table.path, "_delta_log/[0-9]*.crc")[:-_KEPT_CHECKSUMS]:
+            file.unlink(missing_ok=True)
 
 
 def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:

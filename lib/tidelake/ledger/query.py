@@ -123,7 +123,9 @@ def ask(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answ
 
 
 def first_rows(path: Folder, count: int) -> Any:
-    """Return the first rows of any Delta table, on a disk or an object store, as Arrow's table.
+    """Return rows of any Delta table, on a disk or an object store, as Arrow's table.
+
+    They are those of the newest files in the log. The last column is the file of each row.
 
     Raises:
         UsageError: The table cannot be read.
@@ -131,7 +133,7 @@ def first_rows(path: Folder, count: int) -> Any:
     with _instance().cursor() as connection:
         _prepare(connection, on_store=not isinstance(path, Path))
         try:
-            scan = "SELECT * FROM delta_scan($1) LIMIT $2"
+            scan = "SELECT *, filename FROM delta_scan($1) LIMIT $2"
             with _stopped_by_interrupt(connection):
                 return connection.execute(scan, [str(path), count]).to_arrow_table()
         except duckdb.Error as error:

@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.delta.access import load_old
+from tidelake.delta.access import load, load_old
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, newest_version
@@ -365,6 +365,10 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
             pinned = [one._replace(version=v) for one, (_, v) in zip(today, versions, strict=True)]
         try:
+            # A version that Delta refuses may lack files, which only a later job would find.
+            for one in pinned:
+                if one.version >= 0:
+                    load(run.spark, one.table, version=one.version)
             parts.append(enriched(pinned_rows, run.plan, pinned))
         except PySparkException as error:
             last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)

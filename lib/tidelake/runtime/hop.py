@@ -30,7 +30,7 @@ from tidelake.config.table_settings import Publish
 from tidelake.delta.commit_metadata import positions
 from tidelake.delta.locks import HopLocks
 from tidelake.delta.log import CREATION, Commit, last_commit
-from tidelake.delta.merge import compact, is_due
+from tidelake.delta.merge import compact, is_due, shorten_log
 from tidelake.delta.positions import BEGINNING, has_bytes, slowest_of
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Hop, Lake, Table
@@ -283,6 +283,8 @@ class HopQuery(ABC):
         if is_due(batch, self.hop):
             for table in self.compacted(rows.sparkSession):
                 compact(rows.sparkSession, table)
+            for table in self.closing:
+                shorten_log(table)
         is_light = False
         if self.pace is not None and (taken := self.taken(heads[0], batch)) is not None:
             ended = time.monotonic()

@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from tidelake.cli.init.field_names import has_word, words_of
 from tidelake.cli.init.file_schema import common_types, of_connect
-from tidelake.cli.init.payload import has_word, words_of
 from tidelake.cli.init.sample import Record, Sample, parse_object
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError

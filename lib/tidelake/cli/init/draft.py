@@ -199,7 +199,10 @@ def draft_of(
     ranked = guesses.event_times(sample, payload, from_topic=isinstance(source, Address))
     chosen_time = _choice(time, payload, ranked, "--time")
     times = guesses.instants(chosen_time, len(sample.records))
-    lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
+    if sample.format == "delta":
+        lateness = guesses.lateness_in_table(times, sample.records)
+    else:
+        lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
     if delay is not None and delay != lateness.delay:
         lateness = replace(lateness, delay=delay, why="as given")
     columns = _columns(payload, chosen_id, chosen_time)

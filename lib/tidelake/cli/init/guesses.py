@@ -9,8 +9,9 @@ from decimal import Decimal
 from itertools import product
 from typing import Any, TypeVar
 
-from tidelake.cli.init.payload import TIMES, Column, Payload, has_word, is_money, sql_name, words_of
-from tidelake.cli.init.sample import Sample
+from tidelake.cli.init.field_names import TIMES, has_word, is_money, words_of
+from tidelake.cli.init.payload import Column, Payload, sql_name
+from tidelake.cli.init.sample import Record, Sample
 from tidelake.config.model import written
 from tidelake.names import GOLD_RESERVED
 
@@ -79,6 +80,21 @@ class Lateness:
     delay: timedelta
     allowed: timedelta
     why: str
+
+
+def lateness_in_table(times: Sequence[datetime | None], records: Sequence[Record]) -> Lateness:
+    """Derive the lateness from how far rows of a Delta table trail those of earlier commits.
+
+    Rows of one commit arrive together, in no order. A commit may be unknown, for example of rows
+    that a compaction rewrote; then the default is taken.
+    """
+    timed = [(r.commit, at) for r, at in zip(records, times, strict=True) if at is not None]
+    commits = {record.commit for record in records}
+    if None in commits or len(commits) < 2:
+        why = "the sample does not show in which order the rows of the table arrived; the default"
+        return Lateness(_DEFAULT_DELAY, _A_DAY, why)
+    in_order = [at for _, at in sorted(timed)]
+    return lateness_of(in_order, ["table"] * len(in_order))
 
 
 def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> Lateness:

@@ -15,6 +15,7 @@ from decimal import Decimal
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tidelake.cli.init.field_names import is_epoch, is_money
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field, FieldType, unstorable_names
@@ -24,36 +25,6 @@ from tidelake.names import LATE_COLUMNS, SILVER_RESERVED, is_column_name, quoted
 
 if TYPE_CHECKING:
     from tidelake.silver.envelope import Unwrapped
-
-_WORD = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|[0-9]+")
-
-
-_MONEY = (
-    "amount balance cost discount fare fee income paid payment price refund revenue salary "
-    "subtotal tax tip total turnover chf cny czk dkk eur gbp inr jpy nok pln sek usd"
-)
-# A name with one of these words is a count or a rate, not money: `total_items`, `tax_rate`.
-_NOT_MONEY = (
-    "cents cnt code count days duration hours id items minor minutes ms number pct percent "
-    "percentage qty quantity rate ratio seconds type users"
-)
-TIMES = "at created date datetime logged occurred time timestamp ts when"
-
-
-def words_of(name: str) -> tuple[str, ...]:
-    """Split a field's name into lower-case words: ``orderId`` and ``order_id`` are equal."""
-    return tuple(word.lower() for word in _WORD.findall(name))
-
-
-def has_word(name: str, words: str) -> bool:
-    """Return whether a field's name contains one of several words, separated by blanks."""
-    return not set(words.split()).isdisjoint(words_of(name))
-
-
-def is_money(name: str) -> bool:
-    """Return whether a field of this name holds an amount of money."""
-    return has_word(name, _MONEY) and not has_word(name, _NOT_MONEY)
-
 
 STRING = FieldType("string")
 _KINDS: dict[type, str] = {
@@ -150,7 +121,7 @@ _EPOCHS = (
     (1, "timestamp_seconds({0})", "epoch seconds"),
     (1_000, "timestamp_millis({0})", "epoch milliseconds"),
     (1_000_000, "timestamp_micros({0})", "epoch microseconds"),
-    (1_000_000_000, "timestamp_micros({0} div 1000)", "epoch nanoseconds"),
+    (1_000_000_000, "timestamp_micros({0} div 1000)", "epoch nanoseconds, cut to microseconds"),
 )
 # Spark timestamps have microseconds.
 _SECONDS = FieldType("decimal", precision=20, scale=6)
@@ -176,15 +147,11 @@ _PATTERNS = (
         for of_day, of_day_in_spark in _TIMES_OF_DAY
     ),
 )
-# A decimal comma, and dots between thousands; what Spark reads instead; the type.
-_COMMA = re.compile(r"-?(?:[0-9]{1,3}(?:\.[0-9]{3})+|[0-9]+)(?:,[0-9]{1,6})?")
+# A number with a decimal comma, and dots between thousands, of at most 14 digits before the comma;
+# in the syntax that Python and Spark share.
 _COMMA_DIGITS = 14
 _COMMA_TYPE = FieldType("decimal", precision=20, scale=6)
-# Dots elsewhere become commas, so that the cast fails and the row is quarantined.
-_COMMA_SQL = (
-    "CAST(translate(regexp_replace({0}, '[.](?=[0-9]{{3}}([.,]|$))', ''), ',.', '.,') "
-    "AS DECIMAL(20,6))"
-)
+_COMMA = "-?(?:[1-9][0-9]{0,2}(?:[.][0-9]{3}){1,4}|[0-9]{1,14})(?:,[0-9]{1,6})?"
 
 
 @dataclass(frozen=True)
@@ -255,10 +222,17 @@ def _read_pattern(pattern: str, value: object) -> datetime | None:
         found = datetime.strptime(str(value), pattern)
     except ValueError:
         return None
-    # Spark's patterns require every digit; Python's also accept 5 for 05.
-    if not found.strftime(pattern).startswith(str(value)):
+    # Spark's patterns require every digit, and of a fraction take three; Python's also accept 5 for
+    # 05, and six.
+    text, whole = str(value), found.strftime(pattern)
+    if not whole.startswith(text) or len(whole) - len(text) not in _cut(pattern):
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
+
+
+def _cut(pattern: str) -> range:
+    """Return how many of the last digits of a time in Python's pattern a text may lack."""
+    return range(3, 6) if pattern.endswith("%f") else range(1)
 
 
 _Number = int | Decimal | None
@@ -422,12 +396,16 @@ def _columns(
         return
     numbers = _with_comma(values) if kind == STRING else None
     if numbers is not None:
-        sql, notes = _COMMA_SQL.format(column.sql), (*shape.notes, "with a decimal comma")
+        sql, notes = column.sql, (*shape.notes, "with a decimal comma")
+        if "" in values:
+            sql = f"nullif({sql}, '')"
+        sql = _of_comma(sql)
         yield replace(column, sql=sql, type=_COMMA_TYPE, values=numbers, notes=notes)
         return
     clock = clock_of(values) if column.is_scalar else None
     # A number counts as a time only if its name also suggests one.
-    if clock is None or (clock.words.startswith(_EPOCH_UNITS) and not has_word(path[-1], TIMES)):
+    is_number = clock is not None and clock.words.startswith(_EPOCH_UNITS)
+    if clock is None or (is_number and not is_epoch(path[-1], clock.words)):
         yield column
         return
     if is_known and kind.kind not in _TIME_KINDS | {clock.type.kind}:
@@ -439,19 +417,32 @@ def _columns(
         clock = replace(clock, type=kind)
     if clock.type.kind == "decimal" and len(path) > 1:
         # The field's type is fixed by the struct's schema, so the expression casts.
-        sql = "timestamp_seconds(CAST({0} AS DECIMAL(20,6)))"
+        # The cast would round more digits: for those it is given a number too large for it.
+        exact = "if({0} != CAST({0} AS DECIMAL(20,6)), 1e30, {0})"
+        sql = f"timestamp_seconds(CAST({exact} AS DECIMAL(20,6)))"
         clock = replace(clock, sql=sql, type=kind)
-    sql = clock.sql if clock.has_time else "{0}"
+    # A text of another format fails, so that its row is quarantined; only as the event time, which
+    # may not be missing, it may be null.
+    sql = clock.sql.replace("try_", "") if clock.has_time else "{0}"
     notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
     if clock.note and clock.note not in notes:
         notes = (*notes, clock.note)
     yield replace(column, sql=sql.format(column.sql), type=clock.type, clock=clock, notes=notes)
 
 
+def _of_comma(text: str) -> str:
+    """Write the SQL that converts a text with a decimal comma; it fails on any other text.
+
+    A cast alone would round, trim, and accept exponents: other texts get a sign that no number has.
+    """
+    other = f"(?s)^(?!{_COMMA}(?!.))"
+    return f"CAST(translate(regexp_replace({text}, '{other}', '?'), ',.', '.') AS DECIMAL(20,6))"
+
+
 def _with_comma(values: Sequence[object]) -> tuple[Decimal | None, ...] | None:
     """Return numbers from texts that have a decimal comma, or None if they have none for sure."""
     texts = ["" if value is None else str(value) for value in values]
-    if not all(_COMMA.fullmatch(text) for text in texts if text):
+    if not all(re.fullmatch(_COMMA, text) for text in texts if text):
         return None
     # Three digits after a comma, without a dot, may be thousands.
     if not any("," in text and ("." in text or len(text.partition(",")[2]) != 3) for text in texts):

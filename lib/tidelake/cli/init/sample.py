@@ -14,6 +14,7 @@ from decimal import Decimal
 from itertools import accumulate, chain, islice
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
+from urllib.parse import unquote
 
 from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
 from tidelake.config import CsvFormat, FilesSource, Registry
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 # Maximum files read of a folder, which may hold a million: evenly spread by modification time.
 _FILES = 50
+# Maximum commits read of a Delta table's log.
+_COMMITS = 1_000
 # What a file begins with.
 _MAGIC: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"Obj\x01": "avro"}
 _SUFFIXES: dict[str, FileFormat] = {
@@ -54,13 +57,15 @@ _OPENING = 200
 class Record:
     """A record: its location for messages, its source partition (one for all files), its bytes.
 
-    ``key`` is that of a topic's record, if it has one.
+    ``key`` is that of a topic's record, if it has one; ``commit`` the version of a Delta table that
+    added a row, if it is known.
     """
 
     place: str
     partition: str
     payload: bytes
     key: bytes | None = None
+    commit: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +154,7 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
 
 
 def read_source(place: str, *, lines: int) -> Sample:
-    """Sample the first records of a Delta table, or of files by modification time.
+    """Sample records of a Delta table's newest files, or the first of files by modification time.
 
     Of each file, equally many are taken. A folder is read recursively, without hidden files. On an
     object store, only the beginning of a file is fetched where its format allows.
@@ -178,7 +183,10 @@ def _read_table(path: Folder, lines: int) -> Sample:
     from tidelake.bronze.arrow_json import UnsupportedTypeError, to_json_objects  # noqa: PLC0415
     from tidelake.ledger.query import first_rows  # noqa: PLC0415
 
-    rows = first_rows(path, lines)
+    found = first_rows(path, lines)
+    rows, files = found.remove_column(found.num_columns - 1), found.columns[-1].to_pylist()
+    versions = _versions(path, set(files))
+    arrived = [versions.get(file) for file in files]
     names = rows.schema.names
     types = common_types([{field.name: of_arrow(field.type) for field in rows.schema}])
     try:
@@ -188,11 +196,36 @@ def _read_table(path: Folder, lines: int) -> Sample:
             f"the Delta table {path} cannot be sampled: {error}. Pass files of its records with "
             "--sample"
         ) from error
-    records = (
-        Record(f"{path} row {number}", "table", payload.as_py())
-        for number, payload in enumerate(chain.from_iterable(payloads), start=1)
-    )
+    records = [
+        Record(f"{path} row {number}", "table", payload.as_py(), commit=version)
+        for number, (payload, version) in enumerate(
+            zip(chain.from_iterable(payloads), arrived, strict=True), start=1
+        )
+    ]
+    # The newest commit is scanned first.
+    records.sort(key=lambda record: -1 if record.commit is None else record.commit)
     return sample_of(records, "delta", types)
+
+
+def _versions(path: Folder, files: set[str]) -> dict[str, int]:
+    """Return the version of a Delta table that added each of its files, by the file's path.
+
+    Left out are files that a compaction wrote, and those of commits that are no longer in the log
+    or are not among its newest.
+    """
+    from tidelake.delta.log import files_of  # noqa: PLC0415  only for a table
+
+    # Names in the log are URLs, relative to the table.
+    wanted = {PurePosixPath(str(file)).name: file for file in files}
+    found: dict[str, int] = {}
+    for commit in islice(files_of(path, {}), _COMMITS):
+        for add in commit.actions("add"):
+            file = wanted.pop(PurePosixPath(unquote(add["path"])).name, None)
+            if file is not None and add.get("dataChange", True):
+                found[file] = commit.version
+        if not wanted:
+            break
+    return found
 
 
 def _read_files(place: str, *, lines: int) -> Sample:
