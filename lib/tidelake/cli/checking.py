@@ -255,19 +255,14 @@ def _other_rules(where: Place) -> str:
     from tidelake.delta.commit_metadata import changed_parts  # noqa: PLC0415
     from tidelake.delta.log import commits  # noqa: PLC0415
 
-    found: dict[int, tuple[str, ...]] = {}
-    generation = None
+    made = [*commits(where.lake.silver(where.pipeline.name))]
     # After a promotion, batches of the generation before are no longer in the table.
-    for commit in commits(where.lake.silver(where.pipeline.name)):
-        generation = generation or commit.generation
-        if commit.generation != generation:
-            break
-        changed = changed_parts(commit, where.pipeline)
-        if commit.batch >= 0 and any(changed):
-            found[commit.batch] = changed.identity + changed.rules
+    decided = [one for one in made if one.batch >= 0 and one.generation == made[0].generation]
+    changes = ((one.batch, changed_parts(one, where.pipeline)) for one in decided)
+    found = {batch: changed for batch, changed in changes if any(changed)}
     if not found:
         return ""
-    parts = dict.fromkeys(part for changed in found.values() for part in changed)
+    parts = dict.fromkeys(part for one in found.values() for part in one.identity + one.rules)
     first, last = min(found), max(found)
     batches = (
         f"Batch {last} of silver was"

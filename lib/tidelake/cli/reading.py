@@ -94,9 +94,9 @@ def dictionary(pipelines: tuple[str, ...], where: Place) -> None:
 
     Without a name it describes all pipelines and their shared tables.
     """
-    from tidelake.ledger.statements import DUCKDB, SPARK  # noqa: PLC0415
+    from tidelake.ledger.statements import dialect_of  # noqa: PLC0415
 
-    dialect = DUCKDB if where.environment.catalog is None else SPARK
+    dialect = dialect_of(where.environment.catalog)
     definitions = [where.load(name) for name in pipelines or pipeline_names()]
     if not where.json:
         page = descriptions.to_markdown(definitions, dialect, with_shared=not pipelines)

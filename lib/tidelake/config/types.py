@@ -18,6 +18,7 @@ _Numeric = Literal["tinyint", "smallint", "int", "bigint", "float", "double", "d
 _Scalar = Literal["string", "boolean", "date", "timestamp", "timestamp_ntz", "binary"]
 _Nested = Literal["array", "map", "struct"]
 Kind = Literal[_Numeric, _Scalar, _Nested]
+NUMERIC: tuple[Kind, ...] = get_args(_Numeric)
 _KINDS: tuple[Kind, ...] = get_args(Kind)
 _KIND_OF: dict[str, Kind] = {str(kind): kind for kind in _KINDS} | {
     "byte": "tinyint",

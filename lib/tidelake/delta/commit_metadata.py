@@ -25,6 +25,7 @@ import tidelake
 from tidelake.config import FieldType, Pipeline
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
+from tidelake.config.types import NUMERIC
 from tidelake.delta.log import ERASED, Commit, commits, last_commit
 from tidelake.delta.positions import BEGINNING, Position, version_at
 from tidelake.delta.tables import Lake, Table
@@ -173,7 +174,6 @@ _ENVELOPE = "source.envelope"
 _EVENT = ("event.id", "event.time", "event.sequence", "event.delete_when")
 _TYPE_IN = "type of a column in "
 _READS_BRONZE = " (all of bronze is read by it: restore it, or use another pipeline or --root)"
-_NUMBERS = ("tinyint", "smallint", "int", "bigint", "decimal", "float", "double")
 # Keys of an Avro schema on which no datum depends.
 _REMARKS = ("doc", "aliases", "default", "order")
 
@@ -322,7 +322,7 @@ def _meanings(pipeline: Pipeline) -> dict[str, Any]:
 
 def _alike(kind: FieldType, sql: str, *, by_text: bool) -> Any:
     """Return what types of a column have in common that give an expression the same result."""
-    if kind.kind in _NUMBERS:
+    if kind.kind in NUMERIC:
         # A number of another width has another hash.
         has_width = re.search(r"(?i)\b(hash|xxhash64|binary)\b", sql)
         is_exact = has_width or kind.kind in ("float", "double")

@@ -38,7 +38,6 @@ from pyspark.sql.types import (
 
 from tidelake.delta.access import detail, load, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
-from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Table
 from tidelake.folders import list_matching
 from tidelake.gold.merge_plan import GONE, MergePlan
@@ -162,7 +161,7 @@ def shorten_log(table: Table) -> None:
     There Delta lists the whole log, several times in each batch. It reads the checksum file of the
     newest version only, and does without one that is missing.
     """
-    if isinstance(table, FolderTable) and table.reads_files_directly:
+    if table.reads_files_directly:
         for file in list_matching(table.path, "_delta_log/[0-9]*.crc")[:-_KEPT_CHECKSUMS]:
             file.unlink(missing_ok=True)
 

@@ -19,14 +19,7 @@ from tidelake.config.locations import pipeline_names
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
 from tidelake.folders import SCHEME, Folder, absolute, is_stored, list_matching
-from tidelake.names import (
-    BACKFILL_INFIX,
-    LAYERS,
-    is_logical_name,
-    logical_name,
-    quoted,
-    split_name,
-)
+from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name, quoted, split_name
 from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.spark.session import build_session
 from tidelake.typed import runnable

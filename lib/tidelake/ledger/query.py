@@ -35,7 +35,14 @@ from tidelake.errors import (
 from tidelake.fingerprints import IN_SPARK
 from tidelake.folders import Folder
 from tidelake.instants import from_micros
-from tidelake.ledger.statements import DUCKDB, SPARK, TABLE_PARTS, known_tables, tables_in
+from tidelake.ledger.statements import (
+    DUCKDB,
+    SPARK,
+    TABLE_PARTS,
+    dialect_of,
+    known_tables,
+    tables_in,
+)
 from tidelake.object_store import duckdb_secret
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import OLD_VERSION_SETTINGS
@@ -208,8 +215,7 @@ def at_epoch(
     lake: Lake, sql: str, read: Callable[[Mapping[str, int]], _T]
 ) -> tuple[_T, Epoch | None]:
     """Call ``read`` with the table versions of the epoch of :func:`ask_at_epoch`."""
-    dialect = DUCKDB if lake.catalog is None else SPARK
-    tables = tables_in(sql, lake, dialect=dialect)
+    tables = tables_in(sql, lake, dialect=dialect_of(lake.catalog))
     names = {table.name for table in tables.values()}
     if not names:
         return read({}), None

@@ -51,6 +51,11 @@ _DUCKDB_ROWS = frozenset(
 _ONE_SELECT = "`tidelake sql` takes one SELECT; tables change only through `run`."
 
 
+def dialect_of(catalog: object | None) -> str:
+    """Return the dialect of statements over gold: Spark's in a catalog, else DuckDB's."""
+    return DUCKDB if catalog is None else SPARK
+
+
 def tables_in(
     sql: str, lake: Lake, *, dialect: str = DUCKDB, trusted: bool = False
 ) -> dict[str, Table]:

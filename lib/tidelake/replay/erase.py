@@ -35,13 +35,7 @@ from tidelake.gold.merge_plan import span
 from tidelake.instants import to_json
 from tidelake.ledger.history import history, needs_of, require_tables
 from tidelake.replay import erase_records, generations
-from tidelake.replay.backfill_state import (
-    clear,
-    folder_of,
-    hold_backfill,
-    read_state,
-    what_next,
-)
+from tidelake.replay.backfill_state import clear, folder_of, hold_backfill, read_state, what_next
 from tidelake.replay.erase_remains import (
     Remains,
     dropped,

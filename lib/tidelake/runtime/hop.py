@@ -281,10 +281,12 @@ class HopQuery(ABC):
         heads = [last_commit(table) for table in self.closing]
         self.write(rows, batch, heads)
         if is_due(batch, self.hop):
-            for table in self.compacted(rows.sparkSession):
-                compact(rows.sparkSession, table)
+            compacted = self.compacted(rows.sparkSession)
             for table in self.closing:
-                shorten_log(table)
+                if table in compacted:
+                    compact(rows.sparkSession, table)
+                else:
+                    shorten_log(table)
         is_light = False
         if self.pace is not None and (taken := self.taken(heads[0], batch)) is not None:
             ended = time.monotonic()

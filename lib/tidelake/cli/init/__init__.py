@@ -338,7 +338,7 @@ def _table_as_json(draft: Draft) -> dict[str, object]:
 
 
 def _say_next(draft: Draft, target: Path, where: Place) -> None:
-    from tidelake.ledger.statements import DUCKDB, SPARK  # noqa: PLC0415
+    from tidelake.ledger.statements import dialect_of  # noqa: PLC0415
 
     typed = where.typed
     first = [] if target.resolve() == Path.cwd() else [f"cd {shlex.quote(str(target))}"]
@@ -362,7 +362,7 @@ def _say_next(draft: Draft, target: Path, where: Place) -> None:
             [*bounds, *(name for name, _, _ in table.measures)],
             logical_name("gold", table.name),
         )
-    dialect = DUCKDB if where.environment.catalog is None else SPARK
+    dialect = dialect_of(where.environment.catalog)
     columns = in_sql([*dict.fromkeys(shown)][:_SHOWN_COLUMNS], dialect)
     query = f"SELECT {columns} FROM {name} LIMIT 10"
     # In single quotes, a shell keeps the quotes of a name.
