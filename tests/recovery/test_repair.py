@@ -21,15 +21,18 @@ from tests.recovery.failpoints import DiedError, armed, die
 from tests.running import click, place_of, read, versions
 from tests.worlds import TO_SILVER, World, reference_gold, world
 from tidelake.delta.locks import HopLocks
-from tidelake.delta.tables import HOPS, Hop, Lake
+from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import (
     GenerationError,
     NotBuiltError,
+    RefusedError,
     SchemaChangedError,
     TidelakeError,
     UsageError,
 )
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote
 from tidelake.replay.compatibility import judge_tables
 from tidelake.replay.generations import rebuild_silver
 from tidelake.replay.repairing import repair, reset, why_rebuilt
@@ -434,6 +437,45 @@ def test_a_batch_that_comes_again_with_other_rows_is_refused(broken: World) -> N
     with pytest.raises(GenerationError, match=rf"its checkpoint is at .* batch {last} ended at"):
         broken.run(hops=["gold"])
     assert versions(broken.lake) == before
+
+
+def _lose_files(table: Table) -> None:
+    """Delete the data files of a table, as somebody does by hand."""
+    for file in Path(str(table.path)).rglob("*.parquet"):
+        if "_delta_log" not in file.parts:
+            file.unlink()
+
+
+@pytest.mark.long
+def test_a_table_that_lost_files_is_named_and_mended_by_what_the_message_says(
+    broken: World,
+) -> None:
+    silver, sessions = broken.lake.silver("clickstream"), broken.lake.gold("user_sessions")
+    broken.land("part 2.jsonl", _lines(2))
+    broken.run(hops=TO_SILVER)
+    _lose_files(silver)
+    why = r"silver\.clickstream is damaged: .*tidelake backfill run clickstream, then: "
+    with pytest.raises(RefusedError, match=f"^clickstream, hop gold: {why}"):
+        broken.run()
+    with pytest.raises(RefusedError, match=f"^clickstream, backfill: {why}"):
+        build(broken.context, "silver")
+    build(broken.context, "bronze")
+    promote(broken.context)
+    broken.run()
+    _assert_whole(broken, [line for part in range(3) for line in _lines(part)])
+
+    broken.land("part 3.jsonl", _lines(3))
+    _lose_files(sessions)
+    why = (
+        r"gold\.user_sessions is damaged: .*or delete (\S+) and fill it .*tidelake run clickstream"
+    )
+    with pytest.raises(RefusedError, match=f"^clickstream, hop gold: {why}") as refused:
+        broken.run()
+    found = re.search(why, str(refused.value))
+    assert found
+    shutil.rmtree(found[1])
+    broken.run()
+    _assert_whole(broken, [line for part in range(4) for line in _lines(part)])
 
 
 def test_a_repair_of_what_never_ran_says_what_to_run(spark: SparkSession, tmp_path: Path) -> None:

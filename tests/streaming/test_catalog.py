@@ -77,11 +77,14 @@ def pair_of(spark: SparkSession, folder: Path, environment: Environment) -> Pair
 
 
 def files_of_every_fate() -> list[list[bytes]]:
-    """Write two files whose rows meet every fate."""
+    """Write two files whose rows meet every fate, some with two new fields.
+
+    The run of the second one gives silver's two new columns their comments, in one commit.
+    """
     first = [click(n, minute=n) for n in range(30)]
     copies_and_too_late = [click(n, minute=n) for n in range(25, 40)]
     conflict = click(3, minute=3, value=99.5)
-    days_later = [click(100 + n, minute=3 * 24 * 60 + n, extra="x") for n in range(2)]
+    days_later = [click(100 + n, minute=3 * 24 * 60 + n, extra="x", more="y") for n in range(2)]
     nameless = click(50, minute=31, event_id=None)
     return [
         [*first, b"{broken", nameless, days_later[0]],
@@ -139,6 +142,8 @@ def pair(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Itera
 
 
 def test_a_run_by_name_gives_what_a_run_under_a_root_gives(pair: Pair) -> None:
+    silver = pair.named.lake.silver(pair.named.pipeline.name)
+    assert "CHANGE COLUMNS" in {entry.info.operation for entry in silver.entries()}
     assert_same(pair)
 
 

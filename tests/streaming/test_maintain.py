@@ -13,9 +13,13 @@ from pyspark.sql import SparkSession
 
 from tests.running import click, read
 from tests.worlds import TO_SILVER, World, world
+from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
+from tidelake.delta.access import properties
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.merge import clustering_of
+from tidelake.delta.properties import RETENTIONS, stored_properties
+from tidelake.delta.store import sql_pairs
 from tidelake.errors import RefusedError
 from tidelake.ledger.query import ask_at_epoch
 from tidelake.ledger.terms import read_ledger
@@ -39,6 +43,7 @@ _GOLD: list[dict[str, Any]] = [
 pytestmark = pytest.mark.long
 _HORIZON = timedelta(days=7)
 _LATER = timedelta(days=9)
+_MONTH = timedelta(days=30)
 
 
 @pytest.fixture(scope="module")
@@ -86,8 +91,8 @@ def test_files_are_put_together_and_the_tables_stay_what_they_were(played: World
     assert epoch is not None
     assert answer.rows == ((27,),)
     stored = DeltaTable.forPath(played.spark, str(played.lake.silver("clickstream").path))
-    properties = stored.detail().select("properties").collect()[0]["properties"]
-    assert properties["delta.logRetentionDuration"] == "interval 30 days"
+    found = stored.detail().select("properties").collect()[0]["properties"]
+    assert found["delta.logRetentionDuration"] == "interval 30 days"
     assert played.run() == []
     assert read(played.lake, "silver.clickstream", "count(*)") == [(27,)]
 
@@ -122,6 +127,27 @@ def test_the_log_of_a_table_that_rests_reaches_back_to_its_newest_note(
     monkeypatch.setattr("tidelake.ops.maintenance.last_commit", lambda _: rested)
     list(upkeep(played.context, [Plan(bronze, _HORIZON)]))
     detail = DeltaTable.forPath(played.spark, str(bronze.path)).detail().select("properties")
-    properties = detail.collect()[0]["properties"]
-    assert properties["delta.logRetentionDuration"] == "interval 81 days"
-    assert properties["delta.deletedFileRetentionDuration"] == "interval 7 days"
+    found = detail.collect()[0]["properties"]
+    assert found["delta.logRetentionDuration"] == "interval 81 days"
+    assert found["delta.deletedFileRetentionDuration"] == "interval 7 days"
+
+
+def test_what_somebody_set_on_a_table_is_kept_and_no_file_deleted_that_it_keeps(
+    played: World,
+) -> None:
+    silver, theirs = played.lake.silver("clickstream"), {FILE_RETENTION: "30 days"}
+    theirs[LOG_RETENTION] = "INTERVAL 1 week 2 DAYS 350 days"
+    played.spark.sql(f"ALTER TABLE {silver.sql} SET TBLPROPERTIES ({sql_pairs(theirs)})")
+    played.run()
+    for _ in range(2):
+        plans = plan_upkeep(played.lake, played.pipeline, horizon=timedelta(hours=1))
+        [mine] = [plan for plan in plans if plan.table == silver]
+        assert (mine.keep, mine.reason[1]) == (_MONTH, f"its {FILE_RETENTION} of '30 days'")
+        version = newest_version(silver)
+        list(upkeep(played.context, [mine]))
+        stored = properties(played.spark, silver)
+        assert {key: stored[key] for key in theirs} == theirs
+        # Spark and the log agree.
+        assert stored_properties(silver)[RETENTIONS] == stored[RETENTIONS] == "{}"
+    last = played.spark.sql(f"DESCRIBE HISTORY {silver.sql}").where(f"version > {version}")
+    assert {row["operation"] for row in last.collect()} <= {"VACUUM START", "VACUUM END"}

@@ -21,6 +21,7 @@ from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.delta.locks import hold_hops
 from tidelake.instants import Range
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
@@ -102,6 +103,9 @@ def test_applied_late_rows_count_once_in_silver_and_in_gold(played: World) -> No
     assert all(day.least_seconds > _DAY * 60 for day in days)
     assert list_late(played.lake, played.pipeline, Range(START + timedelta(days=1))) == days[1:]
 
+    # As a run does meanwhile.
+    with hold_hops(played.lake, "clickstream", ["silver"]):
+        assert apply_late(played.context, dry_run=True) == 6
     assert apply_late(played.context, Range(START, START + timedelta(days=1))) == 3
     assert [day.waiting for day in list_late(played.lake, played.pipeline)] == [0, 3]
     told = read_ledger(played.lake, played.pipeline).to_json()
@@ -191,7 +195,8 @@ def test_a_dry_run_changes_nothing(
 def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World) -> None:
     played = _without_suite(played)
     before = versions(played.lake)
-    look = replay_quarantine(played.context, Choice(), dry_run=True)
+    with hold_hops(played.lake, "clickstream", ["silver"]):
+        look = replay_quarantine(played.context, Choice(), dry_run=True)
     assert {(o.stage, o.fate, o.now, o.rows) for o in look.outcomes} == {
         ("parse", "quarantined", "parse", 1),
         ("contract", "quarantined", "contract", 1),
@@ -256,6 +261,8 @@ def test_discarded_rows_stay_in_the_books_and_are_not_sent_again(played: World) 
         assert sum(group.rows for group in groups) == rows
     early = Choice(within=Range(end=second))
     assert discard_quarantine(played.context, early, why="a test") == 0
+    with hold_hops(played.lake, "clickstream", ["silver"]):
+        assert discard_quarantine(played.context, Choice(), why="a test", dry_run=True) == 5
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="a test") == 3
     assert discard_quarantine(played.context, Choice(stage="expectation"), why="again") == 0
     changed = _without_suite(played)

@@ -38,7 +38,7 @@ from tidelake.errors import (
 )
 from tidelake.folders import write_whole
 from tidelake.instants import ahead
-from tidelake.replay import backfill, backfill_promotion, backfill_state, erase
+from tidelake.replay import backfill, backfill_promotion, backfill_state, erase, repairing
 from tidelake.replay.backfill import build, fill, plan, recomputes_gold
 from tidelake.replay.backfill_promotion import need_promotable
 from tidelake.replay.backfill_state import (
@@ -53,7 +53,6 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
-from tidelake.replay.repairing import reset
 from tidelake.replay.subject import Subject
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -385,8 +384,8 @@ def test_a_gold_table_of_another_pipeline_is_not_replaced(shop: Shop) -> None:
         lambda: plan(shop.lake, shop.pipeline, "silver"),
         lambda: build(run, "silver"),
         lambda: backfill_promotion.promote(run),
-        lambda: reset(run, "gold"),
-        lambda: reset(run, "silver"),
+        lambda: repairing.reset(run, "gold"),
+        lambda: repairing.reset(run, "silver"),
     ]
     for ask in asked:
         with pytest.raises(RefusedError, match=r"^gold\.visits is filled by the pipeline till;"):
@@ -481,6 +480,42 @@ def test_green_gold_whose_input_is_lost_is_computed_anew(
     happens(shop)
     fill(run, state)
     assert bool(rebuilt) is is_rebuilt
+
+
+@pytest.mark.parametrize(
+    ("file", "told"),
+    [
+        (
+            "silver/shop/part-1.parquet",
+            "silver.shop is damaged: a file of its newest version is gone",
+        ),
+        ("silver/shop/part-8.parquet", "a file of a table that it reads is gone. Restore that"),
+    ],
+)
+def test_a_file_that_a_backfill_misses_is_told_with_its_table(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, file: str, told: str
+) -> None:
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    monkeypatch.setattr(backfill, "refuse_narrow", lambda _: None)
+
+    def rebuild_gold(_: Run) -> None:
+        said = f"File file:{shop.root}/{file} does not exist"
+        raise OSError(f"java.io.FileNotFoundException: {said}")
+
+    monkeypatch.setattr(backfill, "rebuild_gold", rebuild_gold)
+    with pytest.raises(RefusedError) as refused:
+        fill(_run(shop), State("silver", pipeline_hash(shop.pipeline)))
+    assert str(refused.value).startswith(f"shop, backfill: {told}")
+    assert str(refused.value).endswith(file)
+    # As are a reset and a repair that rebuild.
+    for name in ("refuse_unresettable", "refuse_narrow"):
+        monkeypatch.setattr(repairing, name, lambda *_: None)
+    monkeypatch.setattr(repairing, "rebuild_gold", rebuild_gold)
+    monkeypatch.setattr(repairing, "why_rebuilt", lambda *_: "a column changed")
+    with pytest.raises(RefusedError, match=rf"^shop, reset: {told}"):
+        repairing.reset(_run(shop), "gold")
+    with pytest.raises(RefusedError, match=rf"^shop, repair: {told}"):
+        repairing.repair(_run(shop), "gold")
 
 
 def test_a_backfill_that_an_earlier_release_filled_is_promoted(shop: Shop) -> None:

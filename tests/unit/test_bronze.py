@@ -132,6 +132,15 @@ def test_a_delta_table_in_the_home_folder_is_opened_there(monkeypatch: pytest.Mo
     opened.assert_called_once_with("/home/anna/orders")
 
 
+def test_bronze_of_files_takes_no_topic_and_no_repair_is_named(tmp_path: Path) -> None:
+    hop: Any = BronzeHop.__new__(BronzeHop)
+    pipeline = shop(tmp_path, source={"kind": "files", "path": str(tmp_path)})
+    hop.run, hop._landing = SimpleNamespace(pipeline=pipeline, lake=Lake(tmp_path)), None
+    words = "filled from a source of kind kafka, source.kind is now files: restore it, or use anoth"
+    with pytest.raises(RefusedError, match=words):
+        hop.offset_mismatch(Commit(0, ARRIVED, None, {"source": "kafka"}))
+
+
 def test_bronze_takes_no_csv_into_a_table_of_json_nor_json_into_one_of_csv(tmp_path: Path) -> None:
     files = {"kind": "files", "path": str(tmp_path)}
     for is_csv, other in ((True, "json"), (True, "parquet"), (False, "csv")):

@@ -628,11 +628,16 @@ def test_what_the_demo_made_is_told_to_machines(
 ) -> None:
     books = SimpleNamespace(problems=(), to_json=lambda: {"balanced": True})
     answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
-    monkeypatch.setattr("tidelake.cli.trying.run_pipeline", lambda *_, **__: None)
+    ran: list[Place] = []
+    monkeypatch.setattr(
+        "tidelake.cli.trying.run_pipeline", lambda where, *_, **__: ran.append(where)
+    )
     monkeypatch.setattr("tidelake.cli.trying.tops_of", lambda *_: {"gold.x": answer})
     monkeypatch.setattr("tidelake.ledger.terms.read_ledger", lambda *_: books)
     root = str(tmp_path / "my lake")
     assert run_command(app, ["demo", "--events", "50", "--root", root, "--json"]) == 0
+    # Silver reads each of bronze's four batches alone: nothing is late in a first batch.
+    assert ran[0].environment.limits.silver_bytes == "16k"
     captured = capsys.readouterr()
     assert json.loads(captured.out) == {
         "ledger": {"balanced": True},

@@ -11,6 +11,8 @@ from typing import get_args
 import pytest
 
 from tests.typed import named_in, problem_of, typed_in
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.config.source import DeltaSource, FilesSource, KafkaSource, RateSource
 
 PROJECT = Path(__file__).parents[2]
@@ -58,6 +60,37 @@ def test_each_command_that_is_named_exists_with_its_options(document: str, named
 )
 def test_a_command_that_could_not_be_called_is_found(typed: str, problem: str) -> None:
     assert problem_of(typed).startswith(problem)
+
+
+def _pipeline_files(text: str) -> Iterator[str]:
+    """Give the YAML blocks of a page that are whole pipeline files."""
+    for block in re.findall(r"^ *```yaml[^\n]*\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
+        if all(re.search(rf"^{key}:", block, re.MULTILINE) for key in ("name", "source", "event")):
+            yield block
+
+
+_SUITE = """
+name: shop
+expectations:
+  - type: expect_column_values_to_not_be_null
+    kwargs: {column: user_id}
+"""
+_SHOWN = {name: list(_pipeline_files(text)) for name, text in DOCUMENTS.items()}
+
+
+@pytest.mark.parametrize("document", [name for name, shown in _SHOWN.items() if shown])
+def test_each_pipeline_file_that_is_shown_is_valid(
+    document: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "pipelines"
+    folder.mkdir()
+    (tmp_path / "expectations").mkdir()
+    (tmp_path / "expectations" / "shop.yml").write_text(_SUITE, encoding="utf-8")
+    for number, text in enumerate(_SHOWN[document]):
+        named = re.search(r"^name: (\w+)$", text, re.MULTILINE)
+        (folder / f"{named[1] if named else number}.yml").write_text(text, encoding="utf-8")
+    code = run_command(app, ["validate", "--all", "--conf", str(tmp_path)])
+    assert code == 0, capsys.readouterr().out
 
 
 def test_where_sources_are_listed_all_are() -> None:

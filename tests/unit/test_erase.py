@@ -105,6 +105,11 @@ def test_what_remains_remains_as_long_as_the_file_says(
     assert days(pipeline) == [2, 2, 30]
     given.append(False)
     assert days(pipeline) == [7, 7, 30]
+    # As somebody set on the tables; maintenance deletes nothing where it cannot read that.
+    stored[FILE_RETENTION], stored[LOG_RETENTION] = "45 days", "INTERVAL 365 DAYS"
+    assert days(pipeline) == [45, 45, 365]
+    stored[FILE_RETENTION] = "soon"
+    assert days(pipeline) == [365]
 
 
 def test_what_bronze_lost_is_recorded_once_in_a_commit_of_the_last_batch(
@@ -320,7 +325,8 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
         "gold.odd__reconciled": f"first {of_sent}; then tidelake fast reconcile users; tidelake "
         "maintain users deletes the old files",
         "silver.shop": "tidelake erase shop --subject COLUMN=VALUE",
-        "topic mine": "delete the topic: the next run publishes all rows of the table to a new one",
+        "topic mine": "delete the topic: with the table's next change all rows are published to "
+        "a new one",
         "gold of shop": "tidelake repair shop --hop gold",
         "backfill/shop": "tidelake backfill run shop from the start, or remove the folder",
     }

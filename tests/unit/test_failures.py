@@ -10,8 +10,11 @@ from typing import Any, cast
 import click
 import pytest
 
+from tests.unit.handmade import write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.delta.store import Catalog
+from tidelake.delta.tables import Lake
 from tidelake.errors import (
     LostError,
     MachineError,
@@ -20,7 +23,7 @@ from tidelake.errors import (
     SourceError,
     TidelakeError,
 )
-from tidelake.runtime.failures import TOO_OLD, named, naming
+from tidelake.runtime.failures import TOO_OLD, damage, named, naming
 from tidelake.runtime.hop import Run
 
 _PLACE = "shop, hop silver"
@@ -124,12 +127,122 @@ def test_anything_else_is_told_by_its_kind_and_the_log_that_has_its_words() -> N
     assert "what?\nmore" in Path(told.rsplit(" ", 1)[-1]).read_text()
 
 
-def _run(*, stops: bool) -> Run:
+def _run(
+    *,
+    stops: bool = False,
+    lake: Lake | None = None,
+    gold: tuple[str, ...] = (),
+    replays: bool = False,
+) -> Run:
     """Give what naming looks at."""
     stop = threading.Event()
     if stops:
         stop.set()
-    return cast(Run, SimpleNamespace(stop=stop, pipeline=SimpleNamespace(name="shop")))
+    pipeline = SimpleNamespace(name="shop", gold_names=gold)
+    return cast(Run, SimpleNamespace(stop=stop, pipeline=pipeline, lake=lake, replays=replays))
+
+
+def _said_of(file: Path | str) -> str:
+    """Give what Spark says of a missing file, whose path it encodes."""
+    return (
+        "An error occurred while calling o9.save.\n: org.apache.spark.SparkException: "
+        f"[FAILED_READ_FILE.FILE_NOT_EXIST] Encountered error while reading file file:{file}. File "
+        "does not exist. It is possible the underlying files have been updated.\n"
+        "\tat org.x.Y(Y.scala:1)\nCaused by: java.io.FileNotFoundException: File "
+        f"file:{file} does not exist\n"
+    )
+
+
+_TWO = ("gold.totals", "gold.visits")
+_ANEW = "tidelake backfill run {0}, then: tidelake backfill promote {1}"
+
+
+@pytest.mark.parametrize(
+    ("name", "gold", "instead"),
+    [
+        ("bronze.shop", (), ", or ingest the source again under another --root"),
+        ("bronze.shop__requeue", (), ", or ingest the source again under another --root"),
+        (
+            "silver.shop",
+            _TWO,
+            ", or recompute it from bronze with: " + _ANEW.format("shop", "shop"),
+        ),
+        (
+            "silver.shop__late",
+            (),
+            ", or recompute it from bronze with: " + _ANEW.format("shop", "shop"),
+        ),
+        ("silver.bank", (), ", or recompute it from bronze with: " + _ANEW.format("bank", "bank")),
+        ("silver.shop__discarded", (), ""),
+        (
+            "dim.goods__history",
+            (),
+            ", or recompute it from silver with: " + _ANEW.format("goods --from silver", "goods"),
+        ),
+        ("gold.totals", _TWO, ", or delete {0} and fill it from silver with: tidelake run shop"),
+        (
+            "gold.totals",
+            _TWO[:1],
+            ", or delete {0} and fill it from silver with: tidelake repair shop --hop gold",
+        ),
+        # Of another pipeline.
+        ("gold.totals", (), ""),
+        ("ops.books", (), ""),
+    ],
+)
+def test_a_table_of_whose_newest_version_a_file_is_gone_is_told_with_what_brings_it_back(
+    tmp_path: Path, name: str, gold: tuple[str, ...], instead: str
+) -> None:
+    lake = Lake(tmp_path)
+    write_commit(lake.table(name), 0, adds=[(9, True)])
+    said = _said_of(lake.table(name).path / "part-0-0.parquet")
+    with pytest.raises(RefusedError) as refused, naming(_run(lake=lake, gold=gold), "hop gold"):
+        raise OSError(said)
+    told, what = str(refused.value).split("\n")
+    assert told == (
+        f"shop, hop gold: {name} is damaged: a file of its newest version is gone. Restore its "
+        "folder, or that file, from a backup" + instead.format(lake.table(name).path)
+    )
+    assert what.endswith(f": file:{lake.table(name).path}/part-0-0.parquet")
+
+
+def test_a_file_that_is_gone_is_found_in_the_log_by_its_encoded_path(tmp_path: Path) -> None:
+    table = Lake(tmp_path / "my lake").silver("shop")
+    write_commit(table, 0, adds=[(9, True)])
+    log = table.path / "_delta_log" / f"{0:020}.json"
+    log.write_text(log.read_text().replace("part-0-0", "day=a%20b/part-0"))
+    said = _said_of(f"{tmp_path}/my%20lake/silver/shop/day=a%20b/part-0.parquet")
+    assert damage(_run(lake=Lake(tmp_path / "my lake")), said).startswith("silver.shop is damaged")
+
+
+def test_what_a_missing_file_means_is_left_open_where_its_table_s_files_are_not_known(
+    tmp_path: Path,
+) -> None:
+    lake = Lake(tmp_path)
+    silver, green = lake.silver("shop"), Lake(tmp_path / "backfill" / "shop")
+    for table in (silver, green.silver("shop")):
+        write_commit(table, 0, adds=[(9, True)])
+    said = _said_of(silver.path / "part-0-0.parquet")
+    assert damage(_run(lake=lake), said)
+    # Of an older version, of no version, of no table.
+    log = silver.path / "_delta_log"
+    (log / f"{1:020}.json").write_text('{"remove": {"path": "part-0-0.parquet"}}')
+    assert damage(_run(lake=lake), said) == ""
+    assert damage(_run(lake=lake), _said_of(silver.path / "_delta_log" / "x.json")) == ""
+    assert damage(_run(lake=lake), _said_of(tmp_path / "landing" / "part-0-0.parquet")) == ""
+    assert damage(_run(lake=lake), "java.io.FileNotFoundException: s3a://lake/x") == ""
+    # The log cannot be read.
+    (log / f"{1:020}.json").write_text("damaged")
+    assert damage(_run(lake=lake), said) == ""
+    (log / f"{1:020}.json").unlink()
+    # A table that only a backfill knows, and the live one beside it.
+    said_of_green = _said_of(green.silver("shop").path / "part-0-0.parquet")
+    assert damage(_run(lake=lake), said_of_green) == ""
+    assert damage(_run(lake=green, replays=True), said_of_green) == ""
+    assert damage(_run(lake=green, replays=True), said) == ""
+    # A catalog.
+    held = Lake(tmp_path, catalog=Catalog("main", cast(Any, None)))
+    assert damage(_run(lake=held), said) == ""
 
 
 def test_a_step_beside_the_batches_is_named_unless_the_run_was_asked_to_stop() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,7 +17,7 @@ from tidelake.delta.append import Difference
 from tidelake.delta.commit_metadata import definition_note
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import GenerationError
+from tidelake.errors import GenerationError, RefusedError
 from tidelake.runtime import gold
 from tidelake.runtime.checkpoints import CheckpointGuard
 from tidelake.runtime.fence import Fence
@@ -349,3 +350,27 @@ def test_a_merge_is_done_again_that_a_compaction_or_a_new_property_stopped(
     target, last = targets_of(lake, hop.run.pipeline)[0], last_commit(table)
     hop._merge(target, cast(Any, last), note, inputs, {"silver": (6, -1)}, True)
     assert len(tried) == 2
+
+
+@pytest.mark.parametrize(
+    ("is_live", "told"),
+    [
+        (True, "silver.shop is damaged: a file of its newest version is gone"),
+        (False, "a file of a table that it reads is gone: VACUUM ran with too short a retention"),
+    ],
+)
+def test_a_missing_file_of_the_newest_version_is_not_blamed_on_a_vacuum(
+    tmp_path: Path, is_live: bool, told: str
+) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    if not is_live:
+        compacted = {"remove": {"path": "part-5-0.parquet", "dataChange": False}}
+        log = lake.silver("shop").path / "_delta_log" / f"{6:020}.json"
+        log.write_text(json.dumps(compacted))
+    file = lake.silver("shop").path / "part-5-0.parquet"
+    error = hop.named(OSError(f"java.io.FileNotFoundException: File file:{file} does not exist"))
+    assert isinstance(error, RefusedError)
+    assert str(error).startswith(f"shop, hop gold: {told}")
+    # A backfill from silver would read the same file.
+    assert ("--from silver" in str(error)) is not is_live

@@ -82,7 +82,7 @@ def test_readings_are_told_apart_by_device_and_time_in_milliseconds() -> None:
     iot = init("--source", "events/a.jsonl")
 
     assert iot.name == "a"
-    assert iot.event.id == "concat_ws('|', sensor, ts)"
+    assert iot.event.id == "concat(sensor, '|', ts)"
     assert iot.event.time == "timestamp_millis(ts)"
     assert iot.gold[0].keys == ("sensor",)
     assert [m.name for m in iot.gold[0].measures] == ["events", "mean_temperature"]

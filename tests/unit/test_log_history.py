@@ -82,7 +82,16 @@ def test_a_reader_stands_behind_commits_that_brought_nothing(
         ("RESTORE", {"version": "0"}, {"numRemovedFiles": "1"}, True),
         ("RESTORE", {}, {"numRemovedFiles": "0", "numRestoredFiles": "1"}, True),
         ("RESTORE", {}, {"numRemovedFiles": "0", "numRestoredFiles": "0"}, False),
+        ("WRITE", {"mode": "Overwrite"}, {"numFiles": "2", "numOutputRows": "0"}, True),
+        ("REPLACE TABLE AS SELECT", {}, {"numFiles": "2", "numOutputRows": "0"}, True),
+        ("CREATE OR REPLACE TABLE AS SELECT", {}, {"numRemovedFiles": "0"}, False),
+        ("CREATE OR REPLACE TABLE", {}, {}, True),
+        ("STREAMING UPDATE", {"outputMode": "Append"}, {}, False),
+        ("STREAMING UPDATE", {"outputMode": "Complete"}, {"numRemovedFiles": "1"}, True),
+        *[(name, {}, {}, True) for name in ("DELETE", "MERGE", "TRUNCATE", "UPDATE", "RESTORE")],
+        ("FSCK", {}, {"numRemovedFiles": "1"}, True),
         ("SOMETHING NEW", {}, {}, True),
+        ("SOMETHING NEW", {}, {"numTouched": "1"}, False),
         ("SET TBLPROPERTIES", {}, {}, False),
         ("VACUUM END", {}, {"numDeletedFiles": "3"}, False),
     ],
@@ -99,6 +108,36 @@ def test_what_takes_rows_out_is_told_by_the_operation_and_its_counts(
 
     assert rewritten_after(table, (2, -1)) == (2 if removes_rows else None)
     assert rewritten_after(table, (3, -1)) is None
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        *("CHANGE COLUMNS", "ADD CONSTRAINT", "DROP CONSTRAINT", "UPDATE SCHEMA"),
+        *("REPLACE COLUMNS", "REMOVE COLUMN MAPPING", "DROP FEATURE", "REORG"),
+        *("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "OPTIMIZE CHECKPOINT"),
+        *("DOMAIN METADATA CLEANUP", "Deletion Vector Tombstones", "Empty Commit"),
+        "REORG TABLE UPGRADE UNIFORM",
+    ],
+)
+def test_operations_that_change_no_row_stop_no_reader(
+    monkeypatch: pytest.MonkeyPatch, operation: str
+) -> None:
+    table = table_of(History(CREATED, appended(5), (operation, {}, {})), monkeypatch)
+
+    assert rewritten_after(table, (2, -1)) is None
+    assert version_at(table, (2, -1)) == 2
+
+
+@pytest.mark.parametrize("operation", ["SOMETHING NEW", "CREATE OR REPLACE TABLE"])
+def test_an_operation_without_counts_removes_nothing_if_delta_says_that_it_only_added(
+    operation: str,
+) -> None:
+    entries = [
+        HistoryEntry(1, Info(START, operation, {}, {}, None, adds_only=adds_only))
+        for adds_only in (True, False)
+    ]
+    assert [entry.removes_rows() for entry in entries] == [False, True]
 
 
 def test_a_merge_brings_the_rows_of_the_files_that_it_wrote(

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import MagicMock
@@ -14,16 +17,19 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pytest
 import yaml
-from deltalake import write_deltalake
+from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
 from tests.stores import Store
 from tests.unit.handmade import SHOP, write_commit
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import Commit
 from tidelake.delta.merge import vacuum
+from tidelake.delta.properties import RETENTIONS, stored_properties
 from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import LockedError, RefusedError
 from tidelake.folders import Folder, folder
@@ -51,6 +57,14 @@ def pipeline(lake: Lake, tmp_path: Path) -> Pipeline:
 def _read_up_to(lake: Lake, batch: int, version: int) -> None:
     note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": batch}
     write_commit(lake.gold("totals"), batch, note={**note, "until": {"silver": [version, -1]}})
+
+
+def _set_on(table: Table, version: int, **stored: str) -> None:
+    """Let somebody set a table's properties, under their names without ``delta.``, in a commit."""
+    write_commit(table, version, operation="SET TBLPROPERTIES")
+    of_delta = {f"delta.{key}": text for key, text in stored.items()}
+    with (table.path / "_delta_log" / f"{version:020}.json").open("a", encoding="utf-8") as file:
+        file.write(json.dumps({"metaData": {"id": "x", "configuration": of_delta}}) + "\n")
 
 
 def _kept(lake: Lake, pipeline: Pipeline, keep: timedelta | None = None) -> Mapping[str, timedelta]:
@@ -81,6 +95,101 @@ def test_files_that_a_reader_needs_are_kept_and_the_reader_is_named(
     assert set(_kept(lake, pipeline, 5 * _HOUR).values()) == {5 * _HOUR}
 
 
+def test_files_are_kept_as_long_as_somebody_set_on_the_table(
+    lake: Lake, pipeline: Pipeline
+) -> None:
+    silver, gold = lake.silver("shop"), lake.gold("totals")
+    _set_on(silver, 4, deletedFileRetentionDuration="30 DAYS", logRetentionDuration="365 days")
+    write_commit(silver, 5)
+    _set_on(gold, 1, deletedFileRetentionDuration="interval 6 hours")
+    assert _kept(lake, pipeline) == {"silver.shop": 30 * _DAY, "gold.totals": 6 * _HOUR}
+    # The newest value counts, a reader may need more, and no property is the reason then.
+    _set_on(silver, 6, deletedFileRetentionDuration="interval 8 hours")
+    _set_on(gold, 2)
+    needed = 11 * _HOUR - timedelta(seconds=1)
+    assert _kept(lake, pipeline) == {"silver.shop": needed, "gold.totals": _HOUR}
+
+
+def test_a_preview_says_which_property_keeps_files_and_less_is_refused_by_its_name(
+    lake: Lake, pipeline: Pipeline
+) -> None:
+    silver = lake.silver("shop")
+    _set_on(silver, 4, deletedFileRetentionDuration="interval 1 week 2 days")
+    plan, of_gold = plan_upkeep(lake, pipeline, horizon=_HOUR, now=_TEN)
+    assert plan.reason == (None, f"its {FILE_RETENTION} of 'interval 1 week 2 days'")
+    assert of_gold.reason == (None, None)
+    remedy = rf"ALTER TABLE delta\.`.*silver/shop` UNSET TBLPROPERTIES \('{FILE_RETENTION}'\)"
+    with pytest.raises(RefusedError, match=rf"silver\.shop .* of 9\.0 days.*{remedy}"):
+        _kept(lake, pipeline, 8 * _DAY)
+    assert _kept(lake, pipeline, 9 * _DAY)["silver.shop"] == 9 * _DAY
+    _set_on(silver, 5, deletedFileRetentionDuration="for ever")
+    plan, _ = plan_upkeep(lake, pipeline, horizon=_HOUR, keep=_DAY, now=_TEN)
+    said = f"its {FILE_RETENTION} of 'for ever', which is no interval: none is deleted"
+    assert plan.reason == (None, said)
+
+
+def test_a_run_says_what_keeps_files_longer_than_the_horizon_and_a_preview_the_same(
+    lake: Lake,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("tidelake.cli.operating._kept_up", lambda *_: ())
+    _set_on(lake.gold("totals"), 1, deletedFileRetentionDuration="30 days")
+    words = ["maintain", str(pipeline.file), "--root", str(lake.root)]
+    assert run_command(app, words) == 0
+    of_gold = f"its {FILE_RETENTION} of '30 days'"
+    said = capsys.readouterr().err
+    assert f"gold.totals: old files are kept for 720 hours: {of_gold}\n" in said
+    assert re.search(r"silver\.shop: .* hours: gold\.totals has not read further\n", said)
+    assert run_command(app, [*words, "--dry-run", "--json"]) == 0
+    rows = {row["table"]: row for row in json.loads(capsys.readouterr().out)}
+    assert rows["gold.totals"] == {
+        "table": "gold.totals",
+        "keeps hours": 720,
+        "needed since": None,
+        "by": of_gold,
+    }
+    assert rows["silver.shop"]["by"] == "gold.totals has not read further"
+    # Whoever says how long has said it.
+    assert run_command(app, [*words, "--keep", "90000 days"]) == 0
+    assert "old files are kept" not in capsys.readouterr().err
+
+
+def test_a_property_that_maintenance_set_keeps_no_files(lake: Lake, pipeline: Pipeline) -> None:
+    """Without a record: earlier releases had none."""
+    usual = {"logRetentionDuration": "interval 30 days"}
+    _set_on(lake.silver("shop"), 4, deletedFileRetentionDuration="interval 8 days", **usual)
+    _set_on(lake.gold("totals"), 1, deletedFileRetentionDuration="interval 7 days", **usual)
+    needed = 11 * _HOUR - timedelta(seconds=1)
+    assert _kept(lake, pipeline) == {"silver.shop": needed, "gold.totals": _HOUR}
+    # Nothing needs that much now; it may be of somebody else.
+    _set_on(lake.gold("totals"), 2, deletedFileRetentionDuration="interval 20 days", **usual)
+    assert _kept(lake, pipeline)["gold.totals"] == 20 * _DAY
+    # Maintenance always set both.
+    _set_on(lake.gold("totals"), 3, deletedFileRetentionDuration="interval 7 days")
+    assert _kept(lake, pipeline)["gold.totals"] == 7 * _DAY
+
+
+def test_properties_are_read_from_the_checkpoint_of_a_log_and_what_was_set_since(
+    lake: Lake,
+) -> None:
+    table = lake.silver("shop")
+    assert stored_properties(table) == {}
+    month = {FILE_RETENTION: "interval 30 days"}
+    write_deltalake(str(table.path), pa.table({"n": [1]}), configuration=month)
+    write_deltalake(str(table.path), pa.table({"n": [1]}), mode="append")
+    assert stored_properties(table) == month
+    DeltaTable(str(table.path)).create_checkpoint()
+    log = table.path / "_delta_log"
+    (log / f"{0:020}.json").unlink()
+    assert stored_properties(table) == month
+    write_deltalake(str(table.path), pa.table({"n": [1]}), mode="append")
+    assert stored_properties(table) == month
+    _set_on(table, 3, deletedFileRetentionDuration="40 days")
+    assert stored_properties(table) == {FILE_RETENTION: "40 days"}
+
+
 class _Kept:
     """Stands in for Spark: records what is done to which table, and whose locks are held then."""
 
@@ -89,6 +198,7 @@ class _Kept:
         for name in ("compact", "cluster", "vacuum", "_keep_log"):
             monkeypatch.setattr(maintenance, name, self._recorder(name))
         self.hours, self.stored = list[int](), dict[str, str]()
+        self.stop = Event()
         monkeypatch.setattr(maintenance, "properties", lambda *_: self.stored)
         monkeypatch.setattr(maintenance, "has_vectors", lambda *_: True)
         monkeypatch.setattr(maintenance, "detail", lambda *_: {"numFiles": 1})
@@ -108,7 +218,7 @@ class _Kept:
         self.done.clear()
         pipeline, progress = SimpleNamespace(name="shop"), Progress(self.said.append)
         run = SimpleNamespace(spark=MagicMock(), lake=self.lake, pipeline=pipeline)
-        run.progress = progress
+        run.progress, run.stop = progress, self.stop
         list(upkeep(cast(Any, run), plans))
         return self.done
 
@@ -158,6 +268,17 @@ def test_on_a_store_a_table_is_only_written_under_the_locks_of_its_writers(
     assert kept.up(Plan(judged, _HOUR))[:2] == [
         line.replace("ops.books", judged.name) for line in in_ops
     ]
+
+
+def test_maintenance_that_is_stopped_begins_no_other_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Kept(lake, monkeypatch)
+    plans = [Plan(lake.books(), _HOUR), Plan(lake.epochs(), _HOUR)]
+    monkeypatch.setattr(maintenance, "vacuum", lambda *_, **__: kept.stop.set())
+    with pytest.raises(KeyboardInterrupt):
+        kept.up(*plans)
+    assert kept.done == [f"{name} ops.books" for name in ("compact", "_keep_log")]
 
 
 def test_on_a_disk_a_table_is_compacted_beside_a_run_and_only_not_clustered(
@@ -226,6 +347,23 @@ def test_files_that_were_removed_after_the_plan_was_made_are_kept_as_long(
     assert kept.hours == [8 * 24 + 6]
 
 
+def test_files_that_somebody_wants_kept_longer_are_not_deleted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Kept(lake, monkeypatch)
+    monkeypatch.setattr(maintenance, "vacuum_uses_hours", lambda _: True)
+    plan = Plan(lake.gold("a"), 7 * _DAY)
+    # Set since the plan was made, or where the log was not enough.
+    kept.stored[FILE_RETENTION] = "30 days"
+    kept.up(plan)
+    assert kept.hours == [30 * 24]
+    kept.stored[FILE_RETENTION] = "for ever"
+    assert kept.up(plan) == ["compact gold.a", "_keep_log gold.a"]
+    (said,) = kept.said
+    assert said.startswith(f"old files of gold.a are not deleted: its {FILE_RETENTION} is 'for ev")
+    assert f"UNSET TBLPROPERTIES ('{FILE_RETENTION}')" in said
+
+
 class _Retentions:
     """The properties of a table whose last commit, and oldest need, are so many days old."""
 
@@ -239,16 +377,22 @@ class _Retentions:
 
     def sql(self, statement: str) -> None:
         pairs = statement.partition("TBLPROPERTIES (")[2].removesuffix(")")
-        self.stored |= dict(
-            [text.strip("' ") for text in pair.split("=")] for pair in pairs.split(",")
-        )
+        self.stored |= dict(re.findall(r"'([^']+)' = '([^']*)'", pairs))
         self.set += 1
+
+    def texts(self, *, idle: float = 0, needed: float = 0, keep: float = 7) -> tuple[str, str]:
+        """Maintain it; return how long files and log are kept."""
+        self.last, need = idle * _DAY, Need(self.table, datetime.now(UTC) - needed * _DAY, "", "")
+        plan = Plan(self.table, keep * _DAY, (need,))
+        plan = replace(plan, own_below=maintenance._own_below(plan))
+        maintenance._keep_log(cast(Any, self), plan)
+        return self.stored[FILE_RETENTION], self.stored[LOG_RETENTION]
 
     def after(self, *, idle: float, needed: float, keep: float = 7) -> tuple[int, int]:
         """Maintain it; return for how many days files and log are kept."""
-        self.last, need = idle * _DAY, Need(self.table, datetime.now(UTC) - needed * _DAY, "", "")
-        maintenance._keep_log(cast(Any, self), Plan(self.table, keep * _DAY, (need,)))
-        files, log = (int(self.stored[key].split()[1]) for key in (FILE_RETENTION, LOG_RETENTION))
+        files, log = (
+            int(text.split()[1]) for text in self.texts(idle=idle, needed=needed, keep=keep)
+        )
         return files, log
 
 
@@ -274,3 +418,58 @@ def test_versions_that_are_needed_longer_than_usual_can_be_read_until_the_next_m
     assert kept.after(idle=0, needed=5) == (7, 30)
     assert kept.after(idle=0, needed=6.5) == (14, 30)
     assert kept.after(idle=0, needed=12, keep=12.1) == (14, 30)
+
+
+def test_a_retention_that_somebody_set_is_a_minimum(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Retentions(lake, monkeypatch)
+    theirs = {FILE_RETENTION: "interval 30 days", LOG_RETENTION: "INTERVAL 52 weeks"}
+    kept.stored |= theirs
+    assert kept.texts() == tuple(theirs.values())
+    assert kept.texts(needed=28) == ("interval 30 days", "INTERVAL 52 weeks")
+    # A reader needs more, for a time.
+    assert kept.texts(needed=40, keep=40) == ("interval 48 days", "INTERVAL 52 weeks")
+    assert kept.texts() == ("interval 30 days", "INTERVAL 52 weeks")
+    changes = kept.set
+    assert kept.texts() == ("interval 30 days", "INTERVAL 52 weeks")
+    assert kept.set == changes
+    # Changed, or unset, it counts as such.
+    kept.stored[FILE_RETENTION] = "20 days"
+    assert kept.texts() == ("20 days", "INTERVAL 52 weeks")
+    kept.stored[FILE_RETENTION] = "interval 1 day"
+    del kept.stored[LOG_RETENTION]
+    assert kept.texts() == ("interval 7 days", "interval 30 days")
+    kept.stored[FILE_RETENTION] = "interval 40 days"
+    assert kept.texts() == ("interval 40 days", "interval 40 days")
+    del kept.stored[FILE_RETENTION]
+    assert kept.texts() == ("interval 7 days", "interval 30 days")
+
+
+def test_a_retention_that_is_no_interval_is_left_alone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Retentions(lake, monkeypatch)
+    kept.stored[FILE_RETENTION] = "for ever"
+    assert kept.texts(needed=40, keep=40) == ("for ever", "interval 40 days")
+    assert kept.texts() == ("for ever", "interval 30 days")
+
+
+def test_what_earlier_releases_set_without_a_record_is_adapted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Retentions(lake, monkeypatch)
+    earlier = {FILE_RETENTION: "interval 14 days", LOG_RETENTION: "interval 81 days"}
+    kept.stored |= earlier
+    # It is needed now, so it is maintenance that has set it, and it is recorded from now on.
+    assert kept.texts(idle=50, needed=8, keep=8) == tuple(earlier.values())
+    assert kept.set == 1
+    assert json.loads(kept.stored[RETENTIONS]) == {
+        key: {"set": text} for key, text in earlier.items()
+    }
+    assert kept.texts() == ("interval 7 days", "interval 30 days")
+    # Nothing needs that much now: it may be of somebody else.
+    kept.stored = dict(earlier)
+    assert kept.texts() == tuple(earlier.values())
+    assert kept.texts(idle=50, needed=8, keep=8) == tuple(earlier.values())
+    assert kept.texts() == tuple(earlier.values())

@@ -2,19 +2,36 @@
 
 from __future__ import annotations
 
+import json
+import sys
 from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 from unittest.mock import MagicMock
 
 import pytest
-from delta.exceptions import ConcurrentDeleteReadException
+from delta.exceptions import (
+    ConcurrentAppendException,
+    ConcurrentDeleteReadException,
+    ProtocolChangedException,
+)
 from pyspark.errors import AnalysisException
+from pyspark.errors.exceptions import connect
 from pyspark.sql import SparkSession
 
 from tidelake.delta import merge as merging
 from tidelake.delta.access import load
 from tidelake.delta.log import last_commit
-from tidelake.delta.merge import TRIES, cluster, clustering_of, delete_records, merge
+from tidelake.delta.merge import (
+    TRIES,
+    cluster,
+    clustering_of,
+    compact,
+    delete_records,
+    merge,
+    retry_conflicts,
+)
 from tidelake.delta.tables import Lake
 from tidelake.gold.merge_plan import MergePlan
 from tidelake.spark.engine import with_settings
@@ -73,6 +90,76 @@ def test_a_delete_beside_which_the_table_is_compacted_is_done_again_but_not_for_
     with nullcontext() if failures < TRIES else pytest.raises(ConcurrentDeleteReadException):
         delete_records(MagicMock(), table)
     assert table.merge.call_count == TRIES
+
+
+def test_a_commit_beside_which_the_table_got_a_feature_is_done_again() -> None:
+    """As silver enables type widening when it opens."""
+    commit = MagicMock(side_effect=[ProtocolChangedException(""), None])
+    retry_conflicts(commit)
+    assert commit.call_count == 2
+
+
+def test_a_compaction_beside_which_the_table_got_a_feature_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(merging, "with_settings", lambda *_: nullcontext())
+    table = MagicMock(reads_files_directly=False)
+    table.compact.side_effect = ProtocolChangedException("")
+    compact(MagicMock(), table)
+    assert table.compact.call_count == 1
+
+
+def _raised_through_connect() -> Exception:
+    """Convert a server's conflict as the client does."""
+    classes = [
+        *("io.delta.exceptions.ConcurrentAppendException", "java.lang.RuntimeException"),
+        *("java.lang.Exception", "java.lang.Throwable", "java.lang.Object"),
+    ]
+    info = SimpleNamespace(reason=classes[0], metadata={"classes": json.dumps(classes)})
+    return connect.convert_exception(cast(Any, info), "files were added", None)
+
+
+def _retried() -> None:
+    tried: list[int] = []
+
+    def commit() -> None:
+        tried.append(1)
+        if len(tried) == 1:
+            raise _raised_through_connect()
+
+    retry_conflicts(commit)
+
+
+def _merged() -> None:
+    table = MagicMock()
+    table.merge.side_effect = lambda *_, **__: _raise()
+    with pytest.raises(ConcurrentAppendException):
+        merge(MergePlan(MagicMock(columns=["n"]), on="true"), table, {}, copied=0)
+
+
+def _compacted() -> None:
+    table = MagicMock(reads_files_directly=False)
+    table.compact.side_effect = lambda *_: _raise()
+    compact(MagicMock(), table)
+
+
+def _raise() -> None:
+    raise _raised_through_connect()
+
+
+@pytest.mark.parametrize("does", [_retried, _merged, _compacted])
+def test_a_conflict_is_known_through_spark_connect_too(
+    monkeypatch: pytest.MonkeyPatch, does: Any
+) -> None:
+    """Delta's package teaches its classes to Spark Connect when its own client is imported."""
+    known = connect.EXCEPTION_CLASS_MAPPING
+    untaught = {name: kind for name, kind in known.items() if "delta" not in name}
+    monkeypatch.setattr(connect, "EXCEPTION_CLASS_MAPPING", untaught)
+    monkeypatch.delitem(sys.modules, "delta.connect.exceptions", raising=False)
+    monkeypatch.setattr(merging, "with_settings", lambda *_: nullcontext())
+    monkeypatch.setattr(merging, "runs_in_process", lambda: False)
+    assert not isinstance(_raised_through_connect(), merging.CONFLICTS)
+    does()
 
 
 def test_a_table_is_clustered_only_by_columns_with_statistics(

@@ -9,19 +9,24 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.unit.handmade import write_commit
 from tidelake.config import KafkaSource
 from tidelake.config.table_settings import Publish
+from tidelake.delta import access
+from tidelake.delta.access import changed_rows, load_old, read_between
 from tidelake.delta.positions import TableChange, TopicPosition
+from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
 from tidelake.kafka import topic_source
 from tidelake.runtime import publish, runner
+from tidelake.runtime.failures import TOO_OLD
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.publish import (
     Publishing,
@@ -33,6 +38,7 @@ from tidelake.runtime.publish import (
 from tidelake.runtime.triggers import parse_trigger
 from tidelake.spark import internals
 from tidelake.spark.internals import jvm_with
+from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
 _ANSI = "spark.sql.ansi.enabled"
 _HEAD = RecordHead("gold.clicks", "g2", 7, 41)
@@ -137,6 +143,49 @@ def test_rows_are_sent_while_decimals_are_plain(
     finally:
         spark.conf.unset(_ANSI)
     assert sent == ["true", "true"]
+
+
+@pytest.mark.parametrize("reads", ["a version", "its changes", "both versions", "what was added"])
+@pytest.mark.parametrize("engine", ["in process", "connect", "refusing"])
+def test_versions_of_any_age_are_read_when_their_rows_are(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, engine: str, reads: str
+) -> None:
+    """Spark Connect analyzes a frame when it is used, after this."""
+    spark, settings = MagicMock(), dict[str, str]()
+    table: Any = lake.gold("clicks")
+    if reads == "what was added":
+        table = CatalogTable("silver.shop", Catalog("c", lambda: spark), "silver", "shop")
+    opened: list[dict[str, str]] = []
+    monkeypatch.setattr(type(table), "open", lambda *_: opened.append({**settings}) or MagicMock())
+    monkeypatch.setattr(access, "rows_between", lambda *_: 1)
+    spark.conf.get.side_effect = settings.get
+    spark.conf.unset.side_effect = settings.pop
+    spark.conf.set.side_effect = settings.__setitem__
+    if engine == "refusing":
+        spark.conf.set.side_effect = AnalysisException("[CONFIG_NOT_AVAILABLE]")
+    monkeypatch.setattr(access, "runs_in_process", lambda: engine == "in process")
+    if reads == "a version":
+        load_old(spark, table, 3)
+    elif reads == "what was added":
+        read_between(spark, table, (3, -1), (5, -1))
+    else:
+        changed_rows(spark, table, TableChange(3, "g1", 0, 1, is_fed=reads == "its changes"))
+    admitted = {} if engine == "refusing" else OLD_VERSION_SETTINGS
+    assert opened == [admitted] * (2 if reads == "both versions" else 1)
+    assert settings == (OLD_VERSION_SETTINGS if engine == "connect" else {})
+
+
+def test_a_version_that_delta_refuses_by_its_age_is_not_told_as_gone(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its files may be there: an empty topic would have to take all rows again."""
+    refused = AnalysisException(f"[{TOO_OLD}] Cannot time travel")
+    monkeypatch.setattr(publish._Publication, "go", MagicMock(side_effect=refused))
+    one: Any = publication_of(lake)
+    monkeypatch.setattr(publish, "asks_brokers", lambda *_: True)
+    with pytest.raises(RefusedError, match=r"keep them with: .*maintain shop") as told:
+        publish._publish(one.run, one.table, one.key, SimpleNamespace(topic="t", client=one.to))
+    assert "are gone" not in str(told.value)
 
 
 def test_a_client_under_another_name_is_not_taken_for_kafka(

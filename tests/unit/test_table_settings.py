@@ -30,7 +30,13 @@ from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, TableSettings, interval_of
 from tidelake.delta.commit_metadata import hash_of
 from tidelake.delta.log import Commit
-from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
+from tidelake.delta.properties import (
+    apply_settings,
+    may_differ,
+    others_retentions,
+    recorded_properties,
+    stored_interval,
+)
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, RefusedError
@@ -198,6 +204,30 @@ def test_an_interval_is_a_length(text: str, days: int) -> None:
     assert interval_of(text.removeprefix("interval ")) is None
 
 
+@pytest.mark.parametrize(
+    ("text", "hours"),
+    [
+        ("interval 30 days", 720),
+        ("365 days", 8760),
+        ("  INTERVAL  1 Week\t2 DAYS ", 216),
+        ("interval 2 days -1 hour + 30 minutes", 47.5),
+        ("1.5 seconds 500 milliseconds 1000000 microsecond", 3 / 3600),
+        ("interval 0 seconds", 0),
+        ("99999999999 weeks", 2_400_000),
+    ],
+)
+def test_a_stored_interval_is_read_as_delta_reads_it(text: str, hours: float) -> None:
+    assert stored_interval(text) == timedelta(hours=hours)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "interval", "7", "7days", "1.5 days", "1 month", "-1 day", "for ever", "interval 1 day,"],
+)
+def test_what_delta_refuses_is_no_stored_interval(text: str) -> None:
+    assert stored_interval(text) is None
+
+
 @dataclass
 class Recorder:
     """A session that answers what is stored, and records every other statement."""
@@ -311,6 +341,8 @@ def test_deltas_own_keys_are_compared_without_their_case() -> None:
         # Maintain has lengthened it.
         ("interval 90 days", "interval 40 days", True),
         ("interval 35 days", "interval 40 days", False),
+        # Somebody else has.
+        ("INTERVAL 1 WEEK 40 DAYS", "interval 40 days", True),
         # The file's own value, which was lowered.
         ("interval 60 days", "interval 40 days", False),
     ],
@@ -351,6 +383,14 @@ def test_removed_files_are_kept_as_long_as_the_file_says(tmp_path: Path) -> None
         plan_upkeep(lake, pipeline, horizon=week, keep=timedelta(days=59))
     plans = plan_upkeep(lake, pipeline, horizon=week, keep=timedelta(days=60))
     assert {plan.keep.days for plan in plans} == {60}
+
+
+def test_what_the_file_set_is_no_retention_of_others() -> None:
+    settings = TableSettings(properties={_RETENTION.lower(): "interval 60 days"})
+    stored = recorded(settings)
+    assert others_retentions({**stored, _RETENTION: "interval 60 days"}) == {}
+    changed = {_RETENTION: "interval 90 days"}
+    assert others_retentions({**stored, **changed}) == changed
 
 
 def told(pipeline: Pipeline, lake: Lake, rights: Sequence[tuple[str, str, str]]) -> list[str]:

@@ -108,10 +108,14 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     if dry_run:
         title, columns = f"Old files of {name}", _PREVIEW
         for plan in plans:
-            need = plan.needs[0] if plan.needs else None
-            since, by = (to_minute(need.since), need.by) if need else (None, None)
-            rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), since, by])
+            since, by = plan.reason
+            at = to_minute(since) if since else None
+            rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), at, by])
     else:
+        for plan in plans if keep is None else ():
+            if plan.keep > horizon:
+                hours = round(plan.keep / timedelta(hours=1))
+                say(f"{plan.table.name}: old files are kept for {hours:,} hours: {plan.reason[1]}")
         title, columns = f"Maintained {name}", _DONE
         for result in _kept_up(where, plans) if plans else ():
             say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")

@@ -45,8 +45,10 @@ def demo(events: int | None, seed: int, where: Place) -> None:
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
-    # Small silver batches: without a watermark, no event is late in the first batch.
-    limits = where.environment.limits.model_copy(update={"silver_bytes": "1m"})
+    # Small silver batches: without a watermark, no event is late in the first batch. Of a short
+    # stream less than bronze writes in one of its four batches.
+    size = "1m" if events is None else f"{min(1024, max(16, events // 125))}k"
+    limits = where.environment.limits.model_copy(update={"silver_bytes": size})
     environment = where.environment.model_copy(update={"limits": limits})
     pipeline, landings = where.called, where.lake.root / "landing"
     landing = landings / pipeline

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from threading import Thread
 
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -13,7 +13,7 @@ from tidelake.delta.positions import Position, TableChange, files_between, rows_
 from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder, as_pattern
-from tidelake.spark.engine import with_settings
+from tidelake.spark.engine import REFUSED, runs_in_process, with_settings
 from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
 # The columns that the change feed adds.
@@ -36,8 +36,25 @@ def load(spark: SparkSession, table: Table, *, version: int | None = None) -> Da
 
 def load_old(spark: SparkSession, table: Table, version: int) -> DataFrame:
     """Read a version of a table, however old, if its files are still there."""
-    with with_settings(spark, OLD_VERSION_SETTINGS):
+    with _old_versions(spark):
         return load(spark, table, version=version)
+
+
+@contextmanager
+def _old_versions(spark: SparkSession) -> Iterator[None]:
+    """Let the frames that are made in the block read versions of any age.
+
+    Through Spark Connect a frame is analyzed when it is used, so the session keeps the settings.
+    Where the compute refuses them, Delta refuses the versions that are older than its default.
+    """
+    if runs_in_process():
+        with with_settings(spark, OLD_VERSION_SETTINGS):
+            yield
+        return
+    with suppress(*REFUSED):
+        for key, value in OLD_VERSION_SETTINGS.items():
+            spark.conf.set(key, value)
+    yield
 
 
 def follow(
@@ -94,12 +111,16 @@ def properties(spark: SparkSession, table: Table) -> dict[str, str]:
 def read_between(
     spark: SparkSession, table: Table, after: Position, until: Position
 ) -> DataFrame | None:
-    """Read the rows of an append-only table between two positions; None if there are none."""
+    """Read the rows of an append-only table between two positions; None if there are none.
+
+    The positions may be of any age, as in :func:`load_old`.
+    """
     if isinstance(table, CatalogTable):
         if not rows_between(table, after, until):
             return None
         reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", after[0])
-        return _inserted(table.open(reader.option("endingVersion", until[0] - 1)))
+        with _old_versions(spark):
+            return _inserted(table.open(reader.option("endingVersion", until[0] - 1)))
     files = files_between(table, after, until)
     if not files:
         return None
@@ -122,7 +143,7 @@ def changed_rows(
     """
     version = change.version
     reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", version)
-    with with_settings(spark, OLD_VERSION_SETTINGS):
+    with _old_versions(spark):
         if not change.is_fed:
             return load(spark, table, version=version - 1), load(spark, table, version=version)
         rows = table.open(reader.option("endingVersion", version))

@@ -151,7 +151,7 @@ def ensure_table(
 
 
 def ensure_change_feed(spark: SparkSession, table: Table) -> None:
-    """Let each later MERGE into a table record the rows that it changes."""
+    """Turn on a table's change data feed, which readers of each later MERGE need, if it is off."""
     if properties(spark, table).get(_CHANGE_FEED) != "true":
         spark.sql(f"ALTER TABLE {table.sql} SET TBLPROPERTIES ('{_CHANGE_FEED}' = 'true')")
 

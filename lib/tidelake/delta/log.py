@@ -42,9 +42,9 @@ ERASED = "erased"
 
 
 class Added(NamedTuple):
-    """Rows (from Delta's statistics) and bytes added to a table.
+    """Rows (from Delta's statistics) and bytes of one added data file, or of a whole commit.
 
-    Of one data file, with its path relative to the table, or of a whole commit, without a path.
+    ``path`` is relative to the table; empty for a commit.
     """
 
     rows: int
@@ -61,6 +61,8 @@ class Info:
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
     metadata: str | None
+    # Delta's isBlindAppend: it removed no file, and read none. False where that is not recorded.
+    adds_only: bool = False
 
 
 _File = TypeVar("_File")
@@ -88,6 +90,7 @@ class LogFile:
             parameters=action.get("operationParameters", {}),
             metrics=action.get("operationMetrics", {}),
             metadata=action.get("userMetadata"),
+            adds_only=bool(action.get("isBlindAppend")),
         )
 
     def added(self) -> list[Added]:
@@ -153,16 +156,17 @@ class LogFile:
             raise DamagedError(f"{self.file.path} is empty")
 
 
-# Operations that change no rows.
-_REARRANGES = frozenset(
-    [
-        *("OPTIMIZE", "AUTO COMPACTION", "REORG", "VACUUM START", "VACUUM END", "CREATE TABLE"),
-        *("ADD COLUMNS", "CHANGE COLUMN", "RENAME COLUMN", "DROP COLUMNS", "CLUSTER BY"),
-        *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "DROP FEATURE"),
-        *("ADD DELETION VECTOR TOMBSTONES", "COMPUTE STATS", "ANALYZE TABLE", "SET OWNER"),
-        *("CHANGE DATA CAPTURE", "MANUAL UPDATE STATS"),
-    ]
-)
+# Operations that neither add nor remove rows: all of Delta 4.4's, and some of other engines'.
+_REARRANGES = {
+    *("OPTIMIZE", "AUTO COMPACTION", "REORG", "REORG TABLE UPGRADE UNIFORM", "OPTIMIZE CHECKPOINT"),
+    *("VACUUM START", "VACUUM END", "CREATE TABLE", "CLUSTER BY", "UPDATE SCHEMA", "SET OWNER"),
+    *("ADD COLUMNS", "CHANGE COLUMN", "CHANGE COLUMNS", "RENAME COLUMN", "DROP COLUMNS"),
+    *("REPLACE COLUMNS", "REMOVE COLUMN MAPPING", "ADD CONSTRAINT", "DROP CONSTRAINT"),
+    *("SET TBLPROPERTIES", "UNSET TBLPROPERTIES", "UPGRADE PROTOCOL", "DROP FEATURE"),
+    *("ROW TRACKING BACKFILL", "ROW TRACKING UNBACKFILL", "DOMAIN METADATA CLEANUP"),
+    *("ADD DELETION VECTOR TOMBSTONES", "Deletion Vector Tombstones", "Empty Commit"),
+    *("COMPUTE STATS", "ANALYZE TABLE", "MANUAL UPDATE STATS", "CHANGE DATA CAPTURE"),
+}
 _REMOVAL_METRICS = (
     *("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsUpdated"),
     *("numTargetFilesRemoved", "numTargetDeletionVectorsAdded"),
@@ -191,17 +195,21 @@ class HistoryEntry:
         return [Added(self._metric("numOutputRows"), size)]
 
     def removes_rows(self) -> bool:
-        """Return whether it deleted or replaced rows.
+        """Return whether it deleted or replaced rows, or may have done so.
 
-        Without metrics, true for everything except plain appends.
+        Decided by the counts of removed files: other engines and later Deltas have operations of
+        other names. All operations of Delta 4.4 that remove rows record them; replacements by older
+        versions do not, nor does anything where metrics are disabled.
         """
-        info = self.info
+        info, metrics = self.info, self.info.metrics
         is_write = info.operation in ("WRITE", "STREAMING UPDATE")
-        if info.operation in _REARRANGES or (
-            is_write and info.parameters.get("mode", "Append") == "Append"
-        ):
+        mode = info.parameters.get("mode", info.parameters.get("outputMode", "Append"))
+        if info.operation in _REARRANGES or (is_write and mode == "Append"):
             return False
-        return not info.metrics or any(self._metric(name) for name in _REMOVAL_METRICS)
+        counts = [self._metric(name) for name in _REMOVAL_METRICS if name in metrics]
+        if counts or (metrics and not is_write and "REPLACE" not in info.operation):
+            return any(counts)
+        return not info.adds_only
 
     def _metric(self, *names: str) -> int:
         metrics = self.info.metrics
@@ -283,10 +291,7 @@ def live_files(
 
     Delta finds them with a Spark job. Here the last checkpoint is read, and the commits after it.
     None if these are not enough: the log was cleaned up, or its checkpoint is of several files.
-
-    Args:
-        table: The table.
-        read: Converts a file's ``add`` action, of which only path and statistics can be relied on.
+    ``read`` converts a file's ``add`` action, of which only path and statistics can be relied on.
 
     Raises:
         OSError, ValueError: The log cannot be read.
@@ -306,10 +311,7 @@ def live_files(
 
 
 def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
-    """Read the last checkpoint's version and data files; -1 and none if there is no checkpoint.
-
-    None if there is one of several files.
-    """
+    """Read the version and the data files of :func:`_last_checkpoint`."""
     # Imported here: commands that read no checkpoint do not load Arrow.
     import pyarrow.parquet as pq  # noqa: PLC0415
 

@@ -26,6 +26,7 @@ from delta.exceptions import (
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     MetadataChangedException,
+    ProtocolChangedException,
 )
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -43,17 +44,20 @@ from tidelake.folders import list_matching
 from tidelake.gold.merge_plan import GONE, MergePlan
 from tidelake.names import quoted
 from tidelake.spark import tuning
-from tidelake.spark.engine import REFUSED, with_settings
+from tidelake.spark.engine import REFUSED, runs_in_process, with_settings
 
 # A reader that has just listed a log finds the checksum file of its version.
 _KEPT_CHECKSUMS = 10
-# Raised to a writer when the table's files were compacted, or its properties set, concurrently. The
-# classes share no base.
+# Raised to a writer when the table's files were compacted, or its properties set, concurrently; a
+# property may add a feature to the table's protocol. Nothing was committed, and a retry reads the
+# new protocol: if this Delta does not know the feature, that fails with another error. The classes
+# share no base.
 CONFLICTS = (
     ConcurrentAppendException,
     ConcurrentDeleteDeleteException,
     ConcurrentDeleteReadException,
     MetadataChangedException,
+    ProtocolChangedException,
 )
 # How often a commit is attempted that conflicts with these.
 TRIES = 5
@@ -96,6 +100,7 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any], *, copied: int) 
         f"WHEN NOT MATCHED AND {present} THEN INSERT ({', '.join(map(quoted, values))}) "
         f"VALUES ({', '.join(values.values())})"
     )
+    _recognize_conflicts()
     more = tuning.COMPILED_SETTINGS if copied > tuning.COMPILED_ROWS else {}
     with _commit_metadata(rows.sparkSession, note), with_settings(rows.sparkSession, more):
         target.merge(rows, on=plan.on, clauses=clauses)
@@ -123,6 +128,7 @@ def retry_conflicts(
     Raises:
         One of CONFLICTS: There was no other try, or it was the last one.
     """
+    _recognize_conflicts()
     for left in reversed(range(TRIES)):
         try:
             commit()
@@ -131,6 +137,17 @@ def retry_conflicts(
                 raise
         else:
             return
+
+
+def _recognize_conflicts() -> None:
+    """Let Spark Connect raise Delta's conflicts by their classes, in a client and in its workers.
+
+    Otherwise they are of a general class there, and would be neither retried nor skipped.
+    """
+    if not runs_in_process():
+        # Not imported at once: it loads the client of Spark Connect.
+        with contextlib.suppress(ImportError):
+            import delta.connect.exceptions  # noqa: F401, PLC0415
 
 
 def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
@@ -149,7 +166,8 @@ def is_due(batch: int, hop: str = "") -> bool:
 
 
 def compact(spark: SparkSession, table: Table) -> None:
-    """Compact a table, unless a concurrent writer rewrites it; also :func:`shorten_log`."""
+    """Compact a table, unless a concurrent writer changes it; also :func:`shorten_log`."""
+    _recognize_conflicts()
     with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
         table.compact(spark)
     shorten_log(table)

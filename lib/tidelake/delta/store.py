@@ -31,7 +31,10 @@ if TYPE_CHECKING:
     _Reader = TypeVar("_Reader", DataFrameReader, DataStreamReader)
 
 Mode = Literal["append", "overwrite", "error"]
-_COLUMNS = ("version", "operation", "operationParameters", "operationMetrics", "userMetadata")
+_COLUMNS = (
+    *("version", "operation", "operationParameters", "operationMetrics", "userMetadata"),
+    "isBlindAppend",
+)
 # The commits requested before the whole history is: usually only one or two are new.
 _NEWEST = 8
 # Concurrent pipelines in one session share the sibling session whose metadata setting is changed.
@@ -342,9 +345,9 @@ def _history(table: CatalogTable, limit: int | None) -> list[HistoryEntry]:
             raise
         return []
     entries = []
-    for version, operation, parameters, metrics, metadata, at in rows:
+    for version, operation, parameters, metrics, metadata, adds_only, at in rows:
         written = from_micros(at)
         assert written is not None
-        info = Info(written, operation, parameters or {}, metrics or {}, metadata)
+        info = Info(written, operation, parameters or {}, metrics or {}, metadata, bool(adds_only))
         entries.append(HistoryEntry(int(version), info))
     return sorted(entries, key=lambda entry: entry.version, reverse=True)

@@ -167,7 +167,10 @@ class GoldKind(ABC):
         return tuple(dict.fromkeys(name for name in (*times, *self.identity) if name))
 
     def tolerances(self, types: Mapping[str, str]) -> Mapping[str, str]:
-        """Return the tolerances for recomputed values: see :func:`.measures.tolerances`."""
+        """Return by column the SQL under which ``verify`` takes two inexact values for equal.
+
+        See :func:`.measures.tolerances`; ``types`` are those of the stored columns.
+        """
         return {}
 
     @property

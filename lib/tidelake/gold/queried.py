@@ -100,7 +100,7 @@ class Queried(GoldKind):
         return holds(self.parts.where) if self.parts.where else F.lit(True)
 
     def read(self, inputs: Inputs) -> DataFrame:
-        """Compute the rows that the query reads from all of silver."""
+        """Recompute the query's input, the rows that it aggregates, from all rows of silver."""
         return self.source.of_all(inputs) if self.source else inputs.whole(OWN)
 
     def of_all(self, inputs: Inputs) -> DataFrame:

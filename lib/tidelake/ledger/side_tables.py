@@ -95,7 +95,11 @@ def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
     for table in (side, requeue):
         if not table.exists:
             name = table.bare.partition("__")[0]
-            anew = f"create it again as an empty table with: {runnable('tidelake run', name)}"
+            # A backfill needs the table, if only an empty one.
+            anew = (
+                f"create it again as an empty table with: {runnable('tidelake run', name)}. If it "
+                f"held rows, recompute silver then with: {runnable('tidelake backfill run', name)}"
+            )
             if table == requeue:
                 # Silver runs only with the requeue table that it has read from.
                 repair = runnable("tidelake repair", name, "--hop silver")

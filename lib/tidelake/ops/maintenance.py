@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import Environment, Pipeline
 from tidelake.config.sections import settings_of
-from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION, interval_of
+from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, properties
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import last_commit
@@ -28,6 +28,13 @@ from tidelake.delta.merge import (
     has_vectors,
     vacuum,
     vacuum_uses_hours,
+)
+from tidelake.delta.properties import (
+    RETENTIONS,
+    others_retentions,
+    retentions_record,
+    stored_interval,
+    stored_properties,
 )
 from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Hop, Lake, Table, delta_readers
@@ -42,6 +49,7 @@ from tidelake.typed import runnable
 _MARGIN = timedelta(hours=1)
 # How much longer than needed now Delta lets versions be read, if they are needed longer than usual.
 _AHEAD = timedelta(days=7)
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -50,7 +58,9 @@ class Plan:
 
     ``needs`` lists the readers of old versions, the oldest version first. ``sorted_by`` are the
     clustering columns if merges scatter rows, empty if rows arrive in time order. ``retentions``
-    are those of the pipeline file, by property. ``made_at``: when the plan was made (UTC).
+    are those of the pipeline file, by property. ``own_below``: see
+    :func:`~tidelake.delta.properties.others_retentions`. ``retained_by`` is the property that keeps
+    files, if it keeps them longer than any reader. ``made_at``: when the plan was made (UTC).
     """
 
     table: Table
@@ -59,6 +69,15 @@ class Plan:
     sorted_by: tuple[str, ...] = ()
     retentions: Mapping[str, timedelta] = field(default_factory=dict)
     made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
+    own_below: Mapping[str, timedelta] = field(default_factory=dict)
+    retained_by: str = ""
+
+    @property
+    def reason(self) -> tuple[datetime | None, str | None]:
+        """Since when (UTC) which reader needs removed files, or which property keeps them."""
+        if self.retained_by or not self.needs:
+            return None, self.retained_by or None
+        return self.needs[0].since, self.needs[0].by
 
 
 class Done(NamedTuple):
@@ -82,14 +101,15 @@ def plan_upkeep(
 ) -> list[Plan]:
     """Compute how long each table must keep removed files; nothing is written.
 
-    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it or
-    the pipeline file says so. A topic is a reader only if the environment ``publishes``: no run
-    would ever send what waits. With an ``environment`` the pipelines of the conf folder are readers
-    whose source is one of the tables.
+    If ``keep`` is None, they are kept for the recovery horizon, or longer if a reader needs it, the
+    pipeline file says so, or others have set a longer retention on the table. A topic is a reader
+    only if the environment ``publishes``: no run would ever send what waits. With an
+    ``environment`` the pipelines of the conf folder are readers whose source is one of the tables.
 
     Raises:
         RefusedError: ``keep`` is less than the horizon, than a reader needs, or than the retention
-            in the pipeline file; the message names the reader or the table, and the remedy.
+            in the pipeline file or of others; the message names the reader or the table, and the
+            remedy.
     """
     moment = now or datetime.now(UTC)
     if keep is not None and keep < horizon:
@@ -127,17 +147,56 @@ def plan_upkeep(
                 f"or first: {first.remedy}"
             )
         of_file = retentions.get(table.name, {})
-        retained = of_file.get(FILE_RETENTION, timedelta(0))
+        kept = max(horizon, least, of_file.get(FILE_RETENTION, timedelta(0)))
+        plan = Plan(table, kept, tuple(table_needs), orders.get(table, ()), of_file, moment)
+        plan = replace(plan, own_below=_own_below(plan))
+        length, by, remedy = _retention(plan, pipeline)
+        retained = length or timedelta(0)
         if keep is not None and keep < retained:
             raise RefusedError(
                 f"keeping files of {table.name} for {_duration_text(keep)} is less than its "
                 f"{FILE_RETENTION} of {_duration_text(retained)}. Nothing was deleted. Keep them "
-                f"longer, or lower the property in {pipeline.file}."
+                f"longer, or {remedy}."
             )
-        kept = keep or max(horizon, least, retained)
-        order = orders.get(table, ())
-        plans.append(Plan(table, kept, tuple(table_needs), order, of_file, moment))
+        by = by if length is None or length > max(horizon, least) else ""
+        plans.append(replace(plan, keep=keep or max(kept, retained), retained_by=by))
     return plans
+
+
+def _retention(plan: Plan, pipeline: Pipeline) -> tuple[timedelta | None, str, str]:
+    """Return for how long a table's property keeps removed files, its name, and how to lower it.
+
+    None if that cannot be said: then no file is deleted.
+    """
+    of_file = plan.retentions.get(FILE_RETENTION, timedelta(0))
+    text = others_retentions(stored_properties(plan.table), plan.own_below).get(FILE_RETENTION)
+    of_others = timedelta(0) if text is None else stored_interval(text)
+    if of_others is not None and of_others <= of_file:
+        place = f"in {pipeline.file}"
+        return of_file, f"its {FILE_RETENTION} {place}", f"lower the property {place}"
+    by, remedy = f"its {FILE_RETENTION} of '{text}'", _unset(plan.table)
+    by = by if of_others is not None else f"{by}, which is no interval: none is deleted"
+    return of_others, by, remedy
+
+
+def _own_below(plan: Plan) -> dict[str, timedelta]:
+    """Return by property the length below which maintenance can have set a table's retention.
+
+    What it sets grows with what is needed. So as long as that is needed, it has set less before.
+    """
+    last = last_commit(plan.table)
+    age = plan.made_at - last.written_at if last else timedelta(0)
+    need = plan.made_at - plan.needs[0].since if plan.needs else timedelta(0)
+    usual = {key: max(length, plan.retentions.get(key, length)) for key, length in LEAST.items()}
+    files = max(plan.keep, need + _AHEAD, usual[FILE_RETENTION]) + _DAY
+    return {
+        FILE_RETENTION: files,
+        LOG_RETENTION: max(files, 2 * age + _DAY, usual[LOG_RETENTION] + _DAY),
+    }
+
+
+def _unset(table: Table) -> str:
+    return f"unset it: ALTER TABLE {table.sql} UNSET TBLPROPERTIES ('{FILE_RETENTION}')"
 
 
 def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
@@ -157,9 +216,14 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     On an object store two commits of one version overwrite each other. So a table is compacted only
     under the locks of its writers there; while a run holds one, only old files are deleted, which
     makes no commit on a store.
+
+    Raises:
+        KeyboardInterrupt: The run was stopped; the tables before are done.
     """
     spark = run.spark
     for plan in plans:
+        if run.stop.is_set():
+            raise KeyboardInterrupt
         before = detail(spark, plan.table)["numFiles"]
         if run.lake.is_on_object_store:
             try:
@@ -178,12 +242,22 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
 def _delete_old(run: Run, plan: Plan) -> int:
     """Delete the files that were removed longer ago than planned; return how many."""
     spark, table = run.spark, plan.table
+    stored = properties(spark, table)
+    text = others_retentions(stored, plan.own_below).get(FILE_RETENTION, "interval 0 days")
+    of_others = stored_interval(text)
+    if of_others is None:
+        run.progress.say(
+            f"old files of {table.name} are not deleted: its {FILE_RETENTION} is '{text}', which "
+            f"is no interval. Set another, or {_unset(table)}"
+        )
+        return 0
     # Since the plan was made, files may have been removed that a reader needs.
     keep = plan.keep + (datetime.now(UTC) - plan.made_at)
+    keep = max(keep, of_others)
     if not vacuum_uses_hours(spark):
         # Delta goes by the table's property there, and may refuse a shorter time.
-        text = properties(spark, table).get(FILE_RETENTION, "interval 7 days")
-        retention = interval_of(text) or timedelta(0)
+        text = stored.get(FILE_RETENTION, "interval 7 days")
+        retention = stored_interval(text) or timedelta(0)
         if retention < plan.keep:
             again = runnable("tidelake maintain", run.pipeline.name)
             run.progress.say(
@@ -235,22 +309,31 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     A table without new input has an old last commit, from which its hop continues. Delta refuses to
     read a version older than the retention of files, even if all its files are there.
     """
-    now, day = datetime.now(UTC), timedelta(days=1)
+    now, day = datetime.now(UTC), _DAY
     last = last_commit(plan.table)
     age = now - last.written_at if last else timedelta(0)
     need = now - plan.needs[0].since if plan.needs else timedelta(0)
     # What is needed grows by a day a day, so more is set, and left until that is used up.
     lengths = {FILE_RETENTION: (need, need + _AHEAD), LOG_RETENTION: (age, 2 * age)}
     stored, wanted, kept = properties(spark, plan.table), dict[str, str](), plan.keep
+    others = others_retentions(stored, plan.own_below)
     for key, (needed, ample) in lengths.items():
+        of_others = stored_interval(others.get(key, "interval 0 days"))
+        if of_others is None:
+            # Which one would be no shorter is unknown.
+            continue
         # The log is kept at least as long as the files.
-        usual = max(kept, LEAST[key], plan.retentions.get(key, LEAST[key]))
-        least, is_set = max(usual, needed + day), interval_of(stored.get(key, ""))
+        usual = max(kept, LEAST[key], plan.retentions.get(key, LEAST[key]), of_others)
+        least, is_set = max(usual, needed + day), stored_interval(stored.get(key, ""))
         if is_set is not None and least <= is_set < max(usual, ample) + day:
             kept = is_set
             continue
         kept = usual if least == usual else max(least, ample)
         wanted[key] = f"interval {-(-kept // day)} days"
+    set_now = {key: text for key, text in (stored | wanted).items() if key in LEAST}
+    record = retentions_record(set_now, others)
+    if record != stored.get(RETENTIONS):
+        wanted[RETENTIONS] = record
     if wanted:
         spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})")
 

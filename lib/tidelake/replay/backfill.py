@@ -59,6 +59,7 @@ from tidelake.replay.repairing import (
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpoints import refuse_foreign_gold
+from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
@@ -281,18 +282,19 @@ def fill(run: Run, state: State) -> None:
     if start == "silver":
         # Gold would be of types that its next run refuses.
         refuse_narrow(run)
-    if table is not None:
-        with hold_hops(green.lake, run.pipeline.name, ["gold"], stop=run.stop) as locks:
-            fill_table(replace(run, locks=locks), table, green.lake.table(table))
-        return
-    for hop in hops_in(run.pipeline)[1 if start == "bronze" else 2 :]:
-        with hold_hops(green.lake, run.pipeline.name, [hop], stop=run.stop) as locks:
-            held = replace(green, locks=locks)
-            if hop == "silver":
-                _begin_silver(held, run, from_json(state.since))
-            else:
-                _begin_gold(held, run, state.span)
-        run_hops(green, [hop], now)
+    with naming(run, "backfill", gone=NO_INPUT, retry="Run it again to continue."):
+        if table is not None:
+            with hold_hops(green.lake, run.pipeline.name, ["gold"], stop=run.stop) as locks:
+                fill_table(replace(run, locks=locks), table, green.lake.table(table))
+            return
+        for hop in hops_in(run.pipeline)[1 if start == "bronze" else 2 :]:
+            with hold_hops(green.lake, run.pipeline.name, [hop], stop=run.stop) as locks:
+                held = replace(green, locks=locks)
+                if hop == "silver":
+                    _begin_silver(held, run, from_json(state.since))
+                else:
+                    _begin_gold(held, run, state.span)
+            run_hops(green, [hop], now)
 
 
 def _can_continue(green: Run, hop: Hop) -> bool:

@@ -192,7 +192,10 @@ def _options_of(state: State) -> str:
 
 
 def run_options(start: Start, table: str | None, first: str | None, last: str | None) -> str:
-    """Return the options of ``backfill run`` for a layer, a table and a range (ISO 8601)."""
+    """Return the options to print after ``backfill run``, such as ``--from silver``.
+
+    ``first`` is an arrival, or with silver as the start an event time as ``last`` (ISO 8601).
+    """
     if table:
         return f"--table {table}"
     layer = start if start == "silver" else None

@@ -10,13 +10,13 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from tidelake.config import Detection, FilesSource, KafkaSource, Source
-from tidelake.config.model import parse_duration
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import load, properties
 from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import vacuum_uses_hours
+from tidelake.delta.properties import others_retentions, stored_interval
 from tidelake.delta.tables import Lake, Table, delta_readers
 from tidelake.kafka.topic_source import asks_brokers
 from tidelake.replay.erase_records import tables_with_records
@@ -55,7 +55,11 @@ def filled_tables(run: Run) -> list[Table]:
 
 
 def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
-    """List files that tables no longer use, and the log; ``purged`` if all were just vacuumed."""
+    """Yield what Delta still holds of the erased rows, and until when, for an erasure's report.
+
+    That is files that tables no longer use, unless ``purged`` (they were just vacuumed), and the
+    statistics of such files in the logs.
+    """
     now = datetime.now(UTC)
     maintain = runnable("tidelake maintain", run.pipeline.name)
     remedy = f"{maintain} deletes them then; immediately: --now"
@@ -70,14 +74,15 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
             files = "files" if left is None else f"{left:,} files"
             what = f"{files} that the table no longer uses, with the erased rows"
             kept = max(horizon, retentions.get(table.name, {}).get(FILE_RETENTION, horizon))
-            yield Remains(what, table.name, now + kept, remedy)
+            text = others_retentions(properties(run.spark, table)).get(FILE_RETENTION)
+            of_others = kept if text is None else stored_interval(text)
+            # Maintenance deletes none if it cannot read the property.
+            until = None if of_others is None else now + max(kept, of_others)
+            yield Remains(what, table.name, until, remedy)
     # Maintenance gives all tables of a pipeline the same retention, or that of the file.
     bronze = run.lake.bronze(run.pipeline.name)
     stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
-    try:
-        retention = parse_duration(stored.removeprefix("interval "))
-    except ValueError:
-        retention = LEAST[LOG_RETENTION]
+    retention = stored_interval(stored) or LEAST[LOG_RETENTION]
     of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
     retention = max([retention, *of_file])
     yield Remains(
@@ -164,7 +169,9 @@ def others(lake: Lake, run: Run) -> Iterator[Remains]:
     for detection in run.pipeline.detections:
         yield from _fast_alerts(lake, run, detection, owned)
     for table_name, to in run.pipeline.published.items():
-        remedy = "delete the topic: the next run publishes all rows of the table to a new one"
+        remedy = (
+            "delete the topic: with the table's next change all rows are published to a new one"
+        )
         if not asks_brokers(run.spark, to.client):
             remedy = (
                 "write another topic in the pipeline file, then delete this one: the next run "

@@ -51,11 +51,14 @@ from tidelake.runtime.checkpoints import (
     refuse_foreign_gold,
     replaced_sides,
 )
+from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.schemas import column_changes, silver_freedom, silver_schemas
 from tidelake.typed import runnable
+
+_AGAIN = "Run it again to continue."
 
 
 def need_gold(pipeline: Pipeline) -> None:
@@ -91,7 +94,8 @@ def repair(run: Run, hop: Hop, *, agreed: Callable[[str], None] = lambda why: No
             return Repaired(_repair_bronze(locked), why)
         if why:
             agreed(why)
-            return Repaired((rebuild_silver if hop == "silver" else rebuild_gold)(locked), why)
+            with naming(run, "repair", gone=NO_INPUT, retry=_AGAIN):
+                return Repaired((rebuild_silver if hop == "silver" else rebuild_gold)(locked), why)
         tables = run.lake.closing_tables(run.pipeline, hop)
         last = newest_of(run, hop, tables[0])
         if hop == "silver":
@@ -231,10 +235,11 @@ def reset(run: Run, hop: Literal["silver", "gold"]) -> dict[Hop, str]:
         refuse_narrow(run)
     with hold_hops(lake, name, hops, command=command, stop=run.stop) as locks:
         locked = replace(run, locks=locks)
-        if hop == "silver":
-            made["silver"] = rebuild_silver(locked)
-        if "gold" in hops:
-            made["gold"] = rebuild_gold(locked)
+        with naming(run, "reset", gone=NO_INPUT, retry=_AGAIN):
+            if hop == "silver":
+                made["silver"] = rebuild_silver(locked)
+            if "gold" in hops:
+                made["gold"] = rebuild_gold(locked)
     return made
 
 

@@ -2,13 +2,13 @@
 
 The next run decides requeued rows again. A row that waits in the requeue is not requeued twice.
 Commands raise a UsageError if the pipeline has not run under this root, and a LockedError while a
-run writes silver.
+run writes silver, unless they are dry runs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -91,16 +91,21 @@ def read_side(
 
 
 @contextmanager
-def _holding_silver(run: Run, command: str) -> Iterator[tuple[Run, CheckpointedFrames]]:
-    """Hold silver's lock; yield the run with the lock and a scope for checkpointed frames."""
+def _holding_silver(
+    run: Run, command: str, *, dry_run: bool
+) -> Iterator[tuple[Run, CheckpointedFrames]]:
+    """Hold silver's lock; yield the run with the lock and a scope for checkpointed frames.
+
+    A dry run does without the lock: it writes nothing, and may be asked for beside a run.
+    """
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
     retry = runnable(f"tidelake {command}", name)
-    with (
-        hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop) as locks,
-        CheckpointedFrames() as frames,
-    ):
-        yield replace(run, locks=locks), frames
+    with ExitStack() as held, CheckpointedFrames() as frames:
+        if not dry_run:
+            silver = hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop)
+            run = replace(run, locks=held.enter_context(silver))
+        yield run, frames
 
 
 def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> int:
@@ -109,7 +114,7 @@ def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> in
     All of them, or those ``within`` a range of event time. Requeued late rows skip the lateness
     test.
     """
-    with _holding_silver(run, "late apply") as (locked, frames):
+    with _holding_silver(run, "late apply", dry_run=dry_run) as (locked, frames):
         rows = waiting(run, run.lake.late(run.pipeline.name)).where(within.holds("event_time"))
         if dry_run:
             return rows.count()
@@ -166,7 +171,7 @@ def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Rep
 
     The others would only be quarantined again. With ``dry_run`` nothing is requeued.
     """
-    with _holding_silver(run, "quarantine replay") as (locked, frames):
+    with _holding_silver(run, "quarantine replay", dry_run=dry_run) as (locked, frames):
         lake, name = run.lake, run.pipeline.name
         chosen = choice.of(waiting(run, lake.quarantine(name)))
         columns = ("record_id", "ingested_at", F.col("stage").alias("failed"))
@@ -202,7 +207,7 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str, dry_run: bool = Fa
     With ``dry_run`` they are only counted. Discarded rows stay in quarantine and in the ledger, but
     no longer count as waiting.
     """
-    with _holding_silver(run, "quarantine discard") as (locked, frames):
+    with _holding_silver(run, "quarantine discard", dry_run=dry_run) as (locked, frames):
         name = run.pipeline.name
         discarded = run.lake.discarded(name)
         rows = frames.checkpoint(

@@ -138,7 +138,7 @@ class AcceptedRows:
         return Accepted(rows, sum(known) if known and len(known) == len(counts) else None)
 
     def with_hashes(self, scope: DedupScope, hashes: Numbers) -> AcceptedMatches | None:
-        """Return the rows in scope whose id has one of some hashes, ascending; None for too many.
+        """Return the rows in scope whose id has one of ``hashes`` (ascending); None for too many.
 
         Rows of late that this batch wrote are not among them.
         """
@@ -257,10 +257,11 @@ class FilesInScope:
     def with_hashes(
         self, spark: SparkSession, scope: DedupScope, hashes: Numbers, columns: pa.Schema
     ) -> pa.Table | None:
-        """Read the rows of the files in scope whose id has one of some hashes, ascending.
+        """Read ``columns`` of the rows whose id has one of ``hashes`` (ascending), without Spark.
 
-        None if the driver cannot answer: the data files alone do not determine the rows, have too
-        many rows to index, have no hash column, or cannot be read (Spark then reports it).
+        Only files are read that may hold rows in scope. Returns None if Spark must read the table
+        instead: it has deletion vectors or renamed columns, more rows than the driver keeps hashes
+        of, files without hashes, or a file that cannot be read, which Spark's error then names.
         """
         files = self._in_scope(spark, scope)
         if files is None or (self.count or 0) > tuning.INDEXED_IDS:

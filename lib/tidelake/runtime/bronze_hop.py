@@ -118,17 +118,17 @@ class BronzeHop(HopQuery):
 
     def offset_mismatch(self, closed: Commit) -> str:
         """Compare the checkpoint's offsets or source log with bronze's commits."""
-        kind = self.run.pipeline.source.kind
-        if (was := closed.note.get("source", kind)) != kind:
-            return f"bronze was filled from a source of kind {was}, now it is {kind}"
-        is_csv = self.run.pipeline.csv is not None
+        source, is_csv = self.run.pipeline.source, self.run.pipeline.csv is not None
+        # No repair helps.
+        remedy = "restore it, or use another pipeline or --root."
+        if (was := closed.note.get("source", source.kind)) != source.kind:
+            filled = f"{self.table.name} was filled from a source of kind {was}"
+            raise RefusedError(f"{filled}, source.kind is now {source.kind}: {remedy}")
         if closed.note.get("csv", is_csv) != is_csv:
-            raise RefusedError(
-                f"the payloads in {self.table.name} are {'not ' if is_csv else ''}CSV, which "
-                "source.format would change: restore it, or use another pipeline or --root."
-            )
-        if isinstance(self.run.pipeline.source, KafkaSource):
-            refuse_unselected(self.run.spark, self.run.pipeline.source, closed.note["offsets"])
+            words = f"{'not ' if is_csv else ''}CSV, which source.format would change"
+            raise RefusedError(f"the payloads in {self.table.name} are {words}: {remedy}")
+        if isinstance(source, KafkaSource):
+            refuse_unselected(self.run.spark, source, closed.note["offsets"])
             planned = planned_offsets(self.checkpoint, closed.batch)
             return offset_difference(planned, closed.note["offsets"])
         if self._landing is None:

@@ -147,7 +147,7 @@ class CheckpointGuard:
     inputs: Mapping[str, Table]
 
     def idle(self) -> frozenset[str]:
-        """Return the keys of the inputs without a commit after the hop's position."""
+        """Return which inputs, by key, have no commit of any kind after the hop's last batch."""
         reached = positions(last_commit(self.closing[0]))
         return frozenset(
             key
@@ -184,7 +184,7 @@ class CheckpointGuard:
     def sizes(
         self, reached: Mapping[str, Position], until: Mapping[str, Position]
     ) -> dict[str, tuple[int, int]]:
-        """Return each input's rows (by Delta's statistics) and bytes in a batch."""
+        """Return the rows and bytes of each input in a batch, by Delta's file statistics."""
         return {
             key: size_between(table, reached.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()

@@ -5,21 +5,28 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 
 from tidelake import errors
+from tidelake.delta.log import live_files
+from tidelake.names import is_logical_name
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
 from tidelake.typed import runnable
 from tidelake.visible import HEAD, kind_of, visible
 
 if TYPE_CHECKING:
+    from tidelake.delta.tables import Table
     from tidelake.runtime.hop import Run
 
 # What Python, Spark and the JVM raise on failures of the machine.
 FOREIGN = (PySparkException, BridgeError, OSError)
+# Where it is not known whether a missing file is of the table's newest version.
+NO_INPUT = "a file of a table that it reads is gone. Restore that table's folder from a backup"
 _RETRY = "The uncommitted batch will be retried by the next run."
 # By the operating system's message, which all libraries pass on.
 _REMEDIES = {
@@ -52,27 +59,32 @@ _STORE = re.compile(
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 # Java's messages have the form: file (reason).
 _FILE = re.compile(rf"{HEAD}([^\s'\"]+) \((?:{_REASON.pattern})\)", re.MULTILINE)
-# The missing file in messages of Spark's readers and Hadoop's file systems.
+# The missing file in messages of Spark's readers and Hadoop's file systems, without a full stop.
 _GONE = re.compile(
-    rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )((?:[a-z0-9]+:)?/[^\s'\"]+)",
+    rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )"
+    r"((?:[a-z0-9]+:)?/[^\s'\"]+?)\.?(?=[\s'\"]|$)",
     re.MULTILINE,
 )
 
-# Delta's error for a version that is refused by its age; only where compute refuses the setting
-# that allows it.
+# Delta's error for a version that is refused by its age, whether its files are there or not; only
+# where compute refuses the setting that allows it (OLD_VERSION_SETTINGS).
 TOO_OLD = "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"
 
 
 @contextmanager
-def naming(run: Run, step: str) -> Iterator[None]:
-    """Convert foreign errors in the block into a TidelakeError that names pipeline and step."""
+def naming(run: Run, step: str, *, gone: str = "", retry: str = _RETRY) -> Iterator[None]:
+    """Convert foreign errors in the block into a TidelakeError that names pipeline and step.
+
+    ``gone`` and ``retry`` are those of :func:`named`; a damaged table is named first.
+    """
     try:
         yield
     except FOREIGN as error:
         # A requested stop interrupts a run anywhere: its errors are no failures.
         if run.stop.is_set():
             raise
-        raise named(error, f"{run.pipeline.name}, {step}") from error
+        gone = damage(run, error_text(error)) or gone
+        raise named(error, f"{run.pipeline.name}, {step}", gone=gone, retry=retry) from error
 
 
 def named(
@@ -123,6 +135,58 @@ def named(
             f"The full message, which may contain values: {kept_log(error)}"
         )
     return found
+
+
+def damage(run: Run, text: str) -> str:
+    """Name the table whose newest version has the missing file of an error's text, and the remedy.
+
+    Empty where that is not known: the file is of an older version, which VACUUM may have deleted,
+    or of a table whose files cannot be listed here, in a catalog or on an object store. Also for
+    the tables that a backfill fills, which no backup has.
+    """
+    found = _GONE.search(text)
+    file = Path(unquote(re.sub(r"^(file:)?/+", "/", found[1]))) if found else Path()
+    folder = next((one for one in file.parents if (one / "_delta_log").is_dir()), Path())
+    name = f"{folder.parent.name}.{folder.name}"
+    if not is_logical_name(name):
+        return ""
+    table = run.lake.table(name)
+    is_green = run.replays and folder.parent.parent == run.lake.root
+    if is_green or not table.reads_files_directly or table.path != folder:
+        return ""
+    try:
+        live = live_files(table, lambda add: unquote(add["path"]))
+    except (OSError, ValueError):
+        return ""
+    if live is None or str(file.relative_to(folder)) not in live[1].values():
+        return ""
+    return (
+        f"{name} is damaged: a file of its newest version is gone. "
+        f"Restore its folder, or that file, from a backup{_instead(run, table)}"
+    )
+
+
+def _instead(run: Run, table: Table) -> str:
+    """Return what else than a backup brings a damaged table back; empty if nothing does."""
+    layer, name = table.name.split(".")
+    pipeline, _, side = name.partition("__")
+    if layer == "bronze":
+        return ", or ingest the source again under another --root"
+    if table.name in run.pipeline.gold_names and layer == "gold":
+        # Without any gold table, its checkpoint would be refused.
+        is_only = len(run.pipeline.gold_names) == 1
+        filling = ("tidelake repair", "--hop gold") if is_only else ("tidelake run", "")
+        fill = runnable(filling[0], run.pipeline.name, filling[1])
+        return f", or delete {table.path} and fill it from silver with: {fill}"
+    if layer not in ("silver", "dim") or side == "discarded":
+        return ""
+    # Not by its deletion: the new table's versions would not be those that other tables recorded.
+    before, start = ("bronze", "") if layer == "silver" else ("silver", "--from silver")
+    return (
+        f", or recompute it from {before} with: "
+        f"{runnable('tidelake backfill run', pipeline, start)}, "
+        f"then: {runnable('tidelake backfill promote', pipeline)}"
+    )
 
 
 def error_text(error: BaseException) -> str:

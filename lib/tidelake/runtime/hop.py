@@ -45,7 +45,7 @@ from tidelake.runtime.checkpoints import (
     open_generation,
     ordered_inputs,
 )
-from tidelake.runtime.failures import FOREIGN, error_text, named
+from tidelake.runtime.failures import FOREIGN, damage, error_text, named
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.progress import Closings, InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
@@ -247,7 +247,7 @@ class HopQuery(ABC):
         }
 
     def creation_note(self) -> dict[str, Any]:
-        """Return the metadata of the commit that creates a table."""
+        """Return the metadata of a commit that creates a table: pipeline, hop and generation."""
         return self.note(CREATION)
 
     def start(self, trigger: dict[str, Any]) -> StreamingQuery:
@@ -380,7 +380,7 @@ class HopQuery(ABC):
                 "continue: a column was dropped or renamed, or got another type. No row after "
                 f"that was read. {remedy}"
             )
-        gone = (
+        gone = damage(self.run, text) or (
             "a file of a table that it reads is gone: VACUUM ran with too short a retention, or "
             "maintain ran before the first table that reads it. " + rebuild
         )

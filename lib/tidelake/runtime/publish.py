@@ -46,7 +46,7 @@ from tidelake.kafka.topic_source import (
     java_client_options,
 )
 from tidelake.names import quoted
-from tidelake.runtime.failures import FOREIGN, TOO_OLD, error_text, named
+from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.spark.engine import fitted, with_settings
@@ -66,7 +66,6 @@ _NEXT_RUN = "The tables are committed, and the next run publishes what is left."
 _GONE = (
     "DELTA_MISSING_CHANGE_DATA",
     "DELTA_VERSION_NOT_FOUND",
-    TOO_OLD,
 )
 
 
@@ -129,7 +128,10 @@ class Publishing:
         self._begun = self._thread.submit(self.step)
 
     def end(self) -> None:
-        """Interrupt the running step: a producer may wait for its brokers for minutes."""
+        """Interrupt the running step, whose producer may wait for minutes, and wait for its end.
+
+        What was not sent is sent by the next run.
+        """
         self._run.stop.set()
         while self._begun is not None and wait([self._begun], timeout=_END_SECONDS).not_done:
             self._run.spark.interruptAll()

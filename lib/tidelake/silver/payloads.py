@@ -160,7 +160,10 @@ def _decoded(
 
 
 def decoder_of(fields: Sequence[Field], evolution: str) -> Decoder:
-    """Compile a payload's schema; see :class:`tidelake.silver.decode.Decoder`."""
+    """Return the decoder of JSON payloads with these fields, which Spark's Python workers call.
+
+    ``evolution`` decides what it does with other fields: see `event.evolution`.
+    """
     return Decoder(_typed(fields), evolution)
 
 

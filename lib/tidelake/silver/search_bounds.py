@@ -29,7 +29,7 @@ Range = tuple[int, int]
 
 
 def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
-    """Return the scope of rows in the driver, with the columns of :func:`arrival_columns`."""
+    """Return which accepted rows to search, of rows with :func:`arrival_columns`."""
     days, arrived = (rows[name].to_numpy() for name in (DAY, ARRIVED_AT))
     fresh = rows[_FRESH].to_numpy(zero_copy_only=False)
     requeued = np.sort(arrived[~fresh])
@@ -42,7 +42,7 @@ def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
 
 
 def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
-    """Return the number and the scope of the rows that have no stage yet."""
+    """Count the rows that no test has quarantined, and return which accepted rows to search."""
     arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
     requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
     groups = (

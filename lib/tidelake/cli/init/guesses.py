@@ -282,7 +282,8 @@ def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
         if len(unique) == len(distinct):
             both = f"{device.shown} and {time.shown} together are"
             why = f"no single field is unique; {both}, in {len(unique):,} different records"
-            sql = f"concat_ws('|', {device.field}, {time.field})"
+            # Not concat_ws, which skips nulls: readings without a device would share an id.
+            sql = f"concat({device.field}, '|', {time.field})"
             yield DraftChoice(sql, why, ids=tuple(ids))
 
 
