@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pyspark.sql import Row, SparkSession
+import pytest
+from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.runtime.bronze_hop import in_order_of_arrival
 from tidelake.runtime.landed_files import LandedFile
 
 
-def test_older_files_come_first_whatever_their_size(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_ids", [True, False])
+def test_older_files_come_first_whatever_their_size(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_ids: bool
+) -> None:
+    if not has_ids:
+        # As before Spark 4.1.
+        for frame in (DataFrame, type(spark.range(0))):
+            monkeypatch.delattr(frame, "repartitionById", raising=False)
     sizes = {"a b": 10, "c": 500, "d": 1_000, "e": 490}
     files = [(LandedFile(str(tmp_path / name), size, 0), size) for name, size in sizes.items()]
     uris = {name: (tmp_path / name).as_uri() for name in sizes}

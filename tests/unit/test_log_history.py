@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 
 from tidelake.delta import store as stores
 from tidelake.delta.log import HistoryEntry, Info, commits, encode, last_commit, newest_version
@@ -91,7 +94,10 @@ def test_a_reader_stands_behind_commits_that_brought_nothing(
         *[(name, {}, {}, True) for name in ("DELETE", "MERGE", "TRUNCATE", "UPDATE", "RESTORE")],
         ("FSCK", {}, {"numRemovedFiles": "1"}, True),
         ("SOMETHING NEW", {}, {}, True),
-        ("SOMETHING NEW", {}, {"numTouched": "1"}, False),
+        ("SOMETHING NEW", {}, {"numTouched": "1"}, True),
+        # By delta-rs.
+        ("DELETE", {}, {"num_removed_files": 1, "num_deleted_rows": 1}, True),
+        ("MERGE", {}, {"num_target_files_removed": 0}, False),
         ("SET TBLPROPERTIES", {}, {}, False),
         ("VACUUM END", {}, {"numDeletedFiles": "3"}, False),
     ],
@@ -232,3 +238,20 @@ def test_versions_that_are_known_are_not_asked_for_at_all(monkeypatch: pytest.Mo
     assert history.limits == []
     assert rows_between(table, (1, -1), (6, -1)) == 4
     assert history.limits == [8]
+
+
+@pytest.mark.parametrize(("provider", "is_history"), [("delta", True), ("parquet", False)])
+def test_a_table_of_another_kind_in_a_schema_has_no_commits(
+    monkeypatch: pytest.MonkeyPatch, provider: str, is_history: bool
+) -> None:
+    def sql(statement: str) -> Any:
+        if statement.startswith("DESCRIBE HISTORY"):
+            raise AnalysisException("not a Delta table, or not allowed")
+        rows = [{"col_name": "Provider", "data_type": provider}]
+        return SimpleNamespace(collect=lambda: rows)
+
+    monkeypatch.setattr(CatalogTable, "exists", True)
+    table = CatalogTable("gold.x", Catalog("c", lambda: cast(Any, session)), "gold", "x")
+    session = SimpleNamespace(sql=sql)
+    with pytest.raises(AnalysisException) if is_history else nullcontext():
+        assert list(table.entries()) == []

@@ -6,7 +6,6 @@ import json
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -17,6 +16,7 @@ from unittest.mock import MagicMock
 import pyarrow as pa
 import pytest
 import yaml
+from delta.exceptions import MetadataChangedException
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
@@ -62,7 +62,7 @@ def _read_up_to(lake: Lake, batch: int, version: int) -> None:
 def _set_on(table: Table, version: int, **stored: str) -> None:
     """Let somebody set a table's properties, under their names without ``delta.``, in a commit."""
     write_commit(table, version, operation="SET TBLPROPERTIES")
-    of_delta = {f"delta.{key}": text for key, text in stored.items()}
+    of_delta = {key if "." in key else f"delta.{key}": text for key, text in stored.items()}
     with (table.path / "_delta_log" / f"{version:020}.json").open("a", encoding="utf-8") as file:
         file.write(json.dumps({"metaData": {"id": "x", "configuration": of_delta}}) + "\n")
 
@@ -122,10 +122,11 @@ def test_a_preview_says_which_property_keeps_files_and_less_is_refused_by_its_na
     with pytest.raises(RefusedError, match=rf"silver\.shop .* of 9\.0 days.*{remedy}"):
         _kept(lake, pipeline, 8 * _DAY)
     assert _kept(lake, pipeline, 9 * _DAY)["silver.shop"] == 9 * _DAY
+    # Nothing is deleted if it cannot be read.
     _set_on(silver, 5, deletedFileRetentionDuration="for ever")
-    plan, _ = plan_upkeep(lake, pipeline, horizon=_HOUR, keep=_DAY, now=_TEN)
-    said = f"its {FILE_RETENTION} of 'for ever', which is no interval: none is deleted"
-    assert plan.reason == (None, said)
+    plan, _ = plan_upkeep(lake, pipeline, horizon=_HOUR, now=_TEN)
+    assert plan.reason == (None, f"its {FILE_RETENTION} of 'for ever'")
+    assert plan.keep > 90_000 * _DAY
 
 
 def test_a_run_says_what_keeps_files_longer_than_the_horizon_and_a_preview_the_same(
@@ -156,18 +157,17 @@ def test_a_run_says_what_keeps_files_longer_than_the_horizon_and_a_preview_the_s
     assert "old files are kept" not in capsys.readouterr().err
 
 
-def test_a_property_that_maintenance_set_keeps_no_files(lake: Lake, pipeline: Pipeline) -> None:
-    """Without a record: earlier releases had none."""
-    usual = {"logRetentionDuration": "interval 30 days"}
-    _set_on(lake.silver("shop"), 4, deletedFileRetentionDuration="interval 8 days", **usual)
-    _set_on(lake.gold("totals"), 1, deletedFileRetentionDuration="interval 7 days", **usual)
-    needed = 11 * _HOUR - timedelta(seconds=1)
-    assert _kept(lake, pipeline) == {"silver.shop": needed, "gold.totals": _HOUR}
-    # Nothing needs that much now; it may be of somebody else.
-    _set_on(lake.gold("totals"), 2, deletedFileRetentionDuration="interval 20 days", **usual)
-    assert _kept(lake, pipeline)["gold.totals"] == 20 * _DAY
-    # Maintenance always set both.
-    _set_on(lake.gold("totals"), 3, deletedFileRetentionDuration="interval 7 days")
+def test_what_maintenance_set_keeps_no_files(lake: Lake, pipeline: Pipeline) -> None:
+    """Delta's default without a record, of earlier releases; nothing else."""
+    _set_on(lake.silver("shop"), 4, deletedFileRetentionDuration="interval 8 days")
+    _set_on(lake.gold("totals"), 1, deletedFileRetentionDuration="interval 7 days")
+    assert _kept(lake, pipeline) == {"silver.shop": 8 * _DAY, "gold.totals": _HOUR}
+    own = {FILE_RETENTION: {"set": "interval 8 days"}}
+    recorded = {"deletedFileRetentionDuration": "interval 8 days"}
+    _set_on(lake.silver("shop"), 5, **recorded, **{RETENTIONS: json.dumps(own)})
+    assert _kept(lake, pipeline)["silver.shop"] == 11 * _HOUR - timedelta(seconds=1)
+    # Set by others since there is a record.
+    _set_on(lake.gold("totals"), 2, deletedFileRetentionDuration="7 days", **{RETENTIONS: "{}"})
     assert _kept(lake, pipeline)["gold.totals"] == 7 * _DAY
 
 
@@ -357,11 +357,7 @@ def test_files_that_somebody_wants_kept_longer_are_not_deleted(
     kept.stored[FILE_RETENTION] = "30 days"
     kept.up(plan)
     assert kept.hours == [30 * 24]
-    kept.stored[FILE_RETENTION] = "for ever"
-    assert kept.up(plan) == ["compact gold.a", "_keep_log gold.a"]
-    (said,) = kept.said
-    assert said.startswith(f"old files of gold.a are not deleted: its {FILE_RETENTION} is 'for ev")
-    assert f"UNSET TBLPROPERTIES ('{FILE_RETENTION}')" in said
+    assert kept.said == []
 
 
 class _Retentions:
@@ -369,13 +365,16 @@ class _Retentions:
 
     def __init__(self, lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
         self.table, self.stored, self.set = lake.silver("shop"), dict[str, str](), 0
-        self.last = timedelta(0)
+        self.last, self.conflicts = timedelta(0), 0
         monkeypatch.setattr(maintenance, "properties", lambda *_: self.stored)
         monkeypatch.setattr(
             maintenance, "last_commit", lambda _: Commit(0, datetime.now(UTC) - self.last, 0, {})
         )
 
     def sql(self, statement: str) -> None:
+        if self.conflicts:
+            self.conflicts -= 1
+            raise MetadataChangedException("by a run")
         pairs = statement.partition("TBLPROPERTIES (")[2].removesuffix(")")
         self.stored |= dict(re.findall(r"'([^']+)' = '([^']*)'", pairs))
         self.set += 1
@@ -383,9 +382,7 @@ class _Retentions:
     def texts(self, *, idle: float = 0, needed: float = 0, keep: float = 7) -> tuple[str, str]:
         """Maintain it; return how long files and log are kept."""
         self.last, need = idle * _DAY, Need(self.table, datetime.now(UTC) - needed * _DAY, "", "")
-        plan = Plan(self.table, keep * _DAY, (need,))
-        plan = replace(plan, own_below=maintenance._own_below(plan))
-        maintenance._keep_log(cast(Any, self), plan)
+        maintenance._keep_log(cast(Any, self), Plan(self.table, keep * _DAY, (need,)))
         return self.stored[FILE_RETENTION], self.stored[LOG_RETENTION]
 
     def after(self, *, idle: float, needed: float, keep: float = 7) -> tuple[int, int]:
@@ -446,30 +443,33 @@ def test_a_retention_that_somebody_set_is_a_minimum(
     assert kept.texts() == ("interval 7 days", "interval 30 days")
 
 
-def test_a_retention_that_is_no_interval_is_left_alone(
+def test_a_retention_that_was_set_before_the_first_maintenance_stays(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = _Retentions(lake, monkeypatch)
+    # In maintenance's own spelling, and no longer than it could have set.
+    theirs = {FILE_RETENTION: "interval 14 days", LOG_RETENTION: "interval 30 days"}
+    kept.stored |= theirs
+    assert kept.texts(needed=7, keep=7.05) == tuple(theirs.values())
+    assert kept.texts() == tuple(theirs.values())
+    # Nor is one replaced that cannot be read.
     kept.stored[FILE_RETENTION] = "for ever"
-    assert kept.texts(needed=40, keep=40) == ("for ever", "interval 40 days")
-    assert kept.texts() == ("for ever", "interval 30 days")
+    assert kept.texts(needed=40, keep=40)[0] == "for ever"
 
 
-def test_what_earlier_releases_set_without_a_record_is_adapted(
+def test_what_earlier_releases_set_without_a_record_is_adapted_if_it_is_the_usual(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     kept = _Retentions(lake, monkeypatch)
-    earlier = {FILE_RETENTION: "interval 14 days", LOG_RETENTION: "interval 81 days"}
-    kept.stored |= earlier
-    # It is needed now, so it is maintenance that has set it, and it is recorded from now on.
-    assert kept.texts(idle=50, needed=8, keep=8) == tuple(earlier.values())
-    assert kept.set == 1
-    assert json.loads(kept.stored[RETENTIONS]) == {
-        key: {"set": text} for key, text in earlier.items()
-    }
+    kept.stored |= {FILE_RETENTION: "interval 7 days", LOG_RETENTION: "interval 81 days"}
+    assert kept.texts(needed=8, keep=8) == ("interval 16 days", "interval 81 days")
+    assert json.loads(kept.stored[RETENTIONS]) == {FILE_RETENTION: {"set": "interval 16 days"}}
+    assert kept.texts() == ("interval 7 days", "interval 81 days")
+
+
+def test_properties_are_set_again_if_a_run_changed_the_table_meanwhile(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Retentions(lake, monkeypatch)
+    kept.conflicts = 1
     assert kept.texts() == ("interval 7 days", "interval 30 days")
-    # Nothing needs that much now: it may be of somebody else.
-    kept.stored = dict(earlier)
-    assert kept.texts() == tuple(earlier.values())
-    assert kept.texts(idle=50, needed=8, keep=8) == tuple(earlier.values())
-    assert kept.texts() == tuple(earlier.values())

@@ -210,8 +210,8 @@ def test_an_interval_is_a_length(text: str, days: int) -> None:
         ("interval 30 days", 720),
         ("365 days", 8760),
         ("  INTERVAL  1 Week\t2 DAYS ", 216),
-        ("interval 2 days -1 hour + 30 minutes", 47.5),
-        ("1.5 seconds 500 milliseconds 1000000 microsecond", 3 / 3600),
+        ("interval 2 days -1 hour 30 minutes", 47.5),
+        ("1 seconds 500 milliseconds 1500000 microsecond", 3 / 3600),
         ("interval 0 seconds", 0),
         ("99999999999 weeks", 2_400_000),
     ],
@@ -222,10 +222,10 @@ def test_a_stored_interval_is_read_as_delta_reads_it(text: str, hours: float) ->
 
 @pytest.mark.parametrize(
     "text",
-    ["", "interval", "7", "7days", "1.5 days", "1 month", "-1 day", "for ever", "interval 1 day,"],
+    ["", "interval", "7", "7days", "1.5 days", "1 month", "for ever", "interval 1 day,"],
 )
-def test_what_delta_refuses_is_no_stored_interval(text: str) -> None:
-    assert stored_interval(text) is None
+def test_a_stored_text_that_is_no_interval_counts_as_for_ever(text: str) -> None:
+    assert stored_interval(text) > timedelta(days=90_000)
 
 
 @dataclass

@@ -6,9 +6,11 @@ import json
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.pipelines import bronze, shop
@@ -18,7 +20,7 @@ from tidelake.cli.checking import registry_of
 from tidelake.config import Registry, load_environment
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
-from tidelake.errors import ConfigError, RefusedError, SourceError, UsageError
+from tidelake.errors import ConfigError, RefusedError, SourceError, UsageError, Violation
 from tidelake.kafka.client import incompatibility, versions_of
 from tidelake.runtime import schemas
 from tidelake.runtime.hop import Run
@@ -296,3 +298,36 @@ def test_each_rule_looks_its_own_way(new: dict[str, Any], refusing: set[str]) ->
     rules = ("backward", "forward", "full", "none")
     found = {rule for rule in rules if incompatibility(json.dumps(new), OLD, rule)}  # type: ignore[arg-type]
     assert found == refusing
+
+
+class _Unanalysed:
+    """A frame of Spark Connect: what is refused is so when its schema is asked for."""
+
+    def select(self, *_: object) -> _Unanalysed:
+        return self
+
+    @property
+    def schema(self) -> object:
+        raise AnalysisException("no such column")
+
+
+def test_what_spark_refuses_is_found_where_frames_are_analysed_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    frame: Any = _Unanalysed()
+    monkeypatch.setattr(schemas.payloads, "trial", lambda _: None)
+    spark: Any = SimpleNamespace(range=lambda _: frame)
+    problem = schemas.reading_problem(spark, json.dumps(click(event_id="string")))
+    assert problem == "cannot be read by Spark: no such column"
+    assert schemas._refused(frame, [("event.id", cast(Any, None))]) == [
+        Violation("event.id", "no such column")
+    ]
+
+
+def test_compute_that_does_not_show_its_options_is_told_what_avro_needs() -> None:
+    def get(*_: object) -> str:
+        raise AnalysisException("CONFIG_NOT_AVAILABLE")
+
+    spark: Any = SimpleNamespace(conf=SimpleNamespace(get=get))
+    with pytest.raises(UsageError, match=r"spark\.driver\.extraJavaOptions"):
+        schemas.refuse_unlimited(spark)

@@ -45,8 +45,8 @@ def demo(events: int | None, seed: int, where: Place) -> None:
     from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
-    # Small silver batches: without a watermark, no event is late in the first batch. Of a short
-    # stream less than bronze writes in one of its four batches.
+    # Small silver batches: no event is late in the first batch, which has no watermark. For a short
+    # stream the limit is below the size of each of bronze's four batches.
     size = "1m" if events is None else f"{min(1024, max(16, events // 125))}k"
     limits = where.environment.limits.model_copy(update={"silver_bytes": size})
     environment = where.environment.model_copy(update={"limits": limits})

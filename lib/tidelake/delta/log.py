@@ -61,7 +61,7 @@ class Info:
     parameters: Mapping[str, Any]
     metrics: Mapping[str, Any]
     metadata: str | None
-    # Delta's isBlindAppend: it removed no file, and read none. False where that is not recorded.
+    # Delta's isBlindAppend, in a catalog: it removed no file, and read none.
     adds_only: bool = False
 
 
@@ -90,7 +90,6 @@ class LogFile:
             parameters=action.get("operationParameters", {}),
             metrics=action.get("operationMetrics", {}),
             metadata=action.get("userMetadata"),
-            adds_only=bool(action.get("isBlindAppend")),
         )
 
     def added(self) -> list[Added]:
@@ -170,6 +169,8 @@ _REARRANGES = {
 _REMOVAL_METRICS = (
     *("numRemovedFiles", "numDeletionVectorsAdded", "numDeletionVectorsUpdated"),
     *("numTargetFilesRemoved", "numTargetDeletionVectorsAdded"),
+    # As delta-rs spells them.
+    *("num_removed_files", "num_target_files_removed"),
     # A RESTORE that only brings files back replaces the state that readers know, too.
     *("numTargetDeletionVectorsUpdated", "numRestoredFiles"),
 )
@@ -197,19 +198,16 @@ class HistoryEntry:
     def removes_rows(self) -> bool:
         """Return whether it deleted or replaced rows, or may have done so.
 
-        Decided by the counts of removed files: other engines and later Deltas have operations of
-        other names. All operations of Delta 4.4 that remove rows record them; replacements by older
-        versions do not, nor does anything where metrics are disabled.
+        Decided by the counts of removed files, which all operations of Delta 4.4 have that remove
+        rows. Without them, as in replacements by older versions, true unless it only added.
         """
-        info, metrics = self.info, self.info.metrics
-        is_write = info.operation in ("WRITE", "STREAMING UPDATE")
+        info = self.info
+        is_write = info.operation in ("WRITE", "STREAMING UPDATE", "CREATE TABLE AS SELECT")
         mode = info.parameters.get("mode", info.parameters.get("outputMode", "Append"))
         if info.operation in _REARRANGES or (is_write and mode == "Append"):
             return False
-        counts = [self._metric(name) for name in _REMOVAL_METRICS if name in metrics]
-        if counts or (metrics and not is_write and "REPLACE" not in info.operation):
-            return any(counts)
-        return not info.adds_only
+        counts = [self._metric(name) for name in _REMOVAL_METRICS if name in info.metrics]
+        return any(counts) if counts else not info.adds_only
 
     def _metric(self, *names: str) -> int:
         metrics = self.info.metrics
@@ -249,11 +247,13 @@ def created_id(folder: Folder) -> str | None:
     """Return the table's id, from its first commit or its checkpoint; None if both are gone."""
     file = _commit_file(folder / "_delta_log", 0)
     if not file.exists():
-        return _checkpointed_id(folder / "_delta_log")
+        found = checkpointed_metadata(folder / "_delta_log", "id")
+        return None if found is None else str(found[1])
     return next((str(one["id"]) for one in LogFile(Listed(file)).actions("metaData")), None)
 
 
-def _checkpointed_id(log: Folder) -> str | None:
+def checkpointed_metadata(log: Folder, key: str) -> tuple[int, Any] | None:
+    """Return the version of a log's last checkpoint, and a value of its metadata; None without."""
     import pyarrow.parquet as pq  # noqa: PLC0415  as in _checkpoint
 
     found = _last_checkpoint(log)
@@ -261,10 +261,10 @@ def _checkpointed_id(log: Folder) -> str | None:
         return None
     try:
         with found[1].open("rb") as file:
-            rows = pq.ParquetFile(file).read(columns=["metaData.id"])["metaData"].to_pylist()
+            rows = pq.ParquetFile(file).read(columns=[f"metaData.{key}"])["metaData"].to_pylist()
     except (OSError, ValueError):
         return None
-    return next((str(one["id"]) for one in rows if one), None)
+    return next(((found[0], one[key]) for one in rows if one), None)
 
 
 def _listed(log: Folder) -> Iterator[LogFile]:

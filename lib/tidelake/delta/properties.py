@@ -17,53 +17,36 @@ from pyspark.sql import SparkSession
 
 from tidelake.config.table_settings import LEAST, TableSettings, interval_of
 from tidelake.delta.access import properties
-from tidelake.delta.log import LogFile
+from tidelake.delta.log import LogFile, checkpointed_metadata
 from tidelake.delta.store import CatalogTable, sql_pairs, sql_text
 from tidelake.delta.tables import Table
-from tidelake.folders import Folder
 from tidelake.names import quoted
 
 _RECORD = "tidelake.settings"
 # By property: the value that maintain has ``set``, and, if others set one, theirs as ``least``.
 RETENTIONS = "tidelake.retentions"
 _OF_DELTA = "delta."
-_MICROSECONDS = {
-    "microsecond": 1,
-    "millisecond": 1_000,
-    "second": 1_000_000,
-    "minute": 60_000_000,
-    "hour": 3_600_000_000,
-    "day": 86_400_000_000,
-    "week": 604_800_000_000,
-}
-_PART = re.compile(
-    r"([+-]?)\s*([0-9]{0,19})(?:\.([0-9]{0,9}))?(?<=[0-9.])"
-    rf"\s+({'|'.join(_MICROSECONDS)})s?(?:\s+|$)",
-    re.ASCII,
-)
 # Longer than any table exists; sums with an instant do not overflow.
-_LONGEST = timedelta(days=100_000)
-_SET_BY_MAINTAIN = re.compile(r"interval [1-9][0-9]* days")
+_FOR_EVER = timedelta(days=100_000)
+_PART = re.compile(
+    r"([+-]?[0-9]+)\s+(microsecond|millisecond|second|minute|hour|day|week)s?(?:\s+|$)", re.ASCII
+)
 
 
-def stored_interval(text: str) -> timedelta | None:
-    """Return the length of an interval as Delta reads it; None if it would refuse the text.
+def stored_interval(text: str) -> timedelta:
+    """Return the length of an interval in Delta's spellings, as ``INTERVAL 1 WEEK 2 DAYS``.
 
-    So in more spellings than the pipeline file may have: ``365 days``, ``INTERVAL 1 WEEK 2 DAYS``.
-    After Delta's ``DeltaConfigs.parseCalendarInterval`` and Spark's ``stringToInterval``.
+    Any other text counts as for ever, so that nothing is deleted.
     """
     rest = text.strip().lower().removeprefix("interval ").lstrip()
-    total, is_interval = 0, False
-    while rest:
-        part = _PART.match(rest)
-        if part is None or (part[3] is not None and part[4] != "second"):
-            return None
-        length = int(part[2] or 0) * _MICROSECONDS[part[4]] + int(f"{part[3] or 0:0<6}"[:6])
-        total += -length if part[1] == "-" else length
-        rest, is_interval = rest[part.end() :], True
-    if total < 0 or not is_interval:
-        return None
-    return min(timedelta(microseconds=min(total, _LONGEST // timedelta(microseconds=1))), _LONGEST)
+    parts = _PART.findall(rest)
+    if not parts or _PART.sub("", rest):
+        return _FOR_EVER
+    try:
+        lengths = [timedelta(**{f"{unit}s": int(number)}) for number, unit in parts]
+        return min(sum(lengths, timedelta(0)), _FOR_EVER)
+    except OverflowError:
+        return _FOR_EVER
 
 
 def stored_properties(table: Table) -> Mapping[str, str]:
@@ -73,61 +56,37 @@ def stored_properties(table: Table) -> Mapping[str, str]:
     """
     if isinstance(table, CatalogTable):
         return properties(table.catalog.session(), table)
-    version, found = _checkpointed(table.path / "_delta_log")
+    found = checkpointed_metadata(table.path / "_delta_log", "configuration")
     for entry in table.entries():
-        if entry.version <= version:
+        if found is not None and entry.version <= found[0]:
             break
         if isinstance(entry, LogFile):
             for action in entry.actions("metaData"):
                 return action.get("configuration") or {}
-    return found
+    return dict(found[1]) if found else {}
 
 
-def _checkpointed(log: Folder) -> tuple[int, Mapping[str, str]]:
-    """Return the version of a log's last checkpoint and the properties in it; -1 without one."""
-    # Imported here: commands that read no checkpoint do not load Arrow.
-    import pyarrow.parquet as pq  # noqa: PLC0415
-
-    try:
-        version = int(json.loads((log / "_last_checkpoint").read_text())["version"])
-        with (log / f"{version:020d}.checkpoint.parquet").open("rb") as file:
-            column = pq.ParquetFile(file).read(columns=["metaData.configuration"])["metaData"]
-    except (OSError, KeyError, TypeError, ValueError):
-        return -1, {}
-    found = next((one["configuration"] for one in column.to_pylist() if one), None)
-    return (-1, {}) if found is None else (version, dict(found))
-
-
-def others_retentions(
-    stored: Mapping[str, str], limits: Mapping[str, timedelta] | None = None
-) -> dict[str, str]:
+def others_retentions(stored: Mapping[str, str]) -> dict[str, str]:
     """Return the retentions of a table that others have set, as they wrote them, by property.
 
-    A value is Tidelake's own if it is the recorded one. Earlier releases kept no record of what
-    ``maintain`` set, but always set both properties, in whole days and one spelling, and no longer
-    than needed at that time. So without a record, values like these are its own below ``limits``,
-    which are what is needed now. Longer ones may be of somebody else, and are kept to be safe.
+    A value is Tidelake's own if it is the recorded one. Earlier releases kept no record: there
+    Delta's defaults, below which maintenance never goes, count as its own, and other values as set
+    by others.
     """
-    is_recorded = RETENTIONS in stored
     record: dict[str, dict[str, str]] = json.loads(stored.get(RETENTIONS, "{}"))
     of_file = json.loads(stored.get(_RECORD, "{}")).get("properties", {})
     settings = {_spelling(key): value for key, value in of_file.items()}
-    may_be_maintained = not is_recorded and all(
-        _SET_BY_MAINTAIN.fullmatch(stored.get(key, "")) for key in LEAST
-    )
     found: dict[str, str] = {}
-    for key in LEAST:
-        if (text := stored.get(key)) is None:
+    for key, least in LEAST.items():
+        text, own = stored.get(key), record.get(key, {})
+        if text is None:
             continue
-        of_maintain = record.get(key, {})
-        length = stored_interval(text)
-        is_within = length is not None and length < (limits or {}).get(key, timedelta(0))
-        is_own = text in (of_maintain.get("set"), settings.get(_spelling(key)))
-        if not is_own and not (may_be_maintained and is_within):
+        is_default = RETENTIONS not in stored and text == f"interval {least.days} days"
+        if not is_default and text not in (own.get("set"), settings.get(_spelling(key))):
             found[key] = text
-        elif "least" in of_maintain:
+        elif "least" in own:
             # Maintain had lengthened it for a reader.
-            found[key] = of_maintain["least"]
+            found[key] = own["least"]
     return found
 
 
@@ -209,8 +168,8 @@ def _is_met(stored: str | None, wanted: str, recorded: str | None) -> bool:
     """Return whether a stored value is the wanted one, or a length at least as long."""
     if stored is None or stored == wanted:
         return stored == wanted
-    kept, least = stored_interval(stored), interval_of(wanted)
-    return stored != recorded and kept is not None and least is not None and kept >= least
+    least = interval_of(wanted)
+    return stored != recorded and least is not None and stored_interval(stored) >= least
 
 
 def _apply_tags(

@@ -330,6 +330,13 @@ class CatalogTable(_NamedTable):
             rows.write.format("delta").mode(mode).options(**options).saveAsTable(self.sql)
 
 
+def _is_delta(session: SparkSession, table: CatalogTable) -> bool:
+    rows = session.sql(f"DESCRIBE TABLE EXTENDED {table.sql}").collect()
+    return any(
+        row["col_name"] == "Provider" and row["data_type"].lower() == "delta" for row in rows
+    )
+
+
 def _history(table: CatalogTable, limit: int | None) -> list[HistoryEntry]:
     """Read the newest commits from Spark, newest first; none where the table does not exist."""
     from pyspark.errors import AnalysisException  # noqa: PLC0415
@@ -340,8 +347,9 @@ def _history(table: CatalogTable, limit: int | None) -> list[HistoryEntry]:
         history = session.sql(f"DESCRIBE HISTORY {table.sql}{newest}")
         rows = history.selectExpr(*_COLUMNS, "unix_micros(timestamp)").collect()
     except AnalysisException:
-        # Checked only on failure, because nearly all tables exist.
-        if table.exists:
+        # Checked only on failure, because nearly all tables exist. Others may have made a table of
+        # another kind in the schemas.
+        if table.exists and _is_delta(session, table):
             raise
         return []
     entries = []

@@ -257,7 +257,9 @@ def delta_readers(
 
     They are those of the conf folder; one that is invalid cannot run, and is left out.
     """
-    known, names = {table.sql: table for table in tables}, list[str]()
+    # A catalog's names are the same in any case, a folder's are not.
+    known = {t.sql.lower() if isinstance(t, CatalogTable) else t.sql: t for t in tables}
+    names = list[str]()
     # Definitions may be given by their paths, without a conf folder.
     with suppress(UsageError):
         names = pipeline_names()
@@ -269,6 +271,6 @@ def delta_readers(
         source = other.source
         if not isinstance(source, DeltaSource) or other.name == own:
             continue
-        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql
+        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql.lower()
         if (table := known.get(read)) is not None:
             yield other, table

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -26,6 +26,7 @@ from tidelake.delta.merge import (
     cluster,
     compact,
     has_vectors,
+    retry_conflicts,
     vacuum,
     vacuum_uses_hours,
 )
@@ -50,6 +51,8 @@ _MARGIN = timedelta(hours=1)
 # How much longer than needed now Delta lets versions be read, if they are needed longer than usual.
 _AHEAD = timedelta(days=7)
 _DAY = timedelta(days=1)
+# Of a property that is not set.
+_UNSET = "interval 0 days"
 
 
 @dataclass(frozen=True)
@@ -58,9 +61,8 @@ class Plan:
 
     ``needs`` lists the readers of old versions, the oldest version first. ``sorted_by`` are the
     clustering columns if merges scatter rows, empty if rows arrive in time order. ``retentions``
-    are those of the pipeline file, by property. ``own_below``: see
-    :func:`~tidelake.delta.properties.others_retentions`. ``retained_by`` is the property that keeps
-    files, if it keeps them longer than any reader. ``made_at``: when the plan was made (UTC).
+    are those of the pipeline file, by property. ``made_at``: when the plan was made (UTC).
+    ``retained_by`` is the property that keeps files, if it keeps them longer than any reader.
     """
 
     table: Table
@@ -69,7 +71,6 @@ class Plan:
     sorted_by: tuple[str, ...] = ()
     retentions: Mapping[str, timedelta] = field(default_factory=dict)
     made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
-    own_below: Mapping[str, timedelta] = field(default_factory=dict)
     retained_by: str = ""
 
     @property
@@ -146,57 +147,29 @@ def plan_upkeep(
                 f"{first.by}. Nothing was deleted. Keep at least {_duration_text(least)}, "
                 f"or first: {first.remedy}"
             )
-        of_file = retentions.get(table.name, {})
-        kept = max(horizon, least, of_file.get(FILE_RETENTION, timedelta(0)))
-        plan = Plan(table, kept, tuple(table_needs), orders.get(table, ()), of_file, moment)
-        plan = replace(plan, own_below=_own_below(plan))
-        length, by, remedy = _retention(plan, pipeline)
-        retained = length or timedelta(0)
+        of_file, needed = retentions.get(table.name, {}), max(horizon, least)
+        retained, by, remedy = _retention(
+            table, of_file.get(FILE_RETENTION, timedelta(0)), pipeline.file
+        )
         if keep is not None and keep < retained:
             raise RefusedError(
                 f"keeping files of {table.name} for {_duration_text(keep)} is less than its "
                 f"{FILE_RETENTION} of {_duration_text(retained)}. Nothing was deleted. Keep them "
                 f"longer, or {remedy}."
             )
-        by = by if length is None or length > max(horizon, least) else ""
-        plans.append(replace(plan, keep=keep or max(kept, retained), retained_by=by))
+        by, kept = by if retained > needed else "", keep or max(needed, retained)
+        order = orders.get(table, ())
+        plans.append(Plan(table, kept, tuple(table_needs), order, of_file, moment, by))
     return plans
 
 
-def _retention(plan: Plan, pipeline: Pipeline) -> tuple[timedelta | None, str, str]:
-    """Return for how long a table's property keeps removed files, its name, and how to lower it.
-
-    None if that cannot be said: then no file is deleted.
-    """
-    of_file = plan.retentions.get(FILE_RETENTION, timedelta(0))
-    text = others_retentions(stored_properties(plan.table), plan.own_below).get(FILE_RETENTION)
-    of_others = timedelta(0) if text is None else stored_interval(text)
-    if of_others is not None and of_others <= of_file:
-        place = f"in {pipeline.file}"
-        return of_file, f"its {FILE_RETENTION} {place}", f"lower the property {place}"
-    by, remedy = f"its {FILE_RETENTION} of '{text}'", _unset(plan.table)
-    by = by if of_others is not None else f"{by}, which is no interval: none is deleted"
-    return of_others, by, remedy
-
-
-def _own_below(plan: Plan) -> dict[str, timedelta]:
-    """Return by property the length below which maintenance can have set a table's retention.
-
-    What it sets grows with what is needed. So as long as that is needed, it has set less before.
-    """
-    last = last_commit(plan.table)
-    age = plan.made_at - last.written_at if last else timedelta(0)
-    need = plan.made_at - plan.needs[0].since if plan.needs else timedelta(0)
-    usual = {key: max(length, plan.retentions.get(key, length)) for key, length in LEAST.items()}
-    files = max(plan.keep, need + _AHEAD, usual[FILE_RETENTION]) + _DAY
-    return {
-        FILE_RETENTION: files,
-        LOG_RETENTION: max(files, 2 * age + _DAY, usual[LOG_RETENTION] + _DAY),
-    }
-
-
-def _unset(table: Table) -> str:
-    return f"unset it: ALTER TABLE {table.sql} UNSET TBLPROPERTIES ('{FILE_RETENTION}')"
+def _retention(table: Table, of_file: timedelta, file: object) -> tuple[timedelta, str, str]:
+    """Return for how long a property keeps removed files, its name, and how to lower it."""
+    text = others_retentions(stored_properties(table)).get(FILE_RETENTION, _UNSET)
+    if (of_others := stored_interval(text)) <= of_file:
+        return of_file, f"its {FILE_RETENTION} in {file}", f"lower the property in {file}"
+    unset = f"ALTER TABLE {table.sql} UNSET TBLPROPERTIES ('{FILE_RETENTION}')"
+    return of_others, f"its {FILE_RETENTION} of '{text}'", f"unset it, with Spark: {unset}"
 
 
 def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
@@ -243,21 +216,14 @@ def _delete_old(run: Run, plan: Plan) -> int:
     """Delete the files that were removed longer ago than planned; return how many."""
     spark, table = run.spark, plan.table
     stored = properties(spark, table)
-    text = others_retentions(stored, plan.own_below).get(FILE_RETENTION, "interval 0 days")
-    of_others = stored_interval(text)
-    if of_others is None:
-        run.progress.say(
-            f"old files of {table.name} are not deleted: its {FILE_RETENTION} is '{text}', which "
-            f"is no interval. Set another, or {_unset(table)}"
-        )
-        return 0
     # Since the plan was made, files may have been removed that a reader needs.
     keep = plan.keep + (datetime.now(UTC) - plan.made_at)
-    keep = max(keep, of_others)
+    if (text := others_retentions(stored).get(FILE_RETENTION)) is not None:
+        keep = max(keep, stored_interval(text))
     if not vacuum_uses_hours(spark):
         # Delta goes by the table's property there, and may refuse a shorter time.
         text = stored.get(FILE_RETENTION, "interval 7 days")
-        retention = stored_interval(text) or timedelta(0)
+        retention = stored_interval(text)
         if retention < plan.keep:
             again = runnable("tidelake maintain", run.pipeline.name)
             run.progress.say(
@@ -309,33 +275,31 @@ def _keep_log(spark: SparkSession, plan: Plan) -> None:
     A table without new input has an old last commit, from which its hop continues. Delta refuses to
     read a version older than the retention of files, even if all its files are there.
     """
-    now, day = datetime.now(UTC), _DAY
+    now = datetime.now(UTC)
     last = last_commit(plan.table)
     age = now - last.written_at if last else timedelta(0)
     need = now - plan.needs[0].since if plan.needs else timedelta(0)
     # What is needed grows by a day a day, so more is set, and left until that is used up.
     lengths = {FILE_RETENTION: (need, need + _AHEAD), LOG_RETENTION: (age, 2 * age)}
     stored, wanted, kept = properties(spark, plan.table), dict[str, str](), plan.keep
-    others = others_retentions(stored, plan.own_below)
+    others = others_retentions(stored)
     for key, (needed, ample) in lengths.items():
-        of_others = stored_interval(others.get(key, "interval 0 days"))
-        if of_others is None:
-            # Which one would be no shorter is unknown.
-            continue
+        of_others = stored_interval(others.get(key, _UNSET))
         # The log is kept at least as long as the files.
         usual = max(kept, LEAST[key], plan.retentions.get(key, LEAST[key]), of_others)
-        least, is_set = max(usual, needed + day), stored_interval(stored.get(key, ""))
-        if is_set is not None and least <= is_set < max(usual, ample) + day:
+        least, is_set = max(usual, needed + _DAY), stored_interval(stored.get(key, _UNSET))
+        if least <= is_set < max(usual, ample) + _DAY:
             kept = is_set
             continue
         kept = usual if least == usual else max(least, ample)
-        wanted[key] = f"interval {-(-kept // day)} days"
+        wanted[key] = f"interval {-(-kept // _DAY)} days"
     set_now = {key: text for key, text in (stored | wanted).items() if key in LEAST}
     record = retentions_record(set_now, others)
     if record != stored.get(RETENTIONS):
         wanted[RETENTIONS] = record
     if wanted:
-        spark.sql(f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})")
+        statement = f"ALTER TABLE {plan.table.sql} SET TBLPROPERTIES ({sql_pairs(wanted)})"
+        retry_conflicts(lambda: spark.sql(statement))
 
 
 def _duration_text(length: timedelta) -> str:

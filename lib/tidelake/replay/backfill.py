@@ -282,7 +282,7 @@ def fill(run: Run, state: State) -> None:
     if start == "silver":
         # Gold would be of types that its next run refuses.
         refuse_narrow(run)
-    with naming(run, "backfill", gone=NO_INPUT, retry="Run it again to continue."):
+    with naming(run, "backfill", gone=NO_INPUT, retry="The backfill continues where it stopped."):
         if table is not None:
             with hold_hops(green.lake, run.pipeline.name, ["gold"], stop=run.stop) as locks:
                 fill_table(replace(run, locks=locks), table, green.lake.table(table))

@@ -75,14 +75,14 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
             what = f"{files} that the table no longer uses, with the erased rows"
             kept = max(horizon, retentions.get(table.name, {}).get(FILE_RETENTION, horizon))
             text = others_retentions(properties(run.spark, table)).get(FILE_RETENTION)
-            of_others = kept if text is None else stored_interval(text)
-            # Maintenance deletes none if it cannot read the property.
-            until = None if of_others is None else now + max(kept, of_others)
-            yield Remains(what, table.name, until, remedy)
+            by, of_others = "", kept if text is None else stored_interval(text)
+            if of_others > kept:
+                by = f"its {FILE_RETENTION} of '{text}' keeps them; "
+            yield Remains(what, table.name, now + max(kept, of_others), f"{by}{remedy}")
     # Maintenance gives all tables of a pipeline the same retention, or that of the file.
     bronze = run.lake.bronze(run.pipeline.name)
     stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
-    retention = stored_interval(stored) or LEAST[LOG_RETENTION]
+    retention = stored_interval(stored) if stored else LEAST[LOG_RETENTION]
     of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
     retention = max([retention, *of_file])
     yield Remains(

@@ -58,7 +58,7 @@ from tidelake.runtime.landed_files import taken_files
 from tidelake.runtime.schemas import column_changes, silver_freedom, silver_schemas
 from tidelake.typed import runnable
 
-_AGAIN = "Run it again to continue."
+_AGAIN = "The same command then begins again."
 
 
 def need_gold(pipeline: Pipeline) -> None:

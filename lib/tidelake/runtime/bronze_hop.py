@@ -475,7 +475,9 @@ def in_order_of_arrival(
     together = records.join(F.broadcast(frame), on="source", how="left")
     # Rows of an unknown file go into the last part instead of being lost.
     place = F.coalesce("_part", F.lit(parts - 1))
-    return together.repartitionById(parts, place).select(*records.columns)
+    # Spark 4.0, and Databricks Connect before 17.3, have no repartitionById; ranges keep the order.
+    spread = getattr(together, "repartitionById", together.repartitionByRange)
+    return spread(parts, place).select(*records.columns)
 
 
 def with_positions(rows: DataFrame) -> DataFrame:

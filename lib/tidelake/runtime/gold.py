@@ -348,7 +348,11 @@ class GoldHop(HopQuery):
         marks = contributions(rows, OWN, targets)
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
         kept, counted = frames.materialize(rows, *counts)
-        return by_input(kept, self.inputs), counted_for(targets, [counted])
+        taken = by_input(kept, self.inputs)
+        if not counted:
+            # Not reported: that does not say that there are no rows.
+            return taken, count_contributions(taken, targets)
+        return taken, counted_for(targets, [counted])
 
     def _merge(
         self,

@@ -380,11 +380,13 @@ class HopQuery(ABC):
                 "continue: a column was dropped or renamed, or got another type. No row after "
                 f"that was read. {remedy}"
             )
-        gone = damage(self.run, text) or (
-            "a file of a table that it reads is gone: VACUUM ran with too short a retention, or "
-            "maintain ran before the first table that reads it. " + rebuild
-        )
-        return named(error, place, gone=gone if self.inputs else "")
+        gone = damage(self.run, text)
+        if not gone and self.inputs:
+            gone = (
+                "a file of a table that it reads is gone: VACUUM ran with too short a retention, "
+                f"or maintain ran before the first table that reads it. {rebuild}"
+            )
+        return named(error, place, gone=gone)
 
 
 def begin_stop(query: StreamingQuery) -> threading.Thread:

@@ -57,6 +57,7 @@ from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_si
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.stages import SELECTED, payload_scope
+from tidelake.spark.engine import driver_options
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
 # Of a gold table, without a rebuild: columns are fixed; types may widen with silver's, or where a
@@ -279,14 +280,14 @@ def _unfit(
 
 
 def _refused(frame: DataFrame, expressions: Collection[tuple[str, Column]]) -> list[Violation]:
-    """Analyse all expressions at once, and each if Spark refuses that: violations name paths."""
+    """Analyse all expressions, by their schema, at once, and each if Spark refuses that."""
     with suppress(AnalysisException, ParseException):
-        frame.select(*(column for _, column in expressions))
+        _ = frame.select(*(column for _, column in expressions)).schema
         return []
     violations = []
     for path, column in expressions:
         try:
-            frame.select(column)
+            _ = frame.select(column).schema
         except (AnalysisException, ParseException) as error:
             violations.append(Violation(path, str(error).strip().splitlines()[0]))
     return violations
@@ -297,10 +298,10 @@ def reading_problem(spark: SparkSession, schema: str) -> str:
     if problem := schema_problem(schema):
         return problem
     try:
-        spark.range(0).select(payloads.trial(schema))
+        _ = spark.range(0).select(payloads.trial(schema)).schema
     except FOREIGN as error:
-        text = " ".join(str(error).split())
-        return f"cannot be read by Spark: {_PY4J_PREFIX.sub('', text)[:_SHOWN]}"
+        text = _PY4J_PREFIX.sub("", " ".join(str(error).split()))
+        return f"cannot be read by Spark: {text[:_SHOWN]}"
     return ""
 
 
@@ -310,7 +311,7 @@ def refuse_unlimited(spark: SparkSession) -> None:
     A corrupt record may declare a string of 2 GB. Avro's reader allocates it before it reads, which
     kills the JVM, again at each restart.
     """
-    options = spark.conf.get("spark.driver.extraJavaOptions", "") or ""
+    options = driver_options(spark)
     if not all(limit in options for limit in AVRO_LIMITS):
         raise UsageError(
             "Avro is read only if the JVM limits the lengths that a corrupt record may declare. "

@@ -70,6 +70,14 @@ def slots_of(spark: SparkSession) -> int:
     return max(1, parts.count())
 
 
+def driver_options(spark: SparkSession) -> str:
+    """Return the JVM options of Spark's driver; empty where the compute does not show them."""
+    try:
+        return spark.conf.get("spark.driver.extraJavaOptions", "") or ""
+    except REFUSED:
+        return ""
+
+
 def checkpointed(frame: DataFrame, *, eager: bool) -> DataFrame | None:
     """Checkpoint a frame's rows locally, which truncates its plan; None where that is impossible.
 
