@@ -35,7 +35,7 @@ NOT_RUN = {
     r"make ": "runs the demo, or these tests, whole",
     r".*kafka://": "needs a broker on that port; tests/streaming/test_kafka.py has one",
     r"tidelake ui": "goes on until it is stopped; tests/unit/test_page_browser.py",
-    r"tidelake run clicks": "follows the topic of the line before",
+    r"tidelake run clicks\b": "follows the topic of the line before",
     r"tidelake demo flights": "a month of flights; tests/streaming/test_flights.py",
 }
 # Fewer events say the same, a subject is one of the reader's data, and who types answers with yes.
