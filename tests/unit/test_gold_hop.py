@@ -18,6 +18,7 @@ from tidelake.delta.commit_metadata import definition_note
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError, RefusedError
+from tidelake.gold.kinds import OWN
 from tidelake.runtime import gold
 from tidelake.runtime.checkpoints import CheckpointGuard
 from tidelake.runtime.fence import Fence
@@ -374,3 +375,13 @@ def test_a_missing_file_of_the_newest_version_is_not_blamed_on_a_vacuum(
     assert str(error).startswith(f"shop, hop gold: {told}")
     # A backfill from silver would read the same file.
     assert ("--from silver" in str(error)) is not is_live
+
+
+def test_counts_that_are_not_reported_are_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    hop: Any = GoldHop.__new__(GoldHop)
+    hop.inputs = {OWN: None}
+    monkeypatch.setattr(gold, "contributions", lambda *_: {})
+    monkeypatch.setattr(gold, "by_input", lambda rows, _: {OWN: rows})
+    monkeypatch.setattr(gold, "count_contributions", lambda *_: [{"rows": 3}])
+    frames = SimpleNamespace(materialize=lambda rows, *_: (rows, {}))
+    assert hop._taken("rows", [], frames) == ({OWN: "rows"}, [{"rows": 3}])

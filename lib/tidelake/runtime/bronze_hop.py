@@ -133,13 +133,12 @@ class BronzeHop(HopQuery):
             return offset_difference(planned, closed.note["offsets"])
         if self._landing is None:
             return ""
-        taken = self._landing.read()
         try:
             logged = logged_files(self.checkpoint)
             batch = set(batch_paths(self.checkpoint, closed.batch))
         except (OSError, ValueError, LookupError):
             return "the list of files in its checkpoint (sources) cannot be read"
-        if unknown := taken.keys() - logged:
+        if unknown := self._landing.read().keys() - logged:
             return f"{min(unknown)} was ingested, but its checkpoint does not list it"
         committed = {path for path, *_ in closed.note.get("files", [])}
         mismatch = "the newest files in its checkpoint are not those of bronze"

@@ -342,17 +342,14 @@ class GoldHop(HopQuery):
         self, rows: DataFrame, targets: list[Target], frames: CheckpointedFrames
     ) -> tuple[dict[str, DataFrame], list[dict[str, int]]]:
         """Checkpoint a batch; return its events by input, and the counts for each table."""
-        if len(self.inputs) > 1:
-            taken = by_input(frames.materialize(rows)[0], self.inputs)
-            return taken, count_contributions(taken, targets)
-        marks = contributions(rows, OWN, targets)
+        marks = contributions(rows, OWN, targets) if len(self.inputs) == 1 else {}
         counts = [F.count_if(mark).alias(name) for name, mark in marks.items()]
         kept, counted = frames.materialize(rows, *counts)
         taken = by_input(kept, self.inputs)
-        if not counted:
-            # Not reported: that does not say that there are no rows.
-            return taken, count_contributions(taken, targets)
-        return taken, counted_for(targets, [counted])
+        if counted:
+            return taken, counted_for(targets, [counted])
+        # Of several inputs, or not reported: that does not say that there are no rows.
+        return taken, count_contributions(taken, targets)
 
     def _merge(
         self,

@@ -308,8 +308,7 @@ def reading_problem(spark: SparkSession, schema: str) -> str:
 def refuse_unlimited(spark: SparkSession) -> None:
     """Raise a UsageError unless the JVM limits the lengths that an Avro record may declare.
 
-    A corrupt record may declare a string of 2 GB. Avro's reader allocates it before it reads, which
-    kills the JVM, again at each restart.
+    A corrupt record may declare a string of 2 GB. Avro's reader allocates it: the JVM is killed.
     """
     options = driver_options(spark)
     if not all(limit in options for limit in AVRO_LIMITS):
