@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import click
 import pytest
+from pyspark.errors import PySparkException
 
 from tests.unit.handmade import write_commit
 from tidelake.cli import app
@@ -25,6 +26,7 @@ from tidelake.errors import (
 )
 from tidelake.runtime.failures import TOO_OLD, damage, named, naming
 from tidelake.runtime.hop import Run
+from tidelake.spark.engine import started
 
 _PLACE = "shop, hop silver"
 
@@ -301,3 +303,32 @@ def test_what_a_store_says_outside_of_a_batch_is_no_traceback(
 
     assert run_command(fails, []) == 4
     assert "does not answer" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("said", "late", "tries"),
+    [
+        # As a server of Spark Connect says it.
+        ("(org.apache.spark.SparkException) Python worker failed to connect back.", 2, 3),
+        ("(org.apache.spark.SparkException) Python worker failed to connect back.", 99, 5),
+        ("[CONCURRENT_QUERY] another instance of this query runs", 99, 1),
+    ],
+)
+def test_a_query_is_started_again_while_its_python_worker_is_late(
+    said: str, late: int, tries: int
+) -> None:
+    starts: list[int] = []
+
+    def start() -> str:
+        starts.append(len(starts))
+        if len(starts) <= late:
+            raise PySparkException(said)
+        return "the query"
+
+    writer = cast(Any, SimpleNamespace(start=start))
+    if late < tries:
+        assert started(writer) == "the query"
+    else:
+        with pytest.raises(PySparkException, match=r"Python worker|another instance"):
+            started(writer)
+    assert len(starts) == tries

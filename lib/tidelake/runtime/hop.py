@@ -50,7 +50,7 @@ from tidelake.runtime.fence import Fence
 from tidelake.runtime.progress import Closings, InputGrewError, LimitChangedError, Progress
 from tidelake.runtime.triggers import Load, Pace
 from tidelake.silver.plan import SilverPlan
-from tidelake.spark.engine import failure_text, runs_in_process
+from tidelake.spark.engine import failure_text, runs_in_process, started
 from tidelake.spark.session import whole_file_session
 from tidelake.typed import Typed, complete_with, current, runnable
 
@@ -270,7 +270,7 @@ class HopQuery(ABC):
             .trigger(**trigger)
         )
         try:
-            self._query = weakref.ref(query := writer.start())
+            self._query = weakref.ref(query := started(writer))
         except FOREIGN as error:
             raise self.named(error) from error
         return query

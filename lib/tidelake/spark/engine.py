@@ -8,10 +8,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
-from pyspark.errors import AnalysisException, PySparkNotImplementedError, StreamingQueryException
+from pyspark.errors import (
+    AnalysisException,
+    PySparkException,
+    PySparkNotImplementedError,
+    StreamingQueryException,
+)
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from pyspark.sql.utils import is_remote
 
 from tidelake.spark import tuning
@@ -20,6 +26,10 @@ from tidelake.spark import tuning
 REFUSED = (AnalysisException, PySparkNotImplementedError)
 # A range large enough that every slot gets a partition.
 _NUMBERS = 1 << 16
+# What Spark says where a Python process that it started has not connected within ten seconds, a
+# limit that no setting changes.
+_LATE_WORKER = "Python worker failed to connect back"
+_WORKER_STARTS = 5
 
 
 @contextmanager
@@ -100,6 +110,21 @@ def runs_in_process() -> bool:
     settings may be refused, and sessions cannot be cloned.
     """
     return not is_remote()
+
+
+def started(writer: DataStreamWriter) -> StreamingQuery:
+    """Start a query, again while a Spark Connect server's Python worker is late.
+
+    The server starts that worker for ``foreachBatch`` and gives it ten seconds to import Spark's
+    client; on a busy machine it needs more. Nothing of the query has run by then.
+    """
+    for _ in range(_WORKER_STARTS - 1):
+        try:
+            return writer.start()
+        except PySparkException as error:
+            if _LATE_WORKER not in str(error):
+                raise
+    return writer.start()
 
 
 def failure_text(query: StreamingQuery, error: StreamingQueryException) -> str:
