@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 import socket
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -21,7 +23,8 @@ from tests.listening import Listening, listening
 from tidelake.config import Environment
 from tidelake.config.environment import AlertTargets
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, UsageError
+from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, Deliver, deliver, sender_of
 from tidelake.ops.alerts import Alert
 
@@ -73,6 +76,56 @@ def test_an_alert_that_becomes_critical_is_told_again(tmp_path: Path) -> None:
     one.report([STALE], rules=RULES)
     one.report([replace(STALE, severity="critical")], rules=RULES)
     assert [line.split()[2] for line in said] == ["warning", "critical"]
+
+
+@pytest.mark.parametrize("call", ["write", "replace", "both"])
+def test_on_a_full_disk_an_alert_is_told_once_by_each_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    """The lock cannot be written, or what was told cannot be stored, or neither."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    said: list[str] = []
+    sent: list[str] = []
+    one = reporter(tmp_path, said, lambda body: sent.append(body["text"]) or "")
+    one.report([LAG], rules=RULES)
+    with monkeypatch.context() as full:
+        if call != "replace":
+            full.setattr(os, "write", refuse)
+        if call != "write":
+            full.setattr(alert_delivery, "write_whole", refuse)
+        for _ in range(3):
+            one.report([LAG, STALE], rules=RULES)
+        for _ in range(3):
+            one.report([STALE], rules=RULES)
+    opens = "alert opens: warning stale: shop: no batch. See: tidelake status shop"
+    closes = "alert closes: shop, hop silver: lag_growing"
+    assert sent == [OPENS, opens, closes]
+    unstored = (
+        f"alerts: {tmp_path}/alerts/shop/told.json cannot be written: No space left on device. "
+        "Other processes report these alerts again."
+    )
+    assert said == [OPENS, opens, *([] if call == "write" else [unstored]), closes]
+    # Once there is room, it is stored, also if nothing changes; then others know it.
+    one.report([STALE], rules=RULES)
+    reporter(tmp_path, said, lambda body: sent.append(body["text"]) or "").report([], rules=RULES)
+    assert sent[3:] == ["alert closes: shop: stale"]
+
+
+def test_a_store_that_refuses_the_lock_does_not_suppress_an_alert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @contextmanager
+    def refuse(*_: object, **__: object) -> Iterator[None]:
+        raise MachineError("the object store denied access")
+        yield
+
+    said: list[str] = []
+    monkeypatch.setattr(alert_delivery, "hold", refuse)
+    reporter(tmp_path, said).report([LAG], rules=RULES)
+    assert said == [OPENS]
 
 
 def test_a_state_that_cannot_be_read_is_told_anew(tmp_path: Path) -> None:

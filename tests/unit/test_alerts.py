@@ -25,7 +25,15 @@ from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, watching
-from tidelake.ops.alerts import RULES, Alert, AlertContext, Found, alerts_of
+from tidelake.ops.alerts import (
+    MEASURED,
+    RULES,
+    RUNNING,
+    Alert,
+    AlertContext,
+    Found,
+    alerts_of,
+)
 from tidelake.ops.metrics import Measured
 from tidelake.replay.backfill_state import Stage, State, write_state
 from tidelake.typed import PLAIN
@@ -200,6 +208,56 @@ def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None
     assert "stale" not in shop.judge(day - 10)
 
 
+def requeue(shop: Shop, rows: int, second: float) -> None:
+    note = {"pipeline": "shop", "hop": "requeue", "generation": "g1", "batch": 0}
+    table = shop.lake.requeue("shop")
+    write_commit(table, 1, note=note, rows=rows, adds=[(rows, True)], second=second)
+
+
+def test_rows_that_were_requeued_are_input_that_waits_for_silver(shop: Shop) -> None:
+    shop.batch(0)
+    requeue(shop, 500, 100)
+    found = shop.judge(401)["lag_growing"]
+    assert (found.hop, found.since) == ("silver", at(100))
+    assert found.message.startswith("500 rows are waiting, the oldest for 5 minutes; in the last")
+    found = shop.judge(2 * 86_400)["stale"]
+    assert (found.severity, found.command) == ("critical", "tidelake run shop")
+    assert found.message.endswith("input is waiting: 500 rows for silver")
+    # Rows of bronze wait beside them, and longer.
+    shop.bronze(50)
+    found = shop.judge(401)["lag_growing"]
+    assert (found.since, found.message[:8]) == (at(50), "510 rows")
+
+
+def test_rows_of_another_pipelines_silver_wait_for_gold_that_joins_it(shop: Shop) -> None:
+    join = {
+        "name": "paid",
+        "left": {"columns": {"user_id": "user_id"}},
+        "right": {"pipeline": "paying", "columns": {"paid_at": "event_time"}},
+        "on": ["user_id"],
+        "within": "1 hour",
+    }
+    paying = SHOP | {"name": "paying", "gold": []}
+    (shop.lake.root / "paying.yml").write_text(yaml.safe_dump(paying))
+    shop.more = {"gold": [], "joins": [join]}
+    shop.bronze(0)
+    shop.silver(1)
+    note = {"pipeline": "paying", "hop": "silver", "generation": "g1", "batch": 0}
+    for version, rows in enumerate((30, 12)):
+        adds, second = [(rows, True)], 100 + version
+        other = shop.lake.silver("paying")
+        write_commit(other, version, note=note, rows=rows, adds=adds, second=second)
+    stamp = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": 0}
+    until = {"silver": [2, -1], "silver.paying": [1, -1]}
+    paid = shop.lake.gold("paid")
+    write_commit(paid, 0, note=stamp | {"until": until}, rows=1, adds=[(1, True)], second=90)
+    found = shop.judge(500, latency_seconds=60)
+    assert (found["lag_growing"].hop, found["lag_growing"].since) == ("gold", at(101))
+    assert found["lag_growing"].message.startswith("12 rows are waiting")
+    # No row of its own bronze is late.
+    assert "are not in gold" not in str(found.get("latency_over_sla"))
+
+
 def test_no_batch_for_long_is_critical_where_records_of_a_topic_wait_or_may_wait(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -291,6 +349,36 @@ def test_a_commit_that_leaves_no_row_for_gold_is_not_late(shop: Shop) -> None:
     write_commit(shop.lake.silver("shop"), 2, note=note, rows=0, second=110)
     found = shop.judge(500, latency_seconds=60)
     assert "latency_over_sla" not in found
+    # Nor does it wait because other rows were requeued.
+    requeue(shop, 500, 400)
+    found = shop.judge(500, latency_seconds=60)
+    assert "latency_over_sla" not in found
+
+
+def test_rows_that_wait_for_a_gold_that_never_ran_are_late(shop: Shop) -> None:
+    shop.bronze(0)
+    # Silver's job has not begun either.
+    assert "latency_over_sla" not in shop.judge(3600, latency_seconds=60)
+    shop.silver(1)
+    assert shop.judge(59, latency_seconds=60) == {}
+    found = shop.judge(3600, latency_seconds=60)["latency_over_sla"]
+    assert (found.severity, found.hop, found.since) == ("critical", "gold", at(0))
+    assert "are not in gold yet after 60 minutes; the limit is 60 seconds" in found.message
+
+
+def test_rows_from_before_the_first_gold_table_of_a_definition_are_not_late(shop: Shop) -> None:
+    shop.bronze(0)
+    shop.silver(1)
+    shop.batches += 1
+    # An epoch was closed without gold.
+    last = {"shop": {"epoch": 1, "versions": {"bronze.shop": 1, "silver.shop": 1}}}
+    note = {"pipeline": "shop", "hop": "epochs", "generation": "g1", "batch": 0, "last": last}
+    write_commit(shop.lake.epochs(), 0, note=note, rows=1, adds=[(1, True)], second=2)
+    assert "latency_over_sla" not in shop.judge(3600, latency_seconds=60)
+    shop.bronze(3500)
+    shop.silver(3501)
+    assert "latency_over_sla" not in shop.judge(3550, latency_seconds=60)
+    assert shop.judge(3561, latency_seconds=60)["latency_over_sla"].since == at(3500)
 
 
 def test_a_watermark_that_rows_do_not_move_is_stuck(shop: Shop) -> None:
@@ -370,6 +458,30 @@ def test_a_deleted_checkpoint_refuses_a_hop(shop: Shop) -> None:
     assert (found.hop, found.severity) == ("silver", "critical")
     assert found.message == "silver.shop holds batch 0, but its checkpoint is gone"
     assert found.command == "tidelake repair shop --hop silver"
+
+
+@pytest.mark.parametrize(("hop", "name"), [("silver", "silver.shop"), ("gold", "gold.totals")])
+def test_a_hop_whose_only_table_was_deleted_is_refused(shop: Shop, hop: str, name: str) -> None:
+    for second in (0, 10, 20):
+        shop.batch(second, mark=second)
+    shutil.rmtree(shop.lake.table(name).path)
+    found = shop.judge(30)["hop_refused"]
+    assert (found.hop, found.severity) == (hop, "critical")
+    assert found.message == (
+        f"{name} is at batch -1, its checkpoint at 2: one of them is an older copy"
+    )
+    assert found.command == f"tidelake repair shop --hop {hop}"
+
+
+def test_a_hop_that_has_not_run_yet_is_not_refused(shop: Shop) -> None:
+    shop.bronze(0)
+    assert shop.judge(10) == {}
+    # Its first batch is planned, and its table not created yet.
+    write_offset(shop.checkpoint("silver"), 0, None, None)
+    assert shop.judge(10) == {}
+    shop.silver(11)
+    # Its job never ran, or the pipeline had no gold table before.
+    assert shop.judge(20) == {}
 
 
 def test_a_table_that_waits_to_be_filled_refuses_nothing(shop: Shop) -> None:
@@ -615,6 +727,33 @@ def test_a_run_leaves_alerts_on_batches_of_hops_that_it_does_not_run_open(shop: 
         "alert closes: shop, hop gold: hop_failed",
         "alert closes: shop, hop silver: batch_over_interval",
     ]
+
+
+@pytest.mark.parametrize("has_table", [True, False])
+def test_a_rule_on_batches_that_can_be_evaluated_again_closes_its_alert(
+    shop: Shop, has_table: bool
+) -> None:
+    """As a table's damaged log that was restored."""
+    shop.batch(0)
+    said: list[str] = []
+    newest = max((shop.lake.silver("shop").path / "_delta_log").glob("*.json"))
+    before = newest.read_text(encoding="utf-8")
+
+    def tell(second: float, *, in_a_run: bool) -> list[str]:
+        """Return what is said of the rule."""
+        said.clear()
+        rules = RUNNING if in_a_run else RULES if has_table else set(RULES) - set(MEASURED)
+        found = alerts_of(shop.lake, shop.define(), now=at(second), measures=(), counts=False)
+        measures = () if in_a_run else None
+        reporter = AlertReporter(shop.lake, "shop", said.append, None)
+        reporter.report(found, rules=rules, measures=measures)
+        return [line.split(" cannot be")[0] for line in said if "hop_failed" in line]
+
+    for in_a_run in (True, False):
+        newest.write_text('{"add": {"pa', encoding="utf-8")
+        assert tell(5, in_a_run=in_a_run) == ["alert opens: critical hop_failed: shop:"]
+        newest.write_text(before, encoding="utf-8")
+        assert tell(10, in_a_run=in_a_run) == ["alert closes: shop: hop_failed"]
 
 
 @pytest.mark.parametrize("has_table", [True, False])

@@ -146,6 +146,23 @@ def test_a_backfill_that_is_refused_does_not_give_up_a_rollback(
     assert read_state(shop.lake, shop.pipeline) == state
 
 
+def test_beside_an_interrupted_erasure_no_backfill_begins_and_none_is_given_up(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backfill, "fill", lambda *_: None)
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    begun = shop.lake.erasure("shop")
+    begun.parent.mkdir(parents=True)
+    begun.write_text("{}")
+    with pytest.raises(RefusedError, match="an erasure of shop was interrupted"):
+        build(_run(shop), "bronze")
+    assert read_state(shop.lake, shop.pipeline) is None
+    state = _promoted(shop)
+    with pytest.raises(RefusedError, match="tidelake erase shop"):
+        build(_run(shop), "bronze")
+    assert read_state(shop.lake, shop.pipeline) == state
+
+
 def test_beside_a_command_of_a_backfill_every_other_one_is_refused(shop: Shop) -> None:
     run, built = _run(shop), State("bronze", pipeline_hash(shop.pipeline), stage="built")
     asked: dict[Stage, Callable[[], object]] = {

@@ -379,3 +379,8 @@ def test_a_comment_behind_the_brace_of_an_item_stays_above_it() -> None:
 def test_keys_may_be_of_any_kind() -> None:
     text = "meta: {2026-01-05: reviewed, owner: me, 1: a}\n"
     assert yaml.safe_load(canonical(text, {})) == yaml.safe_load(text)
+
+
+@pytest.mark.parametrize("text", ["", "# nothing yet\n"])
+def test_defaults_without_content_are_left_as_they_are(text: str) -> None:
+    assert canonical(text, schema_of("pipeline")) == text

@@ -5,6 +5,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F
 
 from tests.costs import newest_job
+from tidelake.runtime import checkpointed_frames
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.silver.driver_dedup import NUMBER
 from tidelake.spark import internals
@@ -36,7 +37,7 @@ def texts(rows: DataFrame) -> list[str]:
 def test_a_small_batchs_rows_are_the_same_in_the_driver(spark: SparkSession) -> None:
     rows = varied(spark)
     with CheckpointedFrames(small=True) as frames:
-        kept = frames.checkpoint_now(rows)
+        kept, _ = frames.checkpoint_now(rows)
         plan = kept._jdf.queryExecution().toString()
         assert "LocalTableScan" in plan
         assert kept.schema == rows.schema
@@ -45,7 +46,7 @@ def test_a_small_batchs_rows_are_the_same_in_the_driver(spark: SparkSession) -> 
 
 def test_a_kept_frame_joins_itself(spark: SparkSession) -> None:
     with CheckpointedFrames(small=True) as frames:
-        kept = frames.checkpoint_now(spark.range(10).withColumn("half", F.expr("id div 2")))
+        kept, _ = frames.checkpoint_now(spark.range(10).withColumn("half", F.expr("id div 2")))
         halves = kept.select("half").distinct()
         assert kept.join(halves, on="half").count() == 10
 
@@ -54,7 +55,7 @@ def test_rows_are_computed_once_and_observed(spark: SparkSession) -> None:
     for small in (True, False):
         told = Observation()
         with CheckpointedFrames(small=small) as frames:
-            kept = frames.checkpoint_now(
+            kept, _ = frames.checkpoint_now(
                 spark.range(5)
                 .withColumn("drawn", F.expr("uuid()"))
                 .observe(told, F.count("*").alias("rows"))
@@ -77,6 +78,30 @@ def test_rows_are_computed_once_and_measured(spark: SparkSession, small: bool) -
         assert frames.materialize(drawn)[1] == {}
 
 
+class _Unreported(Observation):
+    """An observation of which the engine says nothing."""
+
+    get = property(lambda _: {})
+
+
+@pytest.mark.parametrize(
+    ("remote", "measured"),
+    [
+        # Spark itself drops only those of an empty input.
+        (False, {}),
+        (True, {"rows": 5}),
+    ],
+)
+def test_measures_that_a_remote_engine_does_not_report_are_computed_again(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, remote: bool, measured: dict[str, int]
+) -> None:
+    monkeypatch.setattr(checkpointed_frames, "Observation", _Unreported)
+    monkeypatch.setattr(checkpointed_frames, "runs_in_process", lambda: not remote)
+    with CheckpointedFrames() as frames:
+        kept, found = frames.checkpoint_now(spark.range(5), F.count("*").alias("rows"))
+        assert (kept.count(), found) == (5, measured)
+
+
 def test_a_small_batch_is_computed_and_measured_in_one_job(spark: SparkSession) -> None:
     # Not a range, which Spark evaluates without a job.
     rows = spark.range(0, 40, 1, 2).where(F.rand() < 2)
@@ -92,7 +117,7 @@ def test_rows_of_no_small_batch_stay_with_the_executors(spark: SparkSession) -> 
     with CheckpointedFrames() as frames:
         assert (
             "LocalTableScan"
-            not in frames.checkpoint_now(spark.range(3))._jdf.queryExecution().toString()
+            not in frames.checkpoint_now(spark.range(3))[0]._jdf.queryExecution().toString()
         )
     with CheckpointedFrames(small=True) as frames:
         assert (
@@ -109,7 +134,7 @@ def test_where_spark_is_built_otherwise_rows_are_kept_all_the_same(
 
     monkeypatch.setattr(internals, "_relation_classes", other)
     with CheckpointedFrames(small=True, rows=3) as frames:
-        assert frames.checkpoint_now(spark.range(3)).count() == 3
+        assert frames.checkpoint_now(spark.range(3))[0].count() == 3
         kept_now, measured = frames.materialize(spark.range(3), F.count("*").alias("rows"))
         assert (kept_now.count(), measured) == (3, {"rows": 3})
         kept = frames.checkpoint_batch(spark.range(3))

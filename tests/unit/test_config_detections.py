@@ -73,6 +73,20 @@ def test_a_detection_gives_two_gold_tables_and_hours_of_what_its_rules_need(tmp_
             "impossible_travel.at_least_km",
             "must be a number",
         ),
+        *[
+            (
+                {"impossible_travel": {"latitude": "latitude", "longitude": "longitude", **limit}},
+                f"impossible_travel.{next(iter(limit))}",
+                message,
+            )
+            for limit, message in (
+                ({"kmh": True}, "must be a number"),
+                ({"kmh": float("inf")}, "must be a finite number"),
+                ({"kmh": float("nan")}, "must be"),
+                ({"at_least_km": True}, "must be a number"),
+                ({"at_least_km": float("inf")}, "must be a finite number"),
+            )
+        ],
         ({"burst": {"events": 1}}, "burst.events", "at least 2"),
         ({"burst": {"within": "0 s"}}, "burst.within", "not a duration"),
         (

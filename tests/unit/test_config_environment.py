@@ -103,6 +103,9 @@ def test_variables_name_the_catalog_of_an_environment_that_has_one(
         ("spark.sql.ansi.enabled: false", "true"),
         ("spark.sql.session.timeZone: Asia/Tokyo", "UTC"),
         ("spark.sql.caseSensitive: true", "false"),
+        ("spark.sql.parser.escapedStringLiterals: true", "false"),
+        ("spark.sql.mapKeyDedupPolicy: LAST_WIN", "EXCEPTION"),
+        ("spark.sql.legacy.timeParserPolicy: LEGACY", "CORRECTED"),
     ],
 )
 def test_a_setting_that_results_depend_on_has_one_value(setting: str, wanted: str) -> None:
@@ -115,6 +118,15 @@ def test_a_setting_that_results_depend_on_has_one_value(setting: str, wanted: st
     assert found.message == f"must be {wanted}: results depend on it; leave it out"
     write("local", f"root: a\nspark: {{{key}: {wanted}}}\n")
     assert load_environment().spark == {key: wanted}
+
+
+def test_a_legacy_setting_is_refused_since_no_table_records_it() -> None:
+    write("local", "root: a\nspark: {a.b: 8, spark.sql.legacy.sizeOfNull: true}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    (found,) = caught.value.violations
+    assert found.path == "spark.spark.sql.legacy.sizeOfNull"
+    assert "changes results, which no table records; leave it out" in found.message
 
 
 def test_settings_of_spark_become_text() -> None:

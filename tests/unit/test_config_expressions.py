@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 from pyspark.sql import SparkSession
 
 from tidelake.config import expressions as functions
-from tidelake.config.expressions import columns_in, expression_problems, type_of
+from tidelake.config.expressions import (
+    columns_in,
+    condition_problems,
+    expression_problems,
+    type_of,
+)
 from tidelake.config.row_guards import (
     never_fails,
     texts_as_timestamps,
@@ -90,6 +97,63 @@ def test_an_expression_over_known_columns_is_accepted(sql: str) -> None:
 def test_what_one_row_cannot_answer_is_refused(sql: str, message: str) -> None:
     problems = expression_problems(sql, COLUMNS)
     assert any(message in problem for problem in problems), problems
+
+
+@pytest.mark.parametrize(
+    "sql", ["value > 0) OR (true", "value) + (1", "lower(action)) || (user_id"]
+)
+def test_an_expression_is_one_without_the_parentheses_around_it(sql: str) -> None:
+    (problem,) = expression_problems(sql, COLUMNS)
+    assert problem == "is not valid SQL: a parenthesis is closed before it is opened"
+
+
+@pytest.mark.parametrize(
+    "sql", ["')'", "value -- :)", "concat('(', `xs`[0], ')')", "value /* ) */"]
+)
+def test_a_parenthesis_in_a_text_or_a_comment_closes_nothing(sql: str) -> None:
+    assert expression_problems(sql, COLUMNS) == []
+
+
+def test_a_second_statement_is_a_problem_and_writes_nothing(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    log, handlers = logging.getLogger("sqlglot"), logging.root.handlers[:]
+    level = log.level
+    # As in a process without pytest's handlers, and without the level that other modules set.
+    logging.root.handlers.clear()
+    log.setLevel(logging.WARNING)
+    try:
+        assert "a semicolon" in expression_problems("1; DROP", COLUMNS)[0]
+        assert type_of("1; DROP", TYPES) is None
+    finally:
+        log.setLevel(level)
+        logging.root.handlers[:] = handlers
+    assert capfd.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("n", "is INT; write a condition, which is true, false or null"),
+        ("n + 1", "is INT; write a condition, which is true, false or null"),
+        ("day", "is DATE; write a condition, which is true, false or null"),
+    ],
+)
+def test_a_condition_is_true_false_or_null(sql: str, problem: str) -> None:
+    assert condition_problems(sql, TYPES) == [problem]
+    # Where the columns' types are not known, Spark judges them.
+    assert condition_problems(sql, tuple(TYPES)) == []
+    assert condition_problems(sql, dict.fromkeys(TYPES)) == []
+
+
+@pytest.mark.parametrize("sql", ["n > 0", "CAST(n AS BOOLEAN)", "luhn_check(status)", "NULL"])
+def test_a_condition_may_be_of_a_type_that_only_spark_knows(sql: str) -> None:
+    assert condition_problems(sql, TYPES, ["BOOLEAN"]) == []
+
+
+def test_a_text_is_a_condition_except_in_a_rule() -> None:
+    assert condition_problems("status", TYPES) == []
+    assert "is STRING; write a condition" in condition_problems("status", TYPES, ["BOOLEAN"])[0]
 
 
 def test_every_problem_of_an_expression_is_listed() -> None:

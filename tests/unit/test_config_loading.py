@@ -671,6 +671,39 @@ def test_a_violation_carries_its_line(tmp_path: Path) -> None:
     assert violation.line == len(lines)
 
 
+def test_what_is_no_condition_is_refused_wherever_one_stands(tmp_path: Path) -> None:
+    sql = "n + 1"
+    raw = changed(
+        event__where=sql,
+        gold__0__where=sql,
+        gold__0__measures={"m": {"count_if": sql}, "n": {"count_if": "n > 0"}},
+        joins=[
+            {
+                **JOIN,
+                "left": {**JOIN["left"], "where": sql},
+                "right": {**JOIN["right"], "where": sql},
+            }
+        ],
+        quality={"rules": {"odd": sql}},
+    )
+    found = {one.path: one.message for one in violations(tmp_path, raw)}
+    assert set(found) == {
+        *("event.where", "gold[0].where", "gold[0].measures.m", "quality.rules.odd"),
+        *("joins[0].left.where", "joins[0].right.where"),
+    }
+    assert set(found.values()) == {"is INT; write a condition, which is true, false or null"}
+    dimension = {"kind": "dimension", "gold": None, "dimension": {"key": ["n"]}}
+    event = {"event__sequence": "n", "event__delete_when": sql}
+    (violation,) = violations(tmp_path, changed(**dimension, **event))
+    assert (violation.path, violation.message) == ("event.delete_when", found["event.where"])
+
+
+def test_the_columns_of_another_pipeline_make_no_condition_wrong(tmp_path: Path) -> None:
+    right = {**JOIN["right"], "pipeline": "other", "where": "n"}
+    pipeline = load_pipeline(write(tmp_path, changed(joins=[{**JOIN, "right": right}])), LAPTOP)
+    assert pipeline.joins[0].right.where == "n"
+
+
 def test_an_unsteady_expression_is_refused_wherever_one_may_stand(tmp_path: Path) -> None:
     sql = "event_time < timestamp 'now'"
     raw = changed(
@@ -859,6 +892,18 @@ def test_a_broken_dimension_is_named(
     (violation,) = violations(tmp_path, changed(**good | change))
     assert violation.path == path
     assert message in violation.message
+
+
+def test_a_dimension_has_the_name_by_which_it_is_looked_up(tmp_path: Path) -> None:
+    event = {**GOOD["event"], "select": {"colour": "action", "n": "n"}, "sequence": "n"}
+    goods = changed(name="goods", kind="dimension", gold=None, dimension={"key": ["n"]})
+    (tmp_path / "products.yml").write_text(yaml.safe_dump(goods | {"event": event}))
+    looked_up = {"dimension": "products", "on": {"n": "n"}, "columns": ["colour"]}
+    (violation,) = violations(tmp_path, changed(enrich=[looked_up]))
+    assert violation.path == "enrich[0].dimension"
+    assert "products.yml: goods is not the file's name, products; rename" in violation.message
+    # By its path, as a version of it, the file is a pipeline as any other.
+    assert load_pipeline(str(tmp_path / "products.yml"), LAPTOP).name == "goods"
 
 
 def test_a_dimension_beside_the_pipeline_comes_before_the_reference(tmp_path: Path) -> None:

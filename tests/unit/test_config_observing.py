@@ -71,6 +71,9 @@ def test_a_sink_that_was_removed_is_refused_with_its_line_and_what_to_write() ->
         ("lineage: {url: 'http://s3cret'}", "lineage.url", "env:NAME"),
         ("lineage: {namespace: shop}", "lineage", "either url or file"),
         ("lineage: {url: 'env:L', file: a}", "lineage", "either url or file"),
+        ("lineage: {file: ''}", "lineage.file", "must be the path of a file"),
+        ("lineage: {file: 5}", "lineage.file", "must be the path of a file"),
+        ("lineage: {file: logs/}", "lineage.file", "must be the path of a file"),
     ],
 )
 def test_a_mistake_is_told_with_its_place_and_no_secret(text: str, place: str, words: str) -> None:

@@ -453,6 +453,22 @@ def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[s
         load_pipeline(f"{folder}/conf/pipelines/shop.yml", load_environment())
 
 
+def test_a_name_that_a_pipeline_file_would_read_as_a_variable_is_left_out(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """As ``${root}`` it would be another name, and any other would stop each command."""
+    inner = {"${b}": 1}
+    events([{"order_id": f"o-{n}", "${root}": 1, "a ${x": 2, "s": inner} for n in range(9)])
+    fields = init("shop", "--source", "events").event.fields
+    assert {field.name: field.type.sql for field in fields} == {
+        "order_id": "STRING",
+        "s": "MAP<STRING, BIGINT>",
+    }
+    told = capsys.readouterr().err
+    for name in ("${root}", "a ${x"):
+        assert f"'{name}' is left out: ${{ would begin a variable of the pipeline file" in told
+
+
 def test_objects_without_a_field_are_told(capsys: pytest.CaptureFixture[str]) -> None:
     events([{"_x": 1}])
     assert "has no field that can be a column" in refused(capsys, "shop", "--source", "events")

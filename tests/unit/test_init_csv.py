@@ -118,6 +118,18 @@ def test_quoted_fields_and_a_column_that_some_files_have_are_read() -> None:
     assert _source(pipeline).csv == CsvFormat()
 
 
+def test_a_text_that_means_null_in_another_column_is_told(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    rows = "id,country,temp,at\na,NA,1,NA\nb,DE,NA,2026-01-05\nc,-,2,\nd,NA,4,\n"
+    Path("landing/a.csv").write_text(rows)
+    assert _source(_init()).csv == CsvFormat(nulls=("NA",))
+    told = " ".join(capsys.readouterr().err.split())
+    # The code of Namibia.
+    assert "country: NA is null here too, in 2 records" in told
+    assert told.count("is null here too") == 1
+
+
 def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str]) -> None:
     Path("landing/a.csv").write_text(_text() + "x,y\n")
     _init()
@@ -135,6 +147,14 @@ def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[s
         ({"a.csv": _text(), "b.jsonl": '{"a": 1}\n'}, "holds files of several formats"),
         ({"a.csv": ""}, "the sample holds no record"),
         ({"a.csv": "a,b\n1\n2,\n3,4,5\n"}, "landing/a.csv record 1: 1 fields, its file has 2"),
+        (
+            {"a.csv": f"# of {_START}\n{_text()}"},
+            "from record 2 on (7), so it cannot be their header",
+        ),
+        ({"a.csv": f"# of\n# b\n{_text()}"}, "remove what stands above the header from the files"),
+        ({"a.csv": f"# of\n# b\n{_text()}"}, "tail -n +3 FILE > OTHER/FILE"),
+        # A header that names too few columns.
+        ({"a.csv": "a,b\n1,2,3\n4,5,6\n"}, "If it is one, let it name each column"),
     ],
 )
 def test_what_is_not_csv_of_one_kind_is_refused_by_name(

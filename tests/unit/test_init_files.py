@@ -17,7 +17,7 @@ import pytest
 
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.cli.init.file_schema import of_avro, of_connect
+from tidelake.cli.init.file_schema import common_types, of_arrow, of_avro, of_connect
 from tidelake.config import FilesSource, Pipeline, load_environment, load_pipeline
 
 _START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -161,6 +161,139 @@ def test_fields_of_a_struct_that_differ_in_case_are_read_as_a_map() -> None:
     record = {"type": "record", "name": "R"}
     record["fields"] = [{"name": name, "type": "int"} for name in ("a", "A")]
     assert of_avro(record, {}).sql == "STRING"
+
+
+def _every_other(*values: Any) -> list[Any]:
+    return [values[at % len(values)] for at in range(30)]
+
+
+def _write(columns: dict[str, pa.Array]) -> None:
+    ids = [f"o-{at}" for at in range(30)]
+    pq.write_table(pa.table({"order_id": ids, **columns}), "orders/a.parquet")
+
+
+def test_values_that_silver_would_refuse_in_the_schemas_type_are_converted(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    instant = int(_START.timestamp()) * 10**9
+    nan, infinity = float("nan"), float("-inf")
+    inner = {"rate": infinity, "at": [instant + 1], "rates": [nan], "fit": 0.5}
+    kinds = {"rate": pa.float64(), "at": pa.list_(pa.timestamp("ns", "UTC"))}
+    kinds |= {"rates": pa.list_(pa.float64()), "fit": pa.float64()}
+    _write(
+        {
+            "placed": pa.array(_every_other(instant, instant + 7), pa.timestamp("ns", "UTC")),
+            "local": pa.array(_every_other(instant + 7), pa.timestamp("ns")),
+            "micros": pa.array(_every_other(instant, instant + 1000), pa.timestamp("ns", "UTC")),
+            "rate": pa.array(_every_other(1.5, nan)),
+            "fit": pa.array(_every_other(1.5, 2.5)),
+            "s": pa.array(_every_other(inner), pa.struct(list(kinds.items()))),
+            "m": pa.array(_every_other([("a", nan)]), pa.map_(pa.string(), pa.float64())),
+        }
+    )
+    shop = _init()
+    assert {field.name: field.type.sql for field in shop.event.fields} == {
+        "order_id": "STRING",
+        "placed": "STRING",
+        "local": "STRING",
+        "micros": "TIMESTAMP",
+        "rate": "STRING",
+        "fit": "DOUBLE",
+        "s": "STRUCT<rate: STRING, at: ARRAY<STRING>, rates: ARRAY<STRING>, fit: DOUBLE>",
+        "m": "MAP<STRING, STRING>",
+    }
+    select = shop.event.select or {}
+    pattern = "yyyy-MM-dd''T''HH:mm:ss[.SSSSSSSSS]"
+    assert shop.event.time == f"try_to_timestamp(placed, '{pattern}XXX')"
+    assert select["placed"] == f"to_timestamp(placed, '{pattern}XXX')"
+    assert select["local"] == f"to_timestamp(local, '{pattern}')"
+    for name, field in (("rate", "rate"), ("s_rate", "s.rate")):
+        condition = f"{field} NOT IN ('NaN', 'Infinity', '-Infinity')"
+        assert select[name] == f"CAST(CASE WHEN {condition} THEN {field} END AS DOUBLE)"
+    assert (select["fit"], select["s_fit"], select["s_at"]) == ("fit", "s.fit", "s.at")
+    told = capsys.readouterr().err
+    for note in (
+        "placed: nanoseconds, cut to microseconds",
+        "rate: NaN and infinities are null",
+        "s.rate: NaN and infinities are null",
+        "s.rates: as text, because values of the sample do not fit ARRAY<DOUBLE>",
+        "m: as text, because values of the sample do not fit MAP<STRING, DOUBLE>",
+    ):
+        assert f"Note: {note}\n" in told
+    # The examples of the test are accepted, as all rows of the sample are.
+    assert len(Path("tests/shop.sample.jsonl").read_bytes().splitlines()) == 20
+
+
+def test_bytes_of_each_kind_are_bytes_and_an_id_of_them_is_their_base64() -> None:
+    kinds = {"one": pa.binary(1), "large": pa.large_binary(), "view": pa.binary_view()}
+    assert {of_arrow(kind).sql for kind in kinds.values()} == {"BINARY"}
+    _write({"one": pa.array(_every_other(b"x"), kinds["one"])})
+    ids = [at.to_bytes(16, "big") for at in range(30)]
+    users = pa.array(_every_other(b"x", b"y"), pa.binary(1))
+    table = {"event_id": pa.array(ids, pa.binary(16)), "user_id": users}
+    pq.write_table(pa.table(table), "orders/a.parquet")
+    shop = _init()
+    assert [field.type.sql for field in shop.event.fields] == ["BINARY", "BINARY"]
+    assert shop.event.id == "base64(event_id)"
+    assert [measure.name for measure in shop.gold[0].measures] == ["events"]
+
+
+def test_a_decimal_beyond_38_digits_is_text_and_not_guessed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wide = pa.decimal256(76, 38)
+    _write({"rate": pa.array(_every_other(Decimal("1.5")), wide)})
+    assert [field.type.sql for field in _init().event.fields] == ["STRING", "STRING"]
+    note = "rate: as text, because its schema gives no type that a column can have"
+    assert note in capsys.readouterr().err
+
+
+def test_a_union_of_several_types_is_text_whatever_the_sample_holds(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    wide = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
+    point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+    kinds = {
+        "order_id": ["null", "string", {"type": "enum", "name": "E", "symbols": ["e"]}],
+        "seen": ["string", "null"],
+        "code": ["null", "string", "long"],
+        "rate": ["float", "double"],
+        "wide": ["null", wide],
+        "place": ["null", point, {"type": "map", "values": "long"}],
+        "next": ["null", "P"],
+    }
+    fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
+    row = {"seen": "2026-01-05T10:00:00Z", "code": 5, "rate": 0.5, "wide": Decimal("1.50")}
+    row |= {"place": {"x": 1}, "next": {"x": 2}}
+    rows = [{"order_id": f"o-{at}", **row} for at in range(30)]
+    with Path("orders/a.avro").open("wb") as stream:
+        fastavro.writer(stream, {"type": "record", "name": "Order", "fields": fields}, rows)
+    assert {field.name: field.type.sql for field in _init().event.fields} == {
+        "order_id": "STRING",
+        "seen": "TIMESTAMP",
+        "code": "STRING",
+        "rate": "DOUBLE",
+        "wide": "STRING",
+        "place": "STRING",
+        "next": "STRUCT<x: BIGINT>",
+    }
+    told = capsys.readouterr().err
+    texts = [line for line in told.splitlines() if "as text, because its schema" in line]
+    assert [line.split(": ")[1] for line in texts] == ["code", "wide", "place"]
+
+
+def test_a_field_that_one_of_the_files_gives_no_type_is_text() -> None:
+    union, plain = of_avro(["string", "long"], {}), of_avro("long", {})
+    assert common_types([{"code": plain}, {"code": union}])["code"].sql == "STRING"
+    assert common_types([{"code": union}, {"code": plain}])["code"].sql == "STRING"
+    # Text alone is left to be looked at.
+    assert common_types([{"code": of_avro("string", {})}]) == {}
+
+
+def test_a_struct_with_a_name_that_no_pipeline_file_can_hold_is_read_as_a_map() -> None:
+    _write({"of": pa.array(_every_other({"${size}": 1}))})
+    types = {field.name: field.type.sql for field in _init().event.fields}
+    assert types == {"order_id": "STRING", "of": "MAP<STRING, BIGINT>"}
 
 
 def test_a_folder_of_several_formats_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.kafka.client import client_options, offsets_behind, offsets_between
-from tidelake.ops.status import Check, lag_of, waiting_input
+from tidelake.ops.status import BRIEF_RUN_BYTES, Check, lag_of, little_waits, waiting_input
 
 _NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 _CLICKS = {
@@ -129,6 +129,22 @@ def test_what_waits_for_a_run_is_behind_the_topics_that_it_would_read(
     file.write_text(yaml.safe_dump(_CLICKS | {"source": source}))
     pipeline = load_pipeline(str(file), load_environment("local", root=str(tmp_path)))
     assert waiting_input(Lake(tmp_path), pipeline)["bronze"] == waiting
+
+
+def test_rows_that_were_sent_again_wait_for_silver_like_those_of_bronze(tmp_path: Path) -> None:
+    file = tmp_path / "clicks.yml"
+    file.write_text(yaml.safe_dump(_CLICKS))
+    pipeline = load_pipeline(str(file), load_environment("local", root=str(tmp_path)))
+    lake, begun = Lake(tmp_path), {"generation": "g1", "batch": 0}
+    (tmp_path / "landing").mkdir()
+    (tmp_path / "landing" / "0.jsonl").touch()
+    for table in (lake.bronze("clicks"), lake.requeue("clicks")):
+        write_commit(table, 0, note=begun, adds=[(1000, True)])
+    write_commit(lake.silver("clicks"), 0, note=begun | {"until": {"bronze": [1, -1]}})
+    assert waiting_input(lake, pipeline)["silver"] == 1000
+    assert little_waits(lake, pipeline)
+    write_commit(lake.requeue("clicks"), 1, note=begun, adds=[(BRIEF_RUN_BYTES // 100, True)])
+    assert not little_waits(lake, pipeline)
 
 
 def test_a_limit_holds_back_where_batches_are_full_and_bronze_rests_between_them() -> None:

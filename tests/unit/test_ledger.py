@@ -17,7 +17,7 @@ from tests.pipelines import shop
 from tests.unit.handmade import SHOP, fingerprint_of, write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.config import load_environment, load_pipeline
+from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.commit_metadata import FateCount
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake, Table
@@ -26,6 +26,7 @@ from tidelake.instants import Range
 from tidelake.ledger import terms as ledger_module
 from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.history import closed_version
+from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
 from tidelake.ops import alerts
 from tidelake.ops.alerts import alerts_of
@@ -172,9 +173,13 @@ def write_gold(lake: Lake, *, eligible: int) -> None:
     )
 
 
-def books(lake: Lake) -> Ledger:
+def definition(lake: Lake) -> Pipeline:
     environment = load_environment("local", root=str(lake.root))
-    return read_ledger(lake, load_pipeline(str(lake.root.parent / "shop.yml"), environment))
+    return load_pipeline(str(lake.root.parent / "shop.yml"), environment)
+
+
+def books(lake: Lake) -> Ledger:
+    return read_ledger(lake, definition(lake))
 
 
 def told(
@@ -368,12 +373,46 @@ def test_rows_that_silver_has_yet_to_take_are_pending_and_balance(lake: Lake) ->
     assert (found.bronze, found.pending, found.problems) == (13, 3, ())
 
 
-def test_without_silver_everything_is_pending(lake: Lake) -> None:
-    shutil.rmtree(lake.silver("shop").path)
+def test_before_silver_has_run_everything_is_pending(lake: Lake) -> None:
+    for folder in ("silver", "gold"):
+        shutil.rmtree(lake.root / folder)
 
     found = books(lake)
 
     assert (found.pending, found.fates.total(), found.problems) == (10, 0, ())
+    assert list_late(lake, definition(lake)) == list_quarantine(lake, definition(lake)) == []
+    # Created, and without a batch.
+    write_rows(lake.silver("shop"), _stamped([]), note=note(-1))
+    assert list_late(lake, definition(lake)) == list_quarantine(lake, definition(lake)) == []
+
+
+def test_a_silver_that_was_deleted_unbalances_the_books(lake: Lake) -> None:
+    shutil.rmtree(lake.silver("shop").path)
+    merged = "gold.totals was merged up to version 1 of silver.shop, which is gone"
+    assert books(lake).problems == (
+        "silver.shop is gone, although silver.shop__quarantine holds batch 0. Restore its folder "
+        "from a backup, or recompute it from bronze with: tidelake repair shop --hop silver",
+        merged,
+    )
+
+    # With its side tables; and beside a gold table that is to be filled.
+    shutil.rmtree(lake.root / "silver")
+    added = {**SHOP["gold"][0], "name": "added"}
+    definition_of = lake.root.parent / "shop.yml"
+    definition_of.write_text(yaml.safe_dump(SHOP | {"gold": [added, *SHOP["gold"]]}))
+    assert books(lake).problems == (merged,)
+
+
+@pytest.mark.parametrize(("command", "side"), [("late", "late"), ("quarantine", "quarantine")])
+def test_a_side_table_that_was_deleted_is_not_listed_as_empty(
+    lake: Lake, capsys: pytest.CaptureFixture[str], command: str, side: str
+) -> None:
+    shutil.rmtree(lake.table(f"silver.shop__{side}").path)
+    place = [str(lake.root.parent / "shop.yml"), "--root", str(lake.root)]
+    assert run_command(app, [command, "list", *place]) == 2
+    said = capsys.readouterr()
+    assert f"silver.shop__{side} is gone, although silver has run" in said.err
+    assert said.out == ""
 
 
 def test_side_rows_of_a_batch_that_silver_has_not_closed_do_not_count(lake: Lake) -> None:

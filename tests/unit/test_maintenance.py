@@ -95,6 +95,19 @@ def test_files_that_a_reader_needs_are_kept_and_the_reader_is_named(
     assert set(_kept(lake, pipeline, 5 * _HOUR).values()) == {5 * _HOUR}
 
 
+def test_old_files_of_a_gold_table_that_left_the_definition_are_deleted_too(
+    lake: Lake, pipeline: Pipeline
+) -> None:
+    """Rows that were erased since may be in them."""
+    for name, owner in (("visits", "shop"), ("totals_of_till", "till")):
+        note = {"pipeline": owner, "hop": "gold", "generation": "g1", "batch": 0}
+        write_commit(lake.gold(name), 0, note={**note, "until": {"silver": [0, -1]}})
+    _read_up_to(lake, 1, 4)
+    kept = _kept(lake, pipeline)
+    assert kept.keys() == {"silver.shop", "gold.totals", "gold.visits"}
+    assert kept["gold.visits"] == _HOUR
+
+
 def test_files_are_kept_as_long_as_somebody_set_on_the_table(
     lake: Lake, pipeline: Pipeline
 ) -> None:

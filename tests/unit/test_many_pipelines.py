@@ -143,6 +143,58 @@ def test_a_finding_names_the_file_where_the_value_stands(folder: Path) -> None:
     assert "_defaults" not in found["dedup.ttl"]
 
 
+@pytest.mark.parametrize("text", ["", "# nothing yet\n", "---\n# nothing yet\n", "---\n...\n"])
+def test_defaults_without_content_are_none(folder: Path, text: str) -> None:
+    write(folder / "shop.yml", single("shop"))
+    (folder / "_defaults.yml").write_text(text)
+    assert load_pipeline("shop", LAPTOP).name == "shop"
+    (folder / "_defaults.yml").write_text("[1]\n")
+    assert "is not a mapping of keys to values" in errors("shop")["(whole file)"]
+
+
+def test_a_pipeline_in_the_folder_has_the_name_of_its_file(folder: Path) -> None:
+    write(folder / "shop.yml", single("other"))
+    for called in ("shop", str(folder / "shop.yml")):
+        assert errors(called) == {
+            "name": "name (line 15): other is not the file's name, shop; rename the file to "
+            "other.yml, since the pipeline's tables have the name other"
+        }
+    (folder / "shop.yml").rename(folder / "other.yml")
+    assert load_pipeline("other", LAPTOP).name == "other"
+    # Files that are named by their paths may be versions of one definition.
+    write(folder.parent / "other.strict.yml", single("other"))
+    assert load_pipeline(str(folder.parent / "other.strict.yml"), LAPTOP).name == "other"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "&n orders",
+        "  # c\n      orders",
+        "!!str orders",
+        ">-\n      orders",
+        '"ord\\x65rs"',
+        "'orders'",
+    ],
+)
+def test_a_second_definition_is_found_however_its_name_is_written(folder: Path, key: str) -> None:
+    write(folder / "shop.yml", single("shop"))
+    orders = yaml.safe_dump({**single("orders"), "name": "NAME"})
+    (folder / "second.yml").write_text(orders.replace("name: NAME", f"name: {key}"))
+    write(folder / "orders.yml", single("orders", gold=[]))
+    with pytest.raises(UsageError, match="pipeline 'orders' is defined by both"):
+        load_pipeline("orders", LAPTOP)
+    # A table likewise.
+    write(
+        folder / "orders.yml", single("orders", gold=[{**single("x")["gold"][0], "name": "sales"}])
+    )
+    table = yaml.safe_dump(single("second", gold=[{**single("x")["gold"][0], "name": "NAME"}]))
+    written = key.replace("orders", "sales").replace("ord\\x65rs", "s\\x61les")
+    (folder / "second.yml").write_text(table.replace("name: NAME", f"name: {written}"))
+    with pytest.raises(UsageError, match=r"sales: .* would both fill this table"):
+        load_pipeline("orders", LAPTOP)
+
+
 @pytest.mark.parametrize("key", ["name", "for_each", "gold", "joins", "detections", "queries"])
 def test_defaults_hold_nothing_that_belongs_to_one_pipeline(folder: Path, key: str) -> None:
     write(folder / "shop.yml", single("shop"))

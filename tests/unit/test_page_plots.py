@@ -101,6 +101,63 @@ def test_windows_that_overlap_count_each_event_once(tmp_path: Path) -> None:
     assert [bar.value for bar in plot.bars] == [3 * ACCEPTED]
 
 
+def made(tmp_path: Path, window: dict[str, Any], measures: dict[str, Any], rows: str) -> Plot:
+    """Give the plot of one gold table that holds what a query gives."""
+    gold = {"name": "made", "window": window, "keys": ["user_id", "event_id"], "measures": measures}
+    shop = Shop(tmp_path, definition={**DEFINITION, "gold": [gold]})
+    write_rows(shop.lake.gold("made"), rows, note={"generation": "g1", "batch": 0})
+    return plots(shop)["gold.made"]
+
+
+_EVERY_4_MINUTES = (
+    "SELECT began AS window_start, 'u' || n AS user_id, 'e' AS event_id, 5::BIGINT AS events, "
+    "n::DOUBLE AS most FROM range(TIMESTAMPTZ '2026-03-01 00:02:00Z', "
+    "TIMESTAMPTZ '2026-03-01 00:02:00Z' + INTERVAL {span}, INTERVAL 4 MINUTE) AS t(began), "
+    "range(2) AS u(n)"
+)
+_10_OF_4 = {"kind": "hopping", "size": "10 minutes", "slide": "4 minutes", "offset": "2 minutes"}
+
+
+@pytest.mark.parametrize(
+    ("span", "step", "points"), [("1 HOUR", 4, 15), ("10 HOUR", 60, 10), ("65 HOUR", 120, 33)]
+)
+def test_windows_of_which_none_are_adjacent_are_all_drawn(
+    tmp_path: Path, span: str, step: int, points: int
+) -> None:
+    plot = made(tmp_path, _10_OF_4, {"events": {"count": "*"}}, _EVERY_4_MINUTES.format(span=span))
+
+    # A step of several windows, be it full or not, shows what one of them counts.
+    assert (plot.title, plot.step) == ("events per window", timedelta(minutes=step))
+    assert [bar.value for bar in plot.bars] == [10] * points
+
+
+def test_of_windows_of_which_none_are_adjacent_a_missing_one_counts_as_none(
+    tmp_path: Path,
+) -> None:
+    rows = f"{_EVERY_4_MINUTES.format(span='24 MINUTE')} WHERE minute(began) NOT IN (6, 10)"
+    plot = made(tmp_path, _10_OF_4, {"events": {"count": "*"}}, rows)
+    assert [bar.value for bar in plot.bars] == [10, 0, 0, 10, 10, 10]
+
+    plot = made(tmp_path / "most", _10_OF_4, {"most": {"max": "value"}}, rows)
+    assert plot.title == "most"
+    assert [bar.value for bar in plot.bars] == [1, None, None, 1, 1, 1]
+
+
+def test_totals_of_keys_with_nulls_are_bars_of_their_own(tmp_path: Path) -> None:
+    rows = (
+        "SELECT * FROM (VALUES ('a', NULL, 5), (NULL, 'a', 7), (NULL, NULL, 2), ('a', 'null', 1)) "
+        "AS t(user_id, event_id, events)"
+    )
+    plot = made(tmp_path, {"kind": "global"}, {"events": {"count": "*"}}, rows)
+
+    assert [(bar.label, bar.value) for bar in plot.bars] == [
+        ("null · a", 7),
+        ("a · null", 5),
+        ("null · null", 2),
+        ("a · null", 1),
+    ]
+
+
 @pytest.mark.parametrize(
     ("measures", "title", "values"),
     [

@@ -209,6 +209,28 @@ def test_columns_and_functions_are_checked_against_the_table(
 
 
 @pytest.mark.parametrize(
+    ("x", "clauses", "message"),
+    [
+        ("count(*)", "WHERE events GROUP BY 1", "WHERE: is BIGINT; write a condition"),
+        ("count_if(events)", "GROUP BY 1", "count_if(events): is BIGINT; write a condition"),
+        ("count(*)", "GROUP BY 1 HAVING 1", "HAVING: is INT; write a condition"),
+        ("count_if(events > 1)", "WHERE total > 0 GROUP BY 1 HAVING count(*) > 1", None),
+        ("count(*)", "WHERE user_id GROUP BY 1 HAVING count(*)", None),
+    ],
+)
+def test_a_condition_of_a_query_is_one(
+    tmp_path: Path, x: str, clauses: str, message: str | None
+) -> None:
+    raw = _shop(f"SELECT window_start, {x} AS x FROM per_minute {clauses}")
+    if message is None:
+        assert _load(tmp_path, raw).queries[0].columns == ("window_start", "x")
+        return
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "queries[0].sql"
+    assert message in violation.message
+
+
+@pytest.mark.parametrize(
     ("table", "message"),
     [
         ("visits", "whose window is session"),

@@ -8,15 +8,18 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import duckdb
 import pytest
 from deltalake import write_deltalake
 
+from tests.unit.handmade import write_rows
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ledger import query
+from tidelake.ledger.query import AnswerFile
 from tidelake.ledger.query import ask_for_user as ask
 
 TOTALS = """
@@ -192,6 +195,46 @@ def test_ctrl_c_while_a_table_is_read_is_an_interrupt(
     with pytest.raises(KeyboardInterrupt):
         query.first_rows(lake.gold("totals").path, 1)
     assert calls == ["interrupt"]
+
+
+def _written(lake: Lake, sql: str, tmp_path: Path) -> tuple[tuple[object, ...], ...]:
+    file = tmp_path / "answer.csv"
+    query.write_for_user(lake, sql, AnswerFile(file, overwrite=True))
+    return tuple(tuple(map(int, row.split(","))) for row in file.read_text().splitlines()[1:])
+
+
+@pytest.mark.parametrize("reader", ["user", "trusted", "file"])
+def test_a_statement_reads_each_table_at_one_version_and_the_next_at_its_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    lake = Lake(tmp_path / "lake")
+    final = {"column": "ends_at", "until": "2024-01-01T12:00:00+00:00"}
+    note = {"generation": "g1", "batch": 0, "final": final}
+
+    def add() -> None:
+        row = "SELECT TIMESTAMPTZ '2024-01-01 11:00:00Z' AS ends_at"
+        write_rows(lake.gold("totals"), row, note=note)
+
+    create = query._create_views
+
+    def commit_before_the_answer(*arguments: Any) -> None:
+        create(*arguments)
+        add()
+
+    add()
+    monkeypatch.setattr(query, "_create_views", commit_before_the_answer)
+
+    def read(sql: str) -> tuple[tuple[Any, ...], ...]:
+        if reader == "file":
+            return _written(lake, sql, tmp_path)
+        return (ask if reader == "user" else query.ask)(lake, sql).rows
+
+    counts = ", ".join(
+        f"(SELECT count(*) FROM gold.totals{view}) AS {name}"
+        for name, view in (("a", ""), ("b", ""), ("c", "__final"))
+    )
+
+    assert [read(f"SELECT {counts}") for _ in range(2)] == [((1, 1, 1),), ((2, 2, 2),)]
 
 
 def test_two_columns_of_one_name_are_both_in_the_answer(lake: Lake) -> None:

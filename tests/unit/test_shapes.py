@@ -28,9 +28,20 @@ def values(*texts: str) -> list[Any]:
         ("price", ["1.5", "2"], "DECIMAL(18,2)"),
         ("price", ["20"], "DECIMAL(18,2)"),
         ("unitPrice", ["1.0005"], "DECIMAL(18,4)"),
-        ("price", ["1.00055"], "DOUBLE"),
+        ("price", ["1.00055"], "DECIMAL(38,18)"),
+        ("balance", ["0.12345678", "12345.5"], "DECIMAL(38,18)"),
+        # Neither more digits after the point nor before it would leave room for the other.
+        ("price", ["1e-30"], "DOUBLE"),
+        ("price", ["1e30", "0.5"], "DOUBLE"),
         # The value of this number has more digits than Python writes.
-        ("price", ["1" * 5000 + ".5"], "DOUBLE"),
+        ("price", ["1" * 5000 + ".5"], "STRING"),
+        # Digits that no double has.
+        ("value", ["12345678901234567.89"], "DECIMAL(38,10)"),
+        ("value", ["1234567890123456789.5"], "DECIMAL(38,9)"),
+        ("value", ["9223372036854775809", "0.5"], "DECIMAL(38,9)"),
+        ("value", ["0.12345678901234567890123"], "DECIMAL(38,23)"),
+        # Those of a double as Python and as C write it.
+        ("value", ["21.299999999999997", "0.10000000000000001", "1e300"], "DOUBLE"),
         ("amount_cents", ["1999"], "BIGINT"),
         ("total_items", ["3"], "BIGINT"),
         ("tax_rate", ["0.19"], "DOUBLE"),
@@ -64,6 +75,7 @@ def test_an_object_with_ever_new_names_is_a_map() -> None:
         (["1", '"a"'], "STRING", "mixed in the sample: text, whole"),
         (['{"a": 1}', "[]"], "STRING", "mixed in the sample: array, object"),
         (["true", "0"], "STRING", "mixed in the sample: boolean, whole"),
+        (["0." + "1" * 39], "STRING", "numbers of 40 digits"),
         (["[]"], "ARRAY<STRING>", "always empty in the sample"),
         (["{}"], "MAP<STRING, STRING>", "always empty in the sample"),
         (['"2026-01-05 10:00:00"'], "TIMESTAMP", "without a zone, read as UTC"),

@@ -30,6 +30,14 @@ TEN = datetime(2026, 1, 5, 10, tzinfo=UTC)
         (["05.01.2026 10:00:00"], "try_to_timestamp({0}, 'dd.MM.yyyy HH:mm:ss')"),
         (["05/01/2026 10:00:00"], "try_to_timestamp({0}, 'dd/MM/yyyy HH:mm:ss')"),
         (["2026-01-05 10:00:00 UTC"], "try_to_timestamp({0}, 'yyyy-MM-dd HH:mm:ss ''UTC''')"),
+        (
+            ["2026-01-05T10:00:00.000000001Z", "2026-01-05T11:00:00+01:00"],
+            "try_to_timestamp({0}, 'yyyy-MM-dd''T''HH:mm:ss[.SSSSSSSSS]XXX')",
+        ),
+        (
+            ["2026-01-05T10:00:00.000000001"],
+            "try_to_timestamp({0}, 'yyyy-MM-dd''T''HH:mm:ss[.SSSSSSSSS]')",
+        ),
         (["20260105T100000Z"], "try_to_timestamp({0}, 'yyyyMMdd''T''HHmmss''Z''')"),
         (["2026-01-05 10:00:00,000"], "try_to_timestamp({0}, 'yyyy-MM-dd HH:mm:ss,SSS')"),
     ],

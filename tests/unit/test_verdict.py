@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -80,6 +81,35 @@ def test_a_certificate_is_of_equal_tables_only(
     assert run_command(app, words) == 3
     assert f"{file} is not written: a certificate is of equal tables" in capsys.readouterr().err
     assert not file.exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("erasure", "an erasure of shop was interrupted, .* tidelake erase "),
+        ("swap", "a swap of shop's tables was interrupted, .* tidelake backfill promote "),
+    ],
+)
+def test_where_tables_differ_because_of_an_interrupted_operation_it_comes_first(
+    name: str,
+    told: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    played = Shop(tmp_path).run(2)
+    missing = RowDifference("missing", {"record_id": "f:1"})
+    bronze = Judged(Lake(played.root).bronze("shop"), 1, TableComparison(0, {}, {}, 1, (missing,)))
+    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()))
+    monkeypatch.setattr(checking, "started", lambda _: nullcontext())
+    monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
+    begun = getattr(played.lake, name)("shop")
+    begun.parent.mkdir(parents=True, exist_ok=True)
+    begun.write_text("{}")
+    assert run_command(app, ["verify", str(played.file), "--root", str(played.root)]) == 3
+    said = " ".join(capsys.readouterr().err.split())
+    assert re.search(f"not equal to the recomputation from bronze: {told}", said)
+    assert "restore the version" not in said and "backfill run" not in said
 
 
 def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparison(

@@ -233,7 +233,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
     if not verdict.equal:
         wrong = [entry.table.name for entry in verdict.tables if not entry.comparison.equal]
         raise UnequalError(
-            f"{', '.join(wrong)}: not equal to the recomputation from bronze. "
+            f"{', '.join(wrong)}: not equal to the recomputation from bronze"
             f"{_verify_remedy(where, wrong, others)}"
         )
 
@@ -276,15 +276,20 @@ def _other_rules(where: Place) -> str:
 
 
 def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
+    """Return how a message about unequal tables goes on: with the cause, if known, and a remedy."""
+    from tidelake.delta.locks import unfinished  # noqa: PLC0415
+
+    for what in unfinished(where.lake, where.pipeline.name).values():
+        return f": {what}"
     if logical_name("bronze", where.pipeline.name) in wrong:
-        return "Bronze was changed after it was written: restore the version before the change."
+        return ". Bronze was changed after it was written: restore the version before the change."
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     run = where.command("backfill run", f"--from {start}")
     promote = where.command("backfill promote")
     if others and start == "bronze":
         compare = where.command("backfill compare")
-        return f"{others}Recompute them with: {run}, see what changes: {compare}, then: {promote}"
-    return f"Recompute them with: {run}, then: {promote}"
+        return f". {others}Recompute them with: {run}, see what changes: {compare}, then: {promote}"
+    return f". Recompute them with: {run}, then: {promote}"
 
 
 def _show_verdict(verdict: Verification) -> None:

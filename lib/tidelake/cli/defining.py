@@ -225,7 +225,7 @@ def _load(file: Path, kind: FileKind, where: Place) -> None:
             raise UsageError(f"{file} is not an environment here, where {file.stem} is {known}")
         load_environment(file.stem, root=where.typed.root)
         return
-    document = read_document(file)
+    document = read_document(file, may_be_empty=file.stem == "_defaults")
     if document.findings:
         raise document.error(document.findings)
     # Defaults are validated in the files that they are for.

@@ -221,7 +221,11 @@ def serve(port: int, host: str, where: Place) -> None:
             f"{len(registered.tables)} tables at jdbc:hive2://{address}/gold "
             f"(read-only, {login}). Ctrl-C stops it."
         )
+        for problem in registered.problems():
+            say(problem)
         while not stop.wait(_REFRESH_SECONDS):
             for name in registered.refresh():
                 say(f"new table: {name}")
+            for problem in registered.problems():
+                say(problem)
     say("Stopped.")

@@ -63,21 +63,24 @@ _NAMED = re.compile(
 _NO_ALIAS = re.compile(
     "where|group|order|limit|join|left|inner|on|using|having|union|qualify", re.IGNORECASE
 )
-# A semicolon ends a statement, except inside strings, quoted identifiers and comments.
+# A semicolon ends a statement, except inside strings, quoted identifiers and comments. As in DuckDB
+# a dollar and an E may be part of a name before them: a$b$, date'2024-01-01'.
 _PART = re.compile(
     r"""
-    \$(?P<tag>\w*)\$.*?(?:\$(?P=tag)\$|\Z)
+    (?<![\w$])\$(?P<tag>(?:[^\W\d]\w*)?)\$.*?(?:\$(?P=tag)\$|\Z)
+    | (?<![\w$])[eE]'(?:\\.|''|[^'\\])*'?
     | '(?:[^']|'')*'?
     | "(?:[^"]|"")*"?
-    | --[^\n]*
-    | /\*.*?(?:\*/|\Z)
+    | --[^\r\n]*
+    | (?P<comment>/\*)
     | (?P<end>;)
     | .
     """,
     re.DOTALL | re.VERBOSE,
 )
 # Blanks and comments before a statement.
-_BEFORE = re.compile(r"(?:\s|--[^\n]*|/\*.*?\*/)*", re.DOTALL)
+_BEFORE = re.compile(r"\s+|--[^\r\n]*|(?P<comment>/\*)")
+_COMMENT_MARK = re.compile(r"/\*|\*/")
 
 
 def run_prompt(
@@ -307,7 +310,7 @@ def _parts(text: str) -> Iterator[tuple[str, bool]]:
             command, _, text = begun.partition("\n")
             yield command.rstrip("; \t"), True
             continue
-        end = next((part.start() for part in _PART.finditer(text) if part["end"]), len(text))
+        end = _statement_end(text)
         statement, ended, text = text[:end], end < len(text), text[end + 1 :]
         if _begun(statement):
             yield statement.strip(), ended
@@ -315,7 +318,37 @@ def _parts(text: str) -> Iterator[tuple[str, bool]]:
 
 def _begun(text: str) -> str:
     """Return a text without the blanks and comments before its first statement."""
-    return _BEFORE.sub("", text, count=1)
+    place = 0
+    while before := _BEFORE.match(text, place):
+        end = _comment_end(text, place) if before["comment"] else before.end()
+        if end is None:
+            break
+        place = end
+    return text[place:]
+
+
+def _statement_end(text: str) -> int:
+    """Return the position of the first statement's semicolon; the text's length if it has none."""
+    place = 0
+    while part := _PART.match(text, place):
+        if part["end"]:
+            return place
+        end = _comment_end(text, place) if part["comment"] else part.end()
+        place = len(text) if end is None else end
+    return len(text)
+
+
+def _comment_end(text: str, begin: int) -> int | None:
+    """Return where the comment that begins at a position ends; None if it is open.
+
+    As in DuckDB it may contain others.
+    """
+    depth = 0
+    for mark in _COMMENT_MARK.finditer(text, begin):
+        depth += 1 if mark[0] == "/*" else -1
+        if depth == 0:
+            return mark.end()
+    return None
 
 
 def suggestions(

@@ -400,7 +400,7 @@ def _say_requeued(rows: int, where: Place) -> None:
     if rows:
         say(f"{rows:,} rows requeued. Process them with: {where.command('run')}")
     else:
-        say("Nothing to requeue: no waiting row would be accepted.")
+        say("Nothing to requeue: no row is waiting that would be accepted.")
 
 
 def _bars(trend: Sequence[int]) -> str:

@@ -96,7 +96,10 @@ def canonical(text: str, schema: Json) -> str:
     """
     text = re.sub("\r\n?", "\n", text.removeprefix("\ufeff"))
     events = yaml.parse(text, Loader=yaml.SafeLoader)
-    begin = next(event for event in events if isinstance(event, yaml.NodeEvent))
+    begin = next((event for event in events if isinstance(event, yaml.NodeEvent)), None)
+    if begin is None:
+        # Defaults of a folder may consist of comments.
+        return text
     root = _node(begin, events, text)
     _place_comments(root, text)
     if not any(isinstance(token, yaml.AliasToken) for token in _tokens(text)):

@@ -22,7 +22,7 @@ _M = TypeVar("_M", bound=BaseModel)
 _MAX_CHARACTERS = 1 << 20
 _MAX_LEVELS = 50
 _MAX_DIGITS = 1000
-_TEXT = "tag:yaml.org,2002:str"
+_TEXT, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
 _REFERS_TO_ITSELF = "refers to itself"
 
 
@@ -139,8 +139,10 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep=deep)
 
 
-def read_document(path: Path) -> Document:
+def read_document(path: Path, *, may_be_empty: bool = False) -> Document:
     """Read a YAML file that contains a mapping; the caller reports the document's findings.
+
+    With ``may_be_empty``, a file without content or with comments only is an empty mapping.
 
     Raises:
         UsageError: The file cannot be read.
@@ -151,7 +153,7 @@ def read_document(path: Path) -> Document:
             content = file.read(_MAX_CHARACTERS + 1)
     except OSError as error:
         raise UsageError(f"cannot read {path}: {error.strerror or error}") from error
-    parsed = _parsed(str(path), content)
+    parsed = _parsed(str(path), content, may_be_empty)
     # The caller may change its document.
     return replace(
         parsed,
@@ -163,7 +165,7 @@ def read_document(path: Path) -> Document:
 
 
 @lru_cache(maxsize=128)
-def _parsed(path: str, content: bytes) -> Document:
+def _parsed(path: str, content: bytes, may_be_empty: bool) -> Document:
     """Parse a file once, as long as its content is the same: it takes 20 ms per 100 lines."""
     document = Document(path)
     try:
@@ -175,6 +177,8 @@ def _parsed(path: str, content: bytes) -> Document:
     try:
         loader = _Loader(text)
         root = loader.get_single_node()
+        if may_be_empty and (root is None or root.tag == _NULL):
+            return document
         if not isinstance(root, yaml.MappingNode):
             message = "is not a mapping of keys to values" if root else "is empty"
             raise document.error([Finding((), message)])

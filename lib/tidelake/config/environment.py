@@ -9,7 +9,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, PlainValidator, model_validator
+from pydantic import AfterValidator, Field, PlainValidator, field_validator, model_validator
 
 from tidelake.config.document import Finding, KeyPath, read_document
 from tidelake.config.locations import find_file, own_conf
@@ -61,7 +61,12 @@ RESULT_SETTINGS = {
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
     "spark.sql.legacy.timeParserPolicy": "CORRECTED",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
+    "spark.sql.parser.escapedStringLiterals": "false",
+    "spark.sql.mapKeyDedupPolicy": "EXCEPTION",
 }
+# Settings that bring back what earlier versions of Spark computed. Only those above are set in a
+# session: a cluster may start with others, on which few expressions depend.
+_LEGACY = "spark.sql.legacy."
 _UTC = ("utc", "etc/utc")
 
 
@@ -184,6 +189,16 @@ class Lineage(Model):
     api_key: SecretReference | None = None
     file: _FilePath | None = None
     namespace: Text = "tidelake"
+
+    @field_validator("file", mode="before")
+    @classmethod
+    def _names_a_file(cls, value: object) -> object:
+        # Path("") would be the working directory.
+        if isinstance(value, str) and value.strip() and not value.endswith("/"):
+            return value
+        if value is None or isinstance(value, Path):
+            return value
+        raise ValueError("must be the path of a file")
 
     @model_validator(mode="after")
     def _one_target(self) -> Lineage:
@@ -374,6 +389,12 @@ def _setting_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
         if key in RESULT_SETTINGS and not has_result_setting(key, str(value)):
             wanted = RESULT_SETTINGS[key]
             yield Finding(("spark", key), f"must be {wanted}: results depend on it; leave it out")
+        elif key not in RESULT_SETTINGS and key.startswith(_LEGACY):
+            yield Finding(
+                ("spark", key),
+                "is refused, as a setting that changes results, which no table records; leave it "
+                "out, and write what you need into the expressions",
+            )
 
 
 def has_result_setting(key: str, value: str) -> bool:

@@ -6,9 +6,10 @@ nondeterministic functions, which make the retry of a batch differ from the firs
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import sqlglot
 from sqlglot import exp
@@ -50,7 +51,12 @@ UNREADABLE = (SqlglotError, ValueError, LookupError, RecursionError)
 # A repeated group, for which Java's matcher takes several stack frames per character.
 _REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
+# Without a handler Python would print the parser's warnings, which findings report, on stderr.
+logging.getLogger("sqlglot").addHandler(logging.NullHandler())
+
 Types = Mapping[str, str | None]
+# Types that Spark accepts as a condition. A text that is none fails on its row alone.
+CONDITIONS = ("BOOLEAN", "STRING")
 
 
 def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
@@ -68,12 +74,32 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     root = _only_expression(statements)
     if isinstance(root, str):
         return [root]
+    if _closes_too_early(sql):
+        return ["is not valid SQL: a parenthesis is closed before it is opened"]
     found = [*_kind_problems(root), *_function_problems(sql, root, columns)]
     found += [*_match_problems(root), *_writing_problems(root)]
     found += _constant_problems(root, columns)
     if columns is not None:
         found += _column_problems(root, columns)
     return list(dict.fromkeys(found))
+
+
+def condition_problems(
+    sql: str, columns: Collection[str] | None, kinds: Collection[str] = CONDITIONS
+) -> list[str]:
+    """List the problems of an expression, or that its type is known and none of ``kinds``."""
+    problems = expression_problems(sql, columns)
+    kind = type_of(sql, columns if isinstance(columns, Mapping) else {}) if not problems else None
+    if kind not in (None, *kinds):
+        problems = [f"is {kind}; write a condition, which is true, false or null"]
+    return problems
+
+
+def _closes_too_early(sql: str) -> bool:
+    """Return whether a text is SQL between two parentheses only, such as ``a > 0) OR (b``."""
+    steps = {"L_PAREN": 1, "R_PAREN": -1}
+    depths = accumulate(steps.get(token.token_type.name, 0) for token in Spark().tokenize(sql))
+    return any(depth < 0 for depth in depths)
 
 
 def syntax_problem(sql: str, error: Exception, what: str) -> str:

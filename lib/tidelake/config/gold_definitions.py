@@ -341,8 +341,15 @@ class ImpossibleTravel(Model):
     latitude: str
     longitude: str
     # At a lower speed FARTHEST_KM would take longer than the longest allowed duration.
-    kmh: Annotated[float, Field(ge=0.1)] = 900
-    at_least_km: Annotated[float, Field(gt=0)] = 50
+    kmh: Annotated[float, Field(ge=0.1, allow_inf_nan=False)] = 900
+    at_least_km: Annotated[float, Field(gt=0, allow_inf_nan=False)] = 50
+
+    @field_validator("kmh", "at_least_km", mode="before")
+    @classmethod
+    def _is_no_flag(cls, value: object) -> object:
+        if isinstance(value, bool):
+            raise ValueError("must be a number")
+        return value
 
     @property
     def reach(self) -> timedelta:

@@ -34,7 +34,6 @@ from tidelake.config.queries import Query
 from tidelake.config.sections import (
     combination_findings,
     comment_findings,
-    duplicate_tables,
     envelope_of,
     lookup_findings,
     prefilter_findings,
@@ -47,6 +46,7 @@ from tidelake.config.sharing import (
     SUFFIXES,
     Parameters,
     defined_tables,
+    duplicate_tables,
     find_definition,
     read_definition,
     refuse_second,
@@ -158,6 +158,8 @@ def load_pipeline(
     if isinstance(raw.get("name"), str) and is_found_by_name(file):
         tables = {name for _, name in table_names(raw)}
         refuse_second(raw["name"], Path(document.file), tables)
+        if not parameters and raw["name"] != Path(document.file).stem:
+            findings.append(Finding(("name",), _not_the_files(raw["name"], document.file)))
     pipeline = document.validated(PipelineFile, raw)
     findings += [*section_findings(raw), *combination_findings(raw), *duplicate_tables(raw)]
     findings += source_findings(raw.get("source"), in_prod=environment.name == "prod")
@@ -181,6 +183,14 @@ def load_pipeline(
     return Pipeline.model_validate({**dict(pipeline), **links})
 
 
+def _not_the_files(name: str, file: str) -> str:
+    """Describe a pipeline's name by which commands and lookups do not find its file."""
+    return (
+        f"{name} is not the file's name, {Path(file).stem}; rename the file to "
+        f"{name}{Path(file).suffix}, since the pipeline's tables have the name {name}"
+    )
+
+
 def _dimensions(
     pipeline: PipelineFile, file: Path, environment: Environment, findings: list[Finding]
 ) -> dict[str, Pipeline]:
@@ -196,6 +206,13 @@ def _dimensions(
             definition = load_pipeline(sibling or name, environment, follows_dimensions=False)
         except UsageError as error:
             findings.append(Finding(("enrich", index, "dimension"), str(error)))
+            continue
+        if definition.name != name:
+            # The lookup would read a table that no pipeline fills.
+            message = _not_the_files(definition.name, definition.file)
+            findings.append(
+                Finding(("enrich", index, "dimension"), f"{definition.file}: {message}")
+            )
             continue
         named = {one.path for one in findings}
         looked = [*lookup_findings(enrich, definition, index)]

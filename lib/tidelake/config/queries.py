@@ -7,7 +7,13 @@ from typing import Annotated, ClassVar
 
 from pydantic import AfterValidator
 
-from tidelake.config.expressions import Types, columns_in, expression_problems, type_of
+from tidelake.config.expressions import (
+    Types,
+    columns_in,
+    condition_problems,
+    expression_problems,
+    type_of,
+)
 from tidelake.config.gold_definitions import GoldTable, Measure
 from tidelake.config.model import Model
 from tidelake.config.query_parts import Call, QueryParts, parse_query
@@ -106,8 +112,10 @@ def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Itera
     """
     parts, known = query.parts, {name.lower() for name in shown}
     inexact = inexact_columns(table, shown) if table else {}
+    conditions = {one.argument for one in parts.calls if one.function == "count_if"}
+    conditions |= {sql for sql in (parts.where, parts.having) if sql is not None}
     for place, sql in parts.used():
-        problems = expression_problems(sql, shown)
+        problems = (condition_problems if sql in conditions else expression_problems)(sql, shown)
         yield from (f"{place}: {problem}" for problem in problems)
         for used in sorted(columns_in(sql) & inexact.keys()) if not problems else ():
             yield f"{place}: {used} is not exact; {inexact[used]}"
@@ -127,7 +135,8 @@ def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Itera
     if parts.having is not None:
         computed["HAVING"] = parts.having
     for name, sql in computed.items():
-        yield from (f"{name}: {problem}" for problem in expression_problems(sql, scope))
+        problems = (condition_problems if sql == parts.having else expression_problems)(sql, scope)
+        yield from (f"{name}: {problem}" for problem in problems)
 
 
 def shown_by(query: Query, table: GoldTable) -> Iterator[str]:

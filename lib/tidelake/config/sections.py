@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -14,7 +15,13 @@ from pydantic import BaseModel, ValidationError
 from tidelake import names
 from tidelake.config.document import Finding, KeyPath, dotted, findings_of
 from tidelake.config.environment import Environment
-from tidelake.config.expressions import columns_in, expression_problems, type_of
+from tidelake.config.expressions import (
+    CONDITIONS,
+    columns_in,
+    condition_problems,
+    expression_problems,
+    type_of,
+)
 from tidelake.config.gold_definitions import (
     Detection,
     GoldTable,
@@ -93,15 +100,6 @@ def combination_findings(raw: dict[str, Any]) -> Iterator[Finding]:
                 yield Finding((key,), "is allowed with kind: events only")
 
 
-def duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
-    """Find names that two tables of the file have."""
-    first: dict[str, str] = {}
-    for place, name in table_names(raw):
-        if name in first:
-            yield Finding(place, f"{name} is already the name of {first[name]}; choose another")
-        first.setdefault(name, dotted(place[:2]))
-
-
 def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     """Check SQL, names and references of valid sections; the model reports invalid ones."""
     event = validated_section(Event, raw.get("event"))
@@ -170,9 +168,13 @@ def validated_section(model: type[_M], raw: object) -> _M | None:
     return _valid(model, repaired)
 
 
-def _sql_findings(path: KeyPath, sql: str | None, columns: Columns) -> Iterator[Finding]:
+def _sql_findings(
+    path: KeyPath, sql: str | None, columns: Columns, *, kinds: Collection[str] = ()
+) -> Iterator[Finding]:
+    """Check an expression; ``kinds`` are the types of a condition, none for another expression."""
     if sql is not None:
-        yield from (Finding(path, problem) for problem in expression_problems(sql, columns))
+        find = partial(condition_problems, kinds=kinds) if kinds else expression_problems
+        yield from (Finding(path, problem) for problem in find(sql, columns))
 
 
 def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
@@ -194,7 +196,8 @@ def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
                 f"field '{field.name}' has the name of a column of the envelope; leave it out",
             )
     for key in ("id", "time", "where", "sequence", "delete_when"):
-        yield from _sql_findings(("event", key), getattr(event, key), known)
+        kinds = CONDITIONS if key in ("where", "delete_when") else ()
+        yield from _sql_findings(("event", key), getattr(event, key), known, kinds=kinds)
     seen: set[str] = set()
     for name, sql in (event.select or {}).items():
         path = ("event", "select", name)
@@ -261,12 +264,7 @@ def _rule_findings(quality: Quality | None, own: Mapping[str, str | None]) -> It
     known: dict[str, str | None] = {name: STANDARD[name] for name in ("event_id", "event_time")}
     known |= own
     for name, rule in (quality.rules if quality else {}).items():
-        path = ("quality", "rules", name)
-        problems = list(_sql_findings(path, rule.sql, known))
-        yield from problems
-        kind = None if problems else type_of(rule.sql, known)
-        if kind not in (None, "BOOLEAN"):
-            yield Finding(path, f"is {kind}; write a condition, which is true, false or null")
+        yield from _sql_findings(("quality", "rules", name), rule.sql, known, kinds=["BOOLEAN"])
 
 
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
@@ -304,7 +302,7 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
             yield Finding((*path, "window", key), message)
     elif not table.keys:
         yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
-    yield from _sql_findings((*path, "where"), table.where, columns)
+    yield from _sql_findings((*path, "where"), table.where, columns, kinds=CONDITIONS)
     yield from _name_findings((*path, "keys"), table.keys, columns)
     taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
@@ -317,8 +315,9 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
         if measure.name.lower() in taken:
             yield Finding(place, f"is {taken[measure.name.lower()]}; choose another name")
         taken.setdefault(measure.name.lower(), "already a measure of this table")
-        if not (measure.aggregate == "count" and measure.expression.strip() == "*"):
-            yield from _sql_findings(place, measure.expression, columns)
+        sql, kinds = measure.expression, CONDITIONS if measure.aggregate == "count_if" else ()
+        if not (measure.aggregate == "count" and sql.strip() == "*"):
+            yield from _sql_findings(place, sql, columns, kinds=kinds)
 
 
 def _derive_findings(
@@ -348,7 +347,7 @@ def _join_findings(
     right_columns = columns if join.right.pipeline == pipeline else None
     taken: set[str] = set()
     for key, side, known in (("left", join.left, columns), ("right", join.right, right_columns)):
-        yield from _sql_findings((*path, key, "where"), side.where, known)
+        yield from _sql_findings((*path, key, "where"), side.where, known, kinds=CONDITIONS)
         for name, sql in side.columns.items():
             place = (*path, key, "columns", name)
             yield from _sql_findings(place, sql, known)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tidelake.config.document import Document, Finding, KeyPath, read_document
+from tidelake.config.document import Document, Finding, KeyPath, dotted, read_document
 from tidelake.config.model import suggestion
 from tidelake.errors import ConfigError, UsageError
 from tidelake.names import table_name
@@ -70,28 +71,38 @@ def find_definition(name: str, folder: Path) -> Path | None:
 def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
     """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
     names = "|".join(map(re.escape, (name, *tables)))
-    key = r"\b(?:name|features)[\"']?\s*:\s*[\"']?"
-    named = re.compile(rf"{key}(?:{names})\b".encode())
+    # Of YAML's ways to write a value, only an escape in quotes can hide its letters.
+    named = re.compile(rf"\b(?:{names})\b|\\|{_FOR_EACH}".encode())
     for other in sorted(file.parent.iterdir()) if file.parent.is_dir() else ():
         if other == file or not is_pipeline_file(other) or not other.is_file():
             continue
         try:
             # Files are parsed only if they may define it: parsing takes milliseconds a file.
             text = other.read_bytes()
-            if not named.search(text) and _FOR_EACH.encode() not in text:
+            if not named.search(text):
                 continue
-            document = read_document(other)
-            members = members_in(document) or {str(document.content.get("name")): {}}
+            pipelines, filled = _defined_by(other, text)
         except (OSError, UsageError):
             # Reading that file by its own name reports why.
             continue
-        if name in members:
+        if name in pipelines:
             raise _defined_twice(name, [file, other])
-        if twice := sorted(_resolved(document, members).intersection(tables)):
+        if twice := sorted(filled.intersection(tables)):
             raise UsageError(
                 f"{', '.join(twice)}: {file} and {other} would both fill this table; rename it in "
                 "one of them"
             )
+
+
+@lru_cache(maxsize=1024)
+def _defined_by(file: Path, _content: bytes) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the pipelines and the tables that a file defines, as long as its content is the same.
+
+    A command on all pipelines of a folder asks this once for each pair of files.
+    """
+    document = read_document(file)
+    members = members_in(document) or {str(document.content.get("name")): {}}
+    return frozenset(members), frozenset(_resolved(document, members))
 
 
 def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
@@ -161,7 +172,7 @@ def read_definition(file: Path, name: str | None = None) -> tuple[Document, Para
     if len(present) > 1:
         raise UsageError(f"{file.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
     for path in present:
-        lay_below(document, read_document(path))
+        lay_below(document, read_document(path, may_be_empty=True))
     if not members:
         return document, {}
     document.content.pop(_FOR_EACH)
@@ -342,3 +353,12 @@ def table_names(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
             name = table.get(key) if isinstance(table, dict) else None
             if isinstance(name, str):
                 yield (part, index, key), name
+
+
+def duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:
+    """Find names that two tables of the file have."""
+    first: dict[str, str] = {}
+    for place, name in table_names(raw):
+        if name in first:
+            yield Finding(place, f"{name} is already the name of {first[name]}; choose another")
+        first.setdefault(name, dotted(place[:2]))

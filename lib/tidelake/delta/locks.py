@@ -362,22 +362,30 @@ def hold_hops(
 def _refuse_unfinished(
     lake: Lake, pipeline: str, hops: Sequence[Hop], resumes: Work | None
 ) -> None:
-    if resumes != "erasure" and lake.erasure(pipeline).exists():
-        raise RefusedError(
+    for work, what in unfinished(lake, pipeline).items():
+        if work != resumes and (work == "erasure" or {"silver", "gold"} & set(hops)):
+            raise RefusedError(what)
+
+
+def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
+    """Describe the interrupted operations that left tables inconsistent, each with its remedy."""
+    found: dict[Work, str] = {}
+    if lake.erasure(pipeline).exists():
+        resume = runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")
+        found["erasure"] = (
             f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
-            "Resume it with the same subject: "
-            + runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")
+            f"Resume it with the same subject: {resume}"
         )
-    swapped = {"silver", "gold"} & set(hops)
-    if resumes != "swap" and swapped and lake.swap(pipeline).exists():
+    if lake.swap(pipeline).exists():
         remedy = rollback = runnable("tidelake backfill rollback", pipeline)
         if not rolls_back(lake, pipeline):
             promote = runnable("tidelake backfill promote", pipeline)
             remedy = f"{promote}, or roll it back: {rollback}"
-        raise RefusedError(
+        found["swap"] = (
             f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. "
             f"Resume it: {remedy}"
         )
+    return found
 
 
 def rolls_back(lake: Lake, pipeline: str) -> bool:

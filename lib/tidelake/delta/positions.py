@@ -7,7 +7,7 @@ are in the topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from itertools import accumulate
@@ -151,6 +151,19 @@ def bytes_between(table: Table, after: Position, until: Position | None = None) 
     Delta omitted.
     """
     return size_between(table, after, until)[1]
+
+
+def unread(
+    inputs: Mapping[str, Table],
+    reached: Mapping[str, Position],
+    size: Callable[[Table, Position], int],
+) -> int:
+    """Add up what a reader has not read of its inputs: rows_between or bytes_between gives each.
+
+    ``reached`` has the reader's positions by the keys of the inputs; one without a position was not
+    read yet.
+    """
+    return sum(size(table, reached.get(key, BEGINNING)) for key, table in inputs.items())
 
 
 def has_bytes(table: Table, size: int, *, after: Position) -> bool:

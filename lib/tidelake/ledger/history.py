@@ -178,6 +178,8 @@ class Backlog:
     """Files or rows waiting for a hop, the arrival of the oldest (UTC), and recent counts.
 
     ``arrived`` counts those that arrived recently, ``taken`` those that the hop read recently.
+    ``own`` are the waiting rows of the table that the pipeline's previous hop fills, without
+    requeued ones and those of other pipelines.
     """
 
     hop: str
@@ -186,6 +188,7 @@ class Backlog:
     oldest: datetime | None
     arrived: int
     taken: int
+    own: int = 0
 
     def seconds(self, now: datetime) -> float:
         """Return how long the oldest has waited; 0 if nothing waits."""
@@ -218,33 +221,39 @@ class BacklogReader:
     def backlog(
         self, hop: Hop, reader: Table | None, *, now: datetime, lately: timedelta
     ) -> Backlog | None:
-        """Count a hop's backlog: files for bronze, else rows of its input table.
+        """Count a hop's backlog: files for bronze, else rows of all its input tables.
 
         A file waits since its modification time: one copied with an old time counts as old.
         ``reader`` is the hop's table, whose commits record how far it has read; None before it
         exists. ``lately`` is the period before ``now`` in which arrivals and reads are counted.
         None for bronze if its source is not files or the folder cannot be listed, and for a hop
-        whose input does not exist yet.
+        if the table of the previous one does not exist yet.
         """
         since = now - lately
         if hop == "bronze":
             return self._landing_backlog(since)
-        key = "bronze" if hop == "silver" else "silver"
-        followed = self._bronze if hop == "silver" else self._lake.silver(self._pipeline.name)
-        if not followed.exists:
+        # The first one is the table of the previous hop.
+        inputs = self._lake.hop_inputs(self._pipeline, hop)
+        own = next(iter(inputs))
+        if not inputs[own].exists:
             return None
-        reached = position(last_commit(reader) if reader else None, key)
+        last = last_commit(reader) if reader else None
         closed = commits(reader) if reader else iter(())
-        was = position(next((one for one in closed if one.written_at < since), None), key)
-        waiting = rows_between(followed, reached)
-        arrived = takewhile(lambda one: one.written_at >= since, commits(followed))
+        before = next((one for one in closed if one.written_at < since), None)
+        spans = {key: (position(before, key), position(last, key)) for key in inputs}
+        waiting = {key: rows_between(inputs[key], reached) for key, (_, reached) in spans.items()}
+        oldest = (_oldest(inputs[key], spans[key][1]) for key, rows in waiting.items() if rows)
+        arrived = (
+            takewhile(lambda one: one.written_at >= since, commits(one)) for one in inputs.values()
+        )
         return Backlog(
             hop=hop,
             unit="rows",
-            waiting=waiting,
-            oldest=_oldest(followed, reached) if waiting else None,
-            arrived=sum(one.added_rows for one in arrived),
-            taken=rows_between(followed, was, reached) if was <= reached else 0,
+            waiting=sum(waiting.values()),
+            oldest=min((at for at in oldest if at is not None), default=None),
+            arrived=sum(one.added_rows for one in chain.from_iterable(arrived)),
+            taken=sum(rows_between(inputs[key], *span) for key, span in spans.items()),
+            own=waiting[own],
         )
 
     def _landing_backlog(self, since: datetime) -> Backlog | None:

@@ -1,6 +1,7 @@
 """Run SQL on tables by logical name: with DuckDB on Delta tables, with Spark on a catalog.
 
-A statement reads the current tables, given versions, or the consistent versions of an epoch.
+A statement reads the current tables, given versions, or the consistent versions of an epoch. Under
+a root it reads each table at one version, however often it names it.
 """
 
 from __future__ import annotations
@@ -325,11 +326,16 @@ def _create_views(
     connection: duckdb.DuckDBPyConnection, tables: Mapping[str, Table], versions: Mapping[str, int]
 ) -> None:
     """Create views with the logical names; raise a UsageError for an unreadable version."""
+    # Each reference to a view reads the log anew, and a run may commit between two of them.
+    pins = {
+        table.name: versions[table.name] if table.name in versions else _newest(table)
+        for table in tables.values()
+    }
     for view, table in tables.items():
         layer, name = view.split(".")
         connection.execute(f'CREATE SCHEMA IF NOT EXISTS "{layer}"')
         path = str(table.path).replace("'", "''")
-        version = versions.get(table.name)
+        version = pins[table.name]
         pin = "" if version is None else f", version = {version}"
         kept = _final_condition(view, table, version)
         scan = f"SELECT * FROM delta_scan('{path}'{pin}) WHERE {kept}"
@@ -339,9 +345,15 @@ def _create_views(
             what, why = f"{table.name} cannot be read", _first_line(error)
             # A store may refuse or delay an answer for many reasons.
             is_damaged = isinstance(error, duckdb.IOException) and isinstance(table.path, Path)
-            if is_damaged and not pin:
+            if is_damaged and table.name not in versions:
                 raise DamagedError(what, why) from error
             raise UsageError(f"{what}: {why}") from error
+
+
+def _newest(table: Table) -> int | None:
+    """Return a table's newest version; None if it has just been deleted."""
+    version = newest_version(table)
+    return None if version < 0 else version
 
 
 def _final_condition(view: str, table: Table, version: int | None) -> str:

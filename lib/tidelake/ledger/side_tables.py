@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 
 from tidelake.config import Pipeline
-from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.log import CREATION, Commit, last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
 from tidelake.instants import ALWAYS, Range
@@ -152,17 +152,22 @@ def quarantined_by(
     return {str(what): int(count) for what, count in ask(lake, counted, versions).rows}
 
 
+def _has_no_rows(side: Table, closed: ClosedBatch) -> bool:
+    """Return whether a side table is missing because silver has committed no batch yet."""
+    return not side.exists and closed.batch <= CREATION
+
+
 def list_late(lake: Lake, pipeline: Pipeline, within: Range = ALWAYS) -> list[LateDay]:
     """List late rows by event date, those ``within`` a range of event time.
 
     Raises:
-        UsageError: The pipeline has not run.
+        UsageError: The pipeline has not run, or one of the tables was deleted.
     """
     require_tables(lake, pipeline.name)
     late = lake.late(pipeline.name)
-    if not late.exists:
-        return []
     closed = closed_batch(lake, pipeline.name)
+    if _has_no_rows(late, closed):
+        return []
     there = not_requeued(late, lake.requeue(pipeline.name), closed)
     rows = ask(
         lake,
@@ -190,14 +195,14 @@ def list_quarantine(
     range of arrival.
 
     Raises:
-        UsageError: The pipeline has not run.
+        UsageError: The pipeline has not run, or one of the tables was deleted.
     """
     require_tables(lake, pipeline.name)
     name = pipeline.name
     quarantine, requeue, discarded = lake.quarantine(name), lake.requeue(name), lake.discarded(name)
-    if not quarantine.exists:
-        return []
     closed = closed_batch(lake, name)
+    if _has_no_rows(quarantine, closed):
+        return []
     given_up = "FALSE"
     if discarded.exists:
         given_up = f"EXISTS (SELECT 1 FROM {discarded.name} d WHERE d.record_id = q.record_id)"

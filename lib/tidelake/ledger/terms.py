@@ -21,7 +21,7 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
 )
-from tidelake.delta.log import Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import rows_between
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range
@@ -249,7 +249,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         for table, counts in gold.items()
         if counts.expected != counts.counted
     ]
-    problems += _ahead(lake, pipeline)
+    problems += [*_gone(lake, name), *_ahead(lake, pipeline)]
     if lake.erasure(name).exists():
         resume = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
         problems.insert(
@@ -275,16 +275,38 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
 
 
 def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
-    """Find inputs that end before what gold has read of them: older copies, or cut off."""
+    """Find inputs that end before what gold has read of them: older copies, cut off, or gone."""
     inputs = lake.hop_inputs(pipeline, "gold")
-    for table in lake.closing_tables(pipeline, "gold")[:1]:
+    furthest = dict[str, tuple[int, str]]()
+    # Not only of the first table, which may be new, or be filled by the next run.
+    for table in lake.closing_tables(pipeline, "gold"):
         for key, (version, _) in positions(last_commit(table)).items():
-            read = inputs.get(key)
-            if read is not None and read.exists and version > newest_version(read) + 1:
-                yield (
-                    f"{table.name} was merged up to version {version - 1} of {read.name}, "
-                    f"whose newest version is {newest_version(read)}"
-                )
+            if version > furthest.get(key, (0, ""))[0]:
+                furthest[key] = version, table.name
+    for key, (version, name) in furthest.items():
+        read = inputs.get(key)
+        newest = -1 if read is None else newest_version(read)
+        if read is not None and version > newest + 1:
+            is_what = f"whose newest version is {newest}" if newest >= 0 else "which is gone"
+            yield f"{name} was merged up to version {version - 1} of {read.name}, {is_what}"
+
+
+def _gone(lake: Lake, pipeline: str) -> Iterator[str]:
+    """Describe a silver table that was deleted although its side tables have rows of its batches.
+
+    It is created before its first batch, so they show that it was there also without gold.
+    """
+    silver = lake.silver(pipeline)
+    sides = () if silver.exists else (lake.quarantine(pipeline), lake.late(pipeline))
+    for side in sides:
+        last = last_commit(side)
+        if last is not None and last.batch > CREATION:
+            yield (
+                f"{silver.name} is gone, although {side.name} holds batch {last.batch}. "
+                "Restore its folder from a backup, or recompute it from bronze with: "
+                + runnable("tidelake repair", pipeline, "--hop silver")
+            )
+            return
 
 
 def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> SourceCounts:

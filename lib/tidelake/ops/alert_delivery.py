@@ -11,7 +11,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from functools import partial
 from http.client import HTTPException
 from queue import Empty, SimpleQueue
@@ -22,7 +22,7 @@ from tidelake.config import Environment
 from tidelake.config.environment import resolved
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError
+from tidelake.errors import MachineError, UsageError
 from tidelake.folders import write_whole
 from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
@@ -149,6 +149,10 @@ class AlertReporter:
         # Changes that this process has printed and the webhook has not accepted yet. Not their
         # lines, which contain numbers that differ at each check.
         self._said: set[_Change] = set()
+        # Changes that were reported and could not be stored, on a full disk for example: the open
+        # alert by its key, None if it closed. And whether that was printed.
+        self._unstored: dict[str, dict[str, Any] | None] = {}
+        self._said_unstored = False
 
     def report(
         self,
@@ -159,13 +163,18 @@ class AlertReporter:
     ) -> None:
         """Report the alerts that opened and closed since the last report of any process.
 
-        Only alerts of ``rules``, the rules that were evaluated, can close. ``measures`` are those
-        of one run, after which an alert on metrics closes only if a later batch of its hop is among
-        them; None if the metrics of all runs were evaluated.
+        Only alerts of ``rules``, the rules that were evaluated, can close, and that a rule on
+        metrics could not be evaluated. ``measures`` are those of one run, after which an alert on
+        metrics closes only if a later batch of its hop is among them; None if the metrics of all
+        runs were evaluated. Where nothing can be stored, alerts are reported nevertheless: once by
+        each process.
         """
-        # Hops of one pipeline may run in several processes, which share the file.
-        what = f"the reported alerts of {self._pipeline}"
-        with hold(self._folder, what, waits=True, optional=True):
+        with ExitStack() as held:
+            # Hops of one pipeline may run in several processes, which share the file. A full disk
+            # refuses the lock, and must not suppress the alerts that it causes.
+            what = f"the reported alerts of {self._pipeline}"
+            with suppress(OSError, MachineError):
+                held.enter_context(hold(self._folder, what, waits=True, optional=True))
             known = self._known()
             current = {one.key: one for one in found}
             opened = {}
@@ -177,13 +186,14 @@ class AlertReporter:
                     lines["opens", key, alert.severity] = f"alert opens: {alert}"
             closed = {}
             for key, one in known.items():
-                if one["rule"] in rules and key not in current and _may_close(one, measures):
+                if key not in current and _may_close(one, rules, measures):
                     closed[key] = one
                     hop = f", hop {one['hop']}" if one["hop"] else ""
                     line = f"alert closes: {one['pipeline']}{hop}: {one['rule']}"
                     lines["closes", key, one["severity"]] = line
             said, self._said = self._said, set(lines)
             if not lines:
+                self._store()
                 return
             for change, line in lines.items():
                 if change not in said:
@@ -200,22 +210,49 @@ class AlertReporter:
                     f"alerts: the webhook did not accept them: {problem}. The next check retries."
                 )
                 return
-            kept = {key: one for key, one in known.items() if key not in closed} | opened
-            write_whole(self._file, json.dumps({"open": list(kept.values())}))
+            self._unstored |= dict.fromkeys(closed) | opened
             self._said = set()
+            self._store()
 
     def _known(self) -> dict[str, dict[str, Any]]:
-        try:
+        """Read the open alerts that were reported, by key: the stored ones, and changes since."""
+        stored: dict[str, dict[str, Any]] = {}
+        # Without a readable state, open alerts are reported again. After any other error, such as
+        # of a store that does not answer, the next check retries.
+        with suppress(FileNotFoundError, PermissionError, ValueError, KeyError, TypeError):
             kept = json.loads(self._file.read_text(encoding="utf-8"))
-            return {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            # Without a readable state, open alerts are reported again.
-            return {}
+            stored = {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
+        changed = stored | self._unstored
+        return {key: one for key, one in changed.items() if one is not None}
+
+    def _store(self) -> None:
+        """Store the changes that are not stored yet; if that fails, print it once."""
+        if not self._unstored:
+            return
+        try:
+            write_whole(self._file, json.dumps({"open": list(self._known().values())}))
+        except OSError as error:
+            if not self._said_unstored:
+                self._said_unstored = True
+                self._say(
+                    f"alerts: {self._file} cannot be written: {error.strerror or first_line(error)}"
+                    ". Other processes report these alerts again."
+                )
+            return
+        self._unstored, self._said_unstored = {}, False
 
 
-def _may_close(alert: Mapping[str, Any], measures: Sequence[Measured] | None) -> bool:
-    """Return whether these metrics can show that a reported alert is over."""
-    if measures is None or alert["rule"] not in MEASURED:
+def _may_close(
+    alert: Mapping[str, Any], rules: Container[str], measures: Sequence[Measured] | None
+) -> bool:
+    """Return whether these rules and metrics can show that a reported alert is over."""
+    rule = alert["rule"]
+    if rule in MEASURED and alert["hop"] is None:
+        # It could not be evaluated, and was just now, for whatever metrics there are.
+        return True
+    if rule not in rules:
+        return False
+    if measures is None or rule not in MEASURED:
         return True
     since = from_json(alert["since"]) or BEGINNING
     return any(

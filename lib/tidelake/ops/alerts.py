@@ -16,7 +16,14 @@ from functools import cached_property, partial
 from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
-from tidelake.delta.commit_metadata import FRESH, FateCount, SilverNote, position
+from tidelake.delta.commit_metadata import (
+    FRESH,
+    FateCount,
+    SilverNote,
+    last_epochs,
+    position,
+    recent_epochs,
+)
 from tidelake.delta.locks import rolls_back, writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
@@ -113,10 +120,8 @@ class AlertContext:
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
         """The existing tables that each hop commits to."""
-        tables = {
-            hop: self.lake.closing_tables(self.pipeline, hop) for hop in hops_in(self.pipeline)
-        }
-        return {hop: [table for table in own if table.exists] for hop, own in tables.items()}
+        hops, tables_of = hops_in(self.pipeline), self.lake.closing_tables
+        return {hop: [t for t in tables_of(self.pipeline, hop) if t.exists] for hop in hops}
 
     @cached_property
     def slowest(self) -> Mapping[Hop, Table | None]:
@@ -136,10 +141,8 @@ class AlertContext:
         """The backlog of each hop; bronze's only for files, see :attr:`lag`."""
         lately = timedelta(seconds=self.pipeline.alerts.lag_seconds or LAG_SECONDS)
         # Also for a hop without a table: it has read nothing of its input yet.
-        found = (
-            self.backlogs.backlog(hop, table, now=self.now, lately=lately)
-            for hop, table in self.slowest.items()
-        )
+        count = partial(self.backlogs.backlog, now=self.now, lately=lately)
+        found = (count(hop, table) for hop, table in self.slowest.items())
         return tuple(one for one in found if one is not None)
 
     @cached_property
@@ -248,8 +251,9 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
     if lake.swap(name).exists():
         what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if rolls_back(lake, name) else 'promote'}")
-    for hop, tables in context.closing.items():
-        error = _refusal(context, hop, tables) if tables or hop == "bronze" else None
+    for hop in hops_in(context.pipeline):
+        # Also missing tables: a checkpoint with batches shows that they were deleted.
+        error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
         if isinstance(error, GenerationError):
             yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
         elif error is not None:
@@ -289,9 +293,8 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
         guard.refuse_mismatch(partial(replaced_sides, lake, name))
     guard.refuse_mismatch(guard.offset_mismatch)
     if hop == "bronze" and isinstance(source, FilesSource):
-        taken = context.backlogs.taken_files()
         # The files of a folder that cannot be listed cannot be compared.
-        refuse_changed(offered_files(context.pipeline) or {}, taken)
+        refuse_changed(offered_files(context.pipeline) or {}, context.backlogs.taken_files())
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
@@ -312,16 +315,14 @@ def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
 def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Found]:
     """Find batches that are committed to the tables but not to the checkpoint."""
     for hop, tables in context.closing.items():
-        last_commits = [last_commit(table) for table in tables]
-        closed = [one for one in last_commits if one is not None and one.batch >= 0]
+        closed = [one for t in tables if (one := last_commit(t)) is not None and one.batch >= 0]
         if not closed or len(closed) < len(tables):
             continue
         batch = min(one.batch for one in closed)
         committed_at = max(one.written_at for one in closed)
         checkpoint = context.lake.checkpoints(context.pipeline.name, hop) / closed[0].generation
-        committed = newest_logged(checkpoint / "commits")
         # `hop_refused` reports a missing checkpoint, with another remedy.
-        if not checkpoint.exists() or committed >= batch:
+        if not checkpoint.exists() or newest_logged(checkpoint / "commits") >= batch:
             continue
         waited = context.now - committed_at
         # A hop that runs may wait for the next batch to fill; a run that cannot write ends.
@@ -333,23 +334,27 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     """Check whether records take longer from bronze to the last hop than the agreed latency."""
-    hop = hops_in(context.pipeline)[-1]
-    table = context.slowest[hop]
-    if table is None:
+    hop, name = hops_in(context.pipeline)[-1], context.pipeline.name
+    read, table = context.lake.bronze(name), context.slowest[hop]
+    bronze, silver = list(commits(read)), list(commits(context.lake.silver(name)))
+    if table is None and not silver:
         return
-    last, earlier = [*(one for one in commits(table) if one.batch >= 0), None, None][:2]
-    bronze = list(commits(context.lake.bronze(context.pipeline.name)))
-    silver = list(commits(context.lake.silver(context.pipeline.name)))
+    closed = (one for one in (commits(table) if table else ()) if one.batch >= 0)
+    last, earlier = [*closed, None, None][:2]
     # The versions of bronze that the last batch includes, and that the one before it did.
     included, before = (
         bronze_version_in(one, silver) if hop == "gold" else position(one, "bronze")[0]
         for one in (last, earlier)
     )
+    if last is None:
+        # Rows of an epoch had reached the last hop: the first gold table is new in the definition.
+        epoch = last_epochs(recent_epochs(context.lake)).get(name, {"versions": {}})
+        included = epoch["versions"].get(read.name, -1) + 1
     oldest_missing = first_arrival(bronze, included, None)
     oldest_included = first_arrival(bronze, before, included)
     agreed = timedelta(seconds=limit)
-    # A commit without a row for the next hop may never reach it.
-    is_open = any(one.waiting for one in context.waiting if one.hop != "bronze")
+    # A commit without a row for the next hop may never reach it. Requeued rows are no rows of it.
+    is_open = any(one.own for one in context.waiting)
     if is_open and oldest_missing is not None and context.now - oldest_missing > agreed:
         arrived, until, since = oldest_missing, context.now, oldest_missing
         what = f"are not in {hop} yet after"
@@ -358,10 +363,9 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
         what = f"reached {hop} in"
     else:
         return
-    text = (
-        f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what} {lasting(until - arrived)}"
-    )
-    yield Found(f"{text}; the limit is {lasting(agreed)}", hop, since)
+    text = f"rows that bronze read at {arrived:%Y-%m-%d %H:%M:%SZ} {what}"
+    limits = f"{lasting(until - arrived)}; the limit is {lasting(agreed)}"
+    yield Found(f"{text} {limits}", hop, since)
 
 
 def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -455,8 +459,7 @@ def _rate(context: AlertContext, limit: float, *, fate: _Rated = "quarantined") 
     if rows < _MIN_ROWS or stages.total() / rows <= limit:
         return
     by_stage = [f"{stage} {n:,}" for stage, n in stages.most_common() if stage and n]
-    is_late = fate == "late"
-    what = "were late" if is_late else f"were quarantined ({', '.join(by_stage)})"
+    what = "were late" if fate == "late" else f"were quarantined ({', '.join(by_stage)})"
     text = f"{stages.total() / rows:.1%} of the last {rows:,} rows {what}"
     yield Found(f"{text}; the limit is {limit:.1%}", "silver", since)
 

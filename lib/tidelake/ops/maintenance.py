@@ -180,7 +180,20 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
     tables += lake.closing_tables(pipeline, "gold")
     tables += [reconciled_table(lake, detection) for detection in pipeline.detections]
     tables += [lake.books(), lake.epochs(), lake.progress()]
-    return [table for table in tables if table.exists]
+    return [*(table for table in tables if table.exists), *_former_gold(lake, pipeline)]
+
+
+def _former_gold(lake: Lake, pipeline: Pipeline) -> list[Table]:
+    """List the gold tables that earlier definitions of a pipeline filled.
+
+    Their old files may have rows that were erased since.
+    """
+    found = []
+    for table in lake.existing():
+        last = last_commit(table) if table.name not in pipeline.gold_names else None
+        if last and (last.note.get("pipeline"), last.note.get("hop")) == (pipeline.name, "gold"):
+            found.append(table)
+    return found
 
 
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.locks import hold
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import commits, last_commit
+from tidelake.delta.merge import retry_conflicts
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, imported
 from tidelake.instants import from_json, now
 from tidelake.ledger.query import ask
 from tidelake.runtime.schemas import append_records
+from tidelake.visible import first_line
 
 if TYPE_CHECKING:
     from tidelake.ledger.history import Backlog
@@ -26,6 +30,10 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
 
 _SECONDS = 60.0
+# The most rows that wait for a table that cannot be written: hours of batches of a second.
+_MOST_WAITING = 20_000
+# Metadata key of an append: the id by which its writer recognizes it.
+_MARK = "append"
 _DAY = timedelta(days=1)
 _DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
@@ -93,7 +101,8 @@ class Sink:
 class ProgressTable(Sink):
     """Buffers metrics and appends them to ``ops.progress`` once a minute and when the run ends.
 
-    It never delays a batch. A run that is killed loses the metrics of its last minute.
+    It never delays a batch. A run that is killed loses the metrics of its last minute. Rows that
+    could not be appended are kept for the next minute: a run may go on for weeks.
     """
 
     run: Run
@@ -101,45 +110,78 @@ class ProgressTable(Sink):
     name: str = "ops.progress"
     _waiting: list[dict[str, Any]] = field(default_factory=list)
     _written: float = field(default_factory=time.monotonic)
+    _has_failed: bool = False
 
     def put(self, measured: Measured) -> None:
-        """Buffer the metrics of a batch."""
+        """Buffer the metrics of a batch; of too many the oldest are dropped."""
         self._waiting.append(asdict(measured))
+        del self._waiting[:-_MOST_WAITING]
 
     def tick(self) -> None:
-        """Append the buffered rows, at most once a minute."""
-        if time.monotonic() - self._written >= _SECONDS:
+        """Append the buffered rows, at most once a minute; print the first of several failures."""
+        if time.monotonic() - self._written < _SECONDS:
+            return
+        try:
             self.close()
+        except Exception as error:
+            if not self._has_failed:
+                self.run.progress.say(
+                    f"metrics: {self.name} could not be written: {first_line(error)}. "
+                    "The run continues, keeps the rows, and tries again every minute."
+                )
+            self._has_failed = True
+        else:
+            self._has_failed = False
 
     def close(self) -> None:
-        """Append the buffered rows."""
+        """Append the buffered rows, which are kept if that fails."""
         self._written = time.monotonic()
         if not self._waiting:
             return
-        rows, self._waiting = self._waiting, []
-        spark, table = self.run.spark, self.run.lake.progress()
+        rows, spark, table = list(self._waiting), self.run.spark, self.run.lake.progress()
         # Hops may run in several processes, which all append to this table.
         with hold(self.run.lake.lock_of(table), table.name, waits=True, optional=True):
             name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None
-            cleaned = self._cleaned(before, now()).isoformat()
-            append_records(
-                spark,
-                table,
-                rows,
-                _DDL,
-                newest=last,
-                pipeline=name,
-                hop="progress",
-                cleaned_at=cleaned,
-            )
+            metadata = {
+                "cleaned_at": self._cleaned(before, now()).isoformat(),
+                _MARK: uuid.uuid4().hex,
+            }
+            try:
+                append_records(
+                    spark,
+                    table,
+                    rows,
+                    _DDL,
+                    newest=last,
+                    pipeline=name,
+                    hop="progress",
+                    **metadata,
+                )
+            except Exception:
+                # What follows the commit may have failed: its rows must not be appended again.
+                newer = takewhile(
+                    lambda one: not last or one.version > last.version, commits(table)
+                )
+                if any(one.note.get(_MARK) == metadata[_MARK] for one in newer):
+                    del self._waiting[: len(rows)]
+                raise
+            del self._waiting[: len(rows)]
 
     def _cleaned(self, before: datetime | None, moment: datetime) -> datetime:
         """Delete rows older than ``keep`` once a day; return when that was last done."""
         if before is None or moment - before < _DAY:
             return before or moment
         table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
-        self.run.spark.sql(f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'")
+        statement = f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'"
+        try:
+            # `tidelake maintain` compacts the table without its lock.
+            retry_conflicts(lambda: self.run.spark.sql(statement))
+        except Exception as error:
+            self.run.progress.say(
+                f"metrics: old rows of {self.name} could not be deleted: {first_line(error)}. "
+                "The run continues, and tries again in a day."
+            )
         return moment
 
 

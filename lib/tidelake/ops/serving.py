@@ -18,7 +18,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from datetime import datetime
 from typing import Any, ClassVar
 
 from pyspark.errors import PySparkException
@@ -28,7 +27,7 @@ from sqlglot import transpile
 
 from tidelake.config import Environment
 from tidelake.delta.commit_metadata import Final
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import LogFile, entries_since, last_commit, newest_version
 from tidelake.delta.store import sql_text
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import MachineError, NotBuiltError, UsageError
@@ -38,6 +37,7 @@ from tidelake.spark import internals
 from tidelake.spark.java import ensure_jars, jars_for
 from tidelake.spark.session import build_session, kept_log, spark_log
 from tidelake.typed import runnable
+from tidelake.visible import first_line
 
 # Settings that a client may read and change: numbers, flags, or values that Spark validates. Any
 # other key also becomes a Hadoop setting, and those can name classes, hosts and folders.
@@ -350,44 +350,76 @@ class _Requests:
 
 @dataclass
 class Registered:
-    """The tables in the server's catalog, and the bounds of their views of final rows.
+    """The tables in the server's catalog, and their views of final rows.
 
-    The in-memory catalog holds only paths; rows and columns come from Delta's log and are always
-    current. :meth:`refresh` adds new tables and updates the bounds.
+    The in-memory catalog holds only paths; a table's rows and columns come from Delta's log and are
+    always current. A view keeps the bound and the columns with which it was created.
+    :meth:`refresh` adds new tables and updates the views.
     """
 
     spark: SparkSession
     lake: Lake
     tables: set[str] = field(default_factory=set)
-    _bounds: dict[str, datetime | None] = field(default_factory=dict)
+    # The final rows of each gold table, None without a view, and the newest version seen.
+    _views: dict[str, tuple[Final | None, int]] = field(default_factory=dict)
+    # By what cannot be read: why, "" once that was reported.
+    _problems: dict[str, str] = field(default_factory=dict)
 
     def refresh(self) -> list[str]:
-        """Register new tables and views, and return their names."""
+        """Register new tables and views, and return their names; pass over unreadable tables."""
         if not self.tables:
             for layer in LAYERS:
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
         found = []
-        for table in self.lake.existing():
-            if table.name not in self.tables:
-                place = sql_text(str(table.path))
-                self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION {place}")
-                self.tables.add(table.name)
-                found.append(table.name)
-            if table.name.startswith("gold.") and self._follow_final(table):
-                found.append(f"{table.name}__final")
+        with self._reading(f"the list of tables {self.lake.place}"):
+            for table in self.lake.existing():
+                with self._reading(table.name):
+                    if table.name not in self.tables:
+                        place = sql_text(str(table.path))
+                        self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION {place}")
+                        self.tables.add(table.name)
+                        found.append(table.name)
+                    if table.name.startswith("gold.") and self._follow_final(table):
+                        found.append(f"{table.name}__final")
         return found
+
+    def problems(self) -> list[str]:
+        """Return what could not be read since the last call; again only once it could."""
+        found = [problem for problem in self._problems.values() if problem]
+        self._problems = dict.fromkeys(self._problems, "")
+        return found
+
+    @contextmanager
+    def _reading(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except Exception as error:
+            # Fails if Spark has ended, when nothing is served any more.
+            str(self.spark.version)
+            problem = f"{what} cannot be read: {first_line(error)}. Others are; it is tried again."
+            self._problems.setdefault(what, problem)
+        else:
+            self._problems.pop(what, None)
 
     def _follow_final(self, table: Table) -> bool:
         """Update a table's view of final rows to its newest commit; return whether it is new."""
+        before, seen = self._views.get(table.name, (None, -1))
+        # Read before the bound: the next call sees what is committed in between.
+        version = newest_version(table)
         final = Final.of(last_commit(table))
-        known = table.name in self._bounds
-        if final is None or (known and self._bounds[table.name] == final.until):
-            return False
-        self._bounds[table.name] = final.until
-        kept = transpile(final.condition(), read=DUCKDB, write=SPARK)[0]
-        view = f"SELECT * FROM {table.name} WHERE {kept}"
-        self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
-        return not known
+        newer = entries_since(table, seen + 1)
+        if final is not None and (
+            final != before
+            or version < seen  # The table was created again.
+            or any(isinstance(entry, LogFile) and entry.redefines() for entry in newer)
+        ):
+            kept = transpile(final.condition(), read=DUCKDB, write=SPARK)[0]
+            view = f"SELECT * FROM {table.name} WHERE {kept}"
+            self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
+        elif final is None and before is not None:
+            self.spark.sql(f"DROP VIEW IF EXISTS {table.name}__final")
+        self._views[table.name] = final, version
+        return final is not None and before is None
 
 
 @contextmanager

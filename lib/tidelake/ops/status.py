@@ -14,7 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
-from tidelake.delta.commit_metadata import DimensionUse, SilverNote, position, rows_read
+from tidelake.delta.commit_metadata import DimensionUse, SilverNote, positions, rows_read
 from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.positions import (
     bytes_between,
@@ -23,6 +23,7 @@ from tidelake.delta.positions import (
     slowest_of,
     unfilled_tables,
     unpublished,
+    unread,
 )
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import RefusedError, TidelakeError
@@ -286,12 +287,11 @@ def _waiting(
         offered = offered_files(pipeline)
         bronze = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
     found: dict[Hop, int | None] = {"bronze": bronze}
-    inputs: tuple[tuple[Hop, Hop], ...] = (("silver", "bronze"), ("gold", "silver"))
-    for hop, read in inputs:
+    for hop in HOPS[1:]:
         table = slowest_of(lake.closing_tables(pipeline, hop))
         if table is not None:
-            source = lake.hop_inputs(pipeline, hop)[read]
-            found[hop] = rows_between(source, position(last_commit(table), read))
+            reached = positions(last_commit(table))
+            found[hop] = unread(lake.hop_inputs(pipeline, hop), reached, rows_between)
     return found
 
 
@@ -303,17 +303,17 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     offered = None if lake.catalog is not None else offered_files(pipeline)
     if offered is None:
         return False
-    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
-    last = last_commit(bronze)
+    last = last_commit(lake.bronze(pipeline.name))
     since = None if last is None else (last.written_at - _LANDING_MARGIN).timestamp() * 1000
     landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
     if landed > BRIEF_RUN_BYTES:
         return False
-    for_silver = bytes_between(bronze, position(last_commit(silver), "bronze"))
-    golds = lake.closing_tables(pipeline, "gold")
-    reached = (position(last_commit(gold), "silver") for gold in golds)
-    for_gold = max((bytes_between(silver, since) for since in reached), default=0)
-    return landed + for_silver + for_gold <= BRIEF_RUN_BYTES
+    waiting = landed
+    for hop in HOPS[1:]:
+        inputs, filled = lake.hop_inputs(pipeline, hop), lake.closing_tables(pipeline, hop)
+        reached = (positions(last_commit(table)) for table in filled)
+        waiting += max((unread(inputs, until, bytes_between) for until in reached), default=0)
+    return waiting <= BRIEF_RUN_BYTES
 
 
 def source_lag(

@@ -26,11 +26,11 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
 )
-from tidelake.delta.locks import hold_hops
+from tidelake.delta.locks import hold_hops, unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
-from tidelake.errors import NotBuiltError, UsageError
+from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import ahead, from_json
 from tidelake.ledger.history import closed_version, history, rate_of
@@ -218,7 +218,7 @@ def build(
         UsageError: The input does not exist, a swap was interrupted, or the live tables do not
             allow a partial backfill.
         NotBuiltError: The prefilter's state cannot be prepared.
-        RefusedError: Another pipeline fills one of the gold tables.
+        RefusedError: Another pipeline fills one of the gold tables, or an erasure was interrupted.
         LockedError: Another process fills the same tables, promotes them or rolls back.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -239,6 +239,8 @@ def build(
     )
     built = replace(wanted, stage="built")
     with hold_backfill(lake, pipeline) as check:
+        if begun := unfinished(lake, pipeline.name).get("erasure"):
+            raise RefusedError(begun)
         state = read_state(lake, pipeline)
         if state is not None and state.stage in SWAPS:
             raise UsageError(what_next(pipeline, state))

@@ -161,7 +161,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             locks.step("remove prefilter state, backfill tables and Data Docs")
             _forget_ids(run)
             # Green tables still hold the rows, and a rollback would restore them.
-            gave_up = folder_of(lake, pipeline).exists()
+            gave_up = (state := read_state(lake, pipeline)) is not None and state.is_promoted
             given_up += clear(run)
             # Earlier versions wrote values of rows to them.
             remove_tree(lake.data_docs(pipeline.name))

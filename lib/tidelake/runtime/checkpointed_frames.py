@@ -10,7 +10,7 @@ from pyspark.sql import functions as F
 
 from tidelake.silver.dedup import CheckpointedBatch
 from tidelake.silver.driver_dedup import NUMBER
-from tidelake.spark.engine import checkpointed
+from tidelake.spark.engine import checkpointed, runs_in_process
 from tidelake.spark.internals import collected, in_driver, release
 from tidelake.spark.tuning import NUMBERED_ROWS
 
@@ -44,36 +44,44 @@ class CheckpointedFrames:
         """Checkpoint a frame with the first action that reads it."""
         return self._keep(frame, at_once=False)
 
-    def checkpoint_now(self, frame: DataFrame) -> DataFrame:
-        """Checkpoint a frame at once, in a job that completes its observations.
+    def checkpoint_now(
+        self, frame: DataFrame, *measures: Column
+    ) -> tuple[DataFrame, Mapping[str, Any]]:
+        """Checkpoint a frame at once, in a job that also computes aggregates over it.
+
+        The job completes the observations that the frame has.
 
         Args:
             frame: In a small batch, at most about as many rows as the batch.
+            measures: The aggregates, with aliases.
+
+        Returns:
+            The rows, and the measures by name; Spark drops those of some empty inputs.
         """
-        return self._keep(frame, at_once=True)
+        if not measures:
+            return self._keep(frame, at_once=True), {}
+        observation = Observation()
+        kept = self._keep(frame.observe(observation, *measures), at_once=True)
+        reported = observation.get
+        if not reported and not runs_in_process():
+            # Of an empty input, or by compute that reports none: only another job tells.
+            reported = kept.agg(*measures).collect()[0].asDict()
+        return kept, reported
 
     def materialize(
         self, frame: DataFrame, *measures: Column
     ) -> tuple[DataFrame, Mapping[str, Any]]:
-        """Checkpoint a frame at once, and compute aggregates over it in the same job.
-
-        Unlike :meth:`checkpoint_now`, this takes one job and no storage in a small batch.
+        """Do the same as :meth:`checkpoint_now`, in a small batch in one job and without storage.
 
         Args:
-            frame: Without observations; in a small batch, at most about as many rows as the batch.
+            frame: Without observations.
             measures: The aggregates, with aliases.
 
         Returns:
             The rows, and the measures by name; Spark drops those of some empty inputs.
         """
         found = collected(frame, *measures) if self._small else None
-        if found is not None:
-            return found
-        if not measures:
-            return self.checkpoint_now(frame), {}
-        observation = Observation()
-        kept = self.checkpoint_now(frame.observe(observation, *measures))
-        return kept, observation.get
+        return found or self.checkpoint_now(frame, *measures)
 
     def checkpoint_batch(self, frame: DataFrame) -> CheckpointedBatch:
         """Checkpoint a batch's rows: at once if the batch is small, else with the first action."""

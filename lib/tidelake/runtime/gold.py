@@ -348,7 +348,7 @@ class GoldHop(HopQuery):
         taken = by_input(kept, self.inputs)
         if counted:
             return taken, counted_for(targets, [counted])
-        # Of several inputs, or not reported: that does not say that there are no rows.
+        # Of several inputs, or of an empty one, whose counts Spark drops.
         return taken, count_contributions(taken, targets)
 
     def _merge(

@@ -43,7 +43,7 @@ def same_rows(
     function = f"transform {pipeline.transform.function}"
     given = rows.select(row_id("requeued_at").alias(ROW))
     try:
-        kept = frames.checkpoint_now(judged) if frames else judged
+        kept = frames.checkpoint_now(judged)[0] if frames else judged
         changed = _changes(given, kept.select(ROW))
     except FOREIGN as error:
         text = error_text(error)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import reduce
 from operator import and_
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -66,8 +66,9 @@ _ID, _ORDER = "_id", "_order"
 _ACCEPTED, _ACCEPTED_ID = "_accepted_rows", "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
-# Checkpoints a frame eagerly, for the rest of the batch.
-Checkpoint = Callable[[DataFrame], DataFrame]
+# Checkpoints a frame eagerly, for the rest of the batch, and computes aggregates over it by name;
+# none of some empty inputs. The arguments are the frame and the aggregates.
+Checkpoint = Callable[..., tuple[DataFrame, Mapping[str, Any]]]
 
 
 class Accepted(NamedTuple):
@@ -89,7 +90,7 @@ class Accepted(NamedTuple):
         if self.rows is None or known is not None:
             return self.rows, lambda: known or 0
         observation = Observation()
-        return self.rows.observe(observation, _row_count()), lambda: _counts(observation)["rows"]
+        return self.rows.observe(observation, _row_count()), lambda: observation.get.get("rows", 0)
 
 
 class AcceptedMatches(NamedTuple):
@@ -228,8 +229,8 @@ def _by_shuffle(
     else:
         if accepted is not None and rows <= HASHES:
             # Few rows remain; without a checkpoint they would be scanned twice.
-            accepted = checkpoint(having(accepted, F.broadcast(_hashes(new))))
-        ids, counts = _counted(colliding_ids(new, accepted), [_row_count()], checkpoint)
+            accepted, _ = checkpoint(having(accepted, F.broadcast(_hashes(new))))
+        ids, counts = _counted(checkpoint(colliding_ids(new, accepted), _row_count()))
         ids = F.broadcast(ids) if counts["rows"] <= HASHES else ids.hint("shuffle_hash")
         new = having(new, ids)
         if accepted is not None:
@@ -237,13 +238,13 @@ def _by_shuffle(
             accepted = F.broadcast(accepted) if counts["rows"] <= BROADCAST else accepted
     compared = new if accepted is None else match_accepted(new, accepted, comparison)
     ranked = rank_arrivals(compared, comparison)
-    verdicts, counts = _counted(ranked, comparison.ranking, checkpoint)
+    verdicts, counts = _counted(checkpoint(ranked, *comparison.ranking))
     repeats, twins = counts["rows"], counts["twins"]
     if counts["left"]:
         is_left = F.col(VERDICT) == LEFTOVER
         leftovers = new.join(verdicts.where(is_left), on=list(IDENTITY), how="left_semi")
         judged_leftovers = judge_leftovers(leftovers, comparison.rules)
-        more, counts = _counted(judged_leftovers, comparison.ranking, checkpoint)
+        more, counts = _counted(checkpoint(judged_leftovers, *comparison.ranking))
         verdicts = verdicts.where(~is_left).unionByName(more)
         twins += counts["twins"]
     if not repeats:
@@ -258,17 +259,11 @@ def _hashes(rows: DataFrame) -> DataFrame:
 
 
 def _counted(
-    rows: DataFrame, counts: Sequence[Column], checkpoint: Checkpoint
+    checkpointed: tuple[DataFrame, Mapping[str, Any]],
 ) -> tuple[DataFrame, Counter[str]]:
-    """Checkpoint rows and compute aggregates of them in the same job."""
-    observation = Observation()
-    kept = checkpoint(rows.observe(observation, *counts))
-    return kept, _counts(observation)
-
-
-def _counts(observation: Observation) -> Counter[str]:
-    """Return observed counts; 0 for the observations on empty inputs that Spark drops."""
-    return Counter(observation.get)
+    """Return checkpointed rows with their counts: 0 for those of empty inputs that Spark drops."""
+    rows, counts = checkpointed
+    return rows, Counter(counts)
 
 
 def _row_count() -> Column:

@@ -85,6 +85,7 @@ def sample_csv(
     for file, rows in zip(files, split, strict=True):
         names = numbered
         if has_header and rows:
+            _refuse_lead(file.place, rows, dialect)
             headers.append(rows[0])
             names = tuple(name or "" for name in _fields(rows[0], dialect) or ())
         own = rows[has_header:][:each]
@@ -98,8 +99,26 @@ def sample_csv(
         nulls=nulls,
     )
     first = next((one[0] for one in split if one), b"")
-    notes = () if has_header else tuple(_unusual_header(first, dialect))
-    return layout, headers[0] if headers else None, _valued(records, dialect, nulls), notes
+    notes = [*_lost_texts(records, dialect, nulls)]
+    notes += [] if has_header else _unusual_header(first, dialect)
+    header = headers[0] if headers else None
+    return layout, header, _valued(records, dialect, nulls), tuple(notes)
+
+
+def _refuse_lead(place: str, rows: Sequence[bytes], dialect: Dialect) -> None:
+    """Refuse a file whose header comes after other lines, such as a title or a comment.
+
+    Then all later records have one number of fields, and only those at the beginning another.
+    """
+    widths = [len(_fields(row, dialect) or ()) for row in rows]
+    lead = next((at for at, width in enumerate(widths) if width == widths[-1]), 0)
+    if lead and len(widths) - lead > 1 and len(set(widths[lead:])) == 1:
+        raise SourceError(
+            f"{place}: its first record has another number of fields ({widths[0]}) than those "
+            f"from record {lead + 1} on ({widths[-1]}), so it cannot be their header. If it is no "
+            "header, remove what stands above the header from the files, into another folder: "
+            f"tail -n +{lead + 1} FILE > OTHER/FILE. If it is one, let it name each column."
+        )
 
 
 def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:
@@ -191,6 +210,23 @@ def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:
         if others and value_shape(name, _typed(others)).type != STRING:
             found |= {text for text in texts if text in _NULLS}
     return tuple(text for text in _NULLS if text in found)
+
+
+def _lost_texts(records: _Records, dialect: Dialect, nulls: Sequence[str]) -> Iterator[str]:
+    """Yield a note for each column of texts in which a text of ``nulls`` is null too."""
+    read = _columns(records, dialect, nulls) if nulls else {}
+    for name, texts in _columns(records, dialect, ()).items() if nulls else ():
+        kept = [text for text in read[name] if text is not None]
+        lost = Counter(texts) - Counter(read[name])
+        if not (kept and lost and value_shape(name, _typed(kept)).type == STRING):
+            continue
+        for text in lost:
+            yield (
+                f"{name}: {text} is null here too, in {lost[text]:,} records, because the texts of "
+                "source.csv.nulls are null in each column. If it is a value, remove it from nulls, "
+                "declare the columns of numbers that have it as STRING, and convert these in "
+                f"event.select: CAST(nullif(COLUMN, '{text}') AS DOUBLE)"
+            )
 
 
 def _columns(

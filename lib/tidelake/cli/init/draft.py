@@ -283,7 +283,7 @@ def _choice(
         if (choice.sql == requested) if column is None else (choice.column is column):
             return choice
     if column is not None:
-        return DraftChoice(column.field, "as given", column)
+        return DraftChoice(guesses.as_text(column), "as given", column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
     known += [column.name for column in payload.columns if column.shown in CHANGE_COLUMNS]
     problems = expression_problems(requested, known)

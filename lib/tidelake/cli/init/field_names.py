@@ -39,6 +39,14 @@ def is_epoch(name: str, unit: str) -> bool:
     return unit == "epoch milliseconds" and not _MILLIS.isdisjoint(words[-1:])
 
 
+def is_nameable(name: str) -> bool:
+    """Return whether the schema in a pipeline file can hold a field of this name.
+
+    ``${`` would begin a variable there, which has no escape.
+    """
+    return bool(name.strip()) and name.isprintable() and "${" not in name
+
+
 def is_money(name: str) -> bool:
     """Return whether a field of this name holds an amount of money."""
     return has_word(name, _MONEY) and not has_word(name, _NOT_MONEY)

@@ -1,7 +1,8 @@
 """Read field types from schemas: of Parquet, of Avro, and of Kafka Connect's messages.
 
 Integers become BIGINT and floating-point numbers DOUBLE, so that a later file with a wider type
-fits too. Text is left to :mod:`tidelake.cli.init.payload`, which finds times in it.
+fits too. Text is left to :mod:`tidelake.cli.init.payload`, which finds times in it; but where a
+schema allows what no type of a column holds, no type is guessed from the sample.
 """
 
 from __future__ import annotations
@@ -9,19 +10,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tidelake.cli.init.field_names import is_nameable
 from tidelake.config.types import Field, FieldType, Kind
 
 Types = Mapping[str, FieldType]
 
 _STRING = FieldType("string")
+# Text too, of a union or of too many digits; told apart by identity, as the types are equal.
+_UNTYPED = FieldType("string")
 _MOST_DIGITS = 38
-# The test of pyarrow's types for each kind.
-_OF_ARROW: dict[Kind, str] = {
-    "boolean": "is_boolean",
-    "bigint": "is_integer",
-    "double": "is_floating",
-    "date": "is_date",
-    "binary": "is_binary",
+# The kind for each test of pyarrow's types.
+_OF_ARROW: dict[str, Kind] = {
+    "is_boolean": "boolean",
+    "is_integer": "bigint",
+    "is_floating": "double",
+    "is_date": "date",
+    "is_binary": "binary",
+    "is_large_binary": "binary",
+    "is_fixed_size_binary": "binary",
+    "is_binary_view": "binary",
 }
 # By Avro type and logical type.
 _OF_AVRO: dict[tuple[str, str], FieldType] = {
@@ -76,12 +83,19 @@ def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
 
 
 def common_types(schemas: Iterable[Types]) -> dict[str, FieldType]:
-    """Return the types on which all files that have a field agree, without text."""
+    """Return the types on which all files that have a field agree, without text.
+
+    A field to which one of the files gives no type has none, and is text.
+    """
     found: dict[str, FieldType | None] = {}
+    untyped: set[str] = set()
     for schema in schemas:
         for name, kind in schema.items():
             found[name] = kind if found.get(name, kind) == kind else None
-    return {name: kind for name, kind in found.items() if kind not in (None, _STRING)}
+            if kind is _UNTYPED:
+                untyped.add(name)
+    agreed = {name: kind for name, kind in found.items() if kind not in (None, _STRING)}
+    return {**agreed, **dict.fromkeys(untyped, _UNTYPED)}
 
 
 def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
@@ -109,7 +123,7 @@ def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
     elif types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind):
         found = FieldType("array", element=inner(kind.value_type))
     else:
-        plain = next((name for name, fits in _OF_ARROW.items() if getattr(types, fits)(kind)), None)
+        plain = next((name for fits, name in _OF_ARROW.items() if getattr(types, fits)(kind)), None)
         found = FieldType(plain) if plain else _STRING
     return found
 
@@ -117,8 +131,9 @@ def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
 def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:
     """Return the type of an Avro schema; ``named`` collects the types that it defines by name."""
     if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
-        return of_avro(branches[0], named) if len(branches) == 1 else _STRING
+        branches = [of_avro(branch, named) for branch in schema if branch != "null"] or [_STRING]
+        # Branches of one type are no choice, such as two of text.
+        return branches[0] if all(one == branches[0] for one in branches) else _UNTYPED
     if isinstance(schema, str):
         # A name that is still being defined is that of a recursive type.
         return named.get(schema, _OF_AVRO.get((schema, ""), _STRING))
@@ -161,13 +176,11 @@ def of_connect(schema: Mapping[str, Any]) -> FieldType:
 def _struct(fields: Sequence[Field]) -> FieldType:
     """Return text, which is JSON, for fields that no table has: none, or two of one name."""
     names = {field.name.lower() for field in fields}
-    is_storable = 0 < len(fields) == len(names) and all(
-        name.strip() and name.isprintable() for name in names
-    )
+    is_storable = 0 < len(fields) == len(names) and all(map(is_nameable, names))
     return FieldType("struct", fields=tuple(fields)) if is_storable else _STRING
 
 
 def _decimal(precision: int, scale: int) -> FieldType:
     if 0 <= scale <= precision <= _MOST_DIGITS and precision:
         return FieldType("decimal", precision=precision, scale=scale)
-    return _STRING
+    return _UNTYPED

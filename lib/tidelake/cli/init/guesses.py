@@ -184,7 +184,7 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
         if rank == 1 and len(distinct) < _FEW_OWNERS and len(payload.columns) > 1:
             rank = 0
         if rank or is_random:
-            choice = DraftChoice(column.field, why, column)
+            choice = DraftChoice(as_text(column), why, column)
             ranked.append(((rank, share, is_random, -len(column.path)), choice))
         else:
             unnamed.append(column.field)
@@ -196,6 +196,11 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
             what += f" and named like an id ({', '.join(unnamed[:3])} may be chosen with --id)"
         why = f"{what}; {why}"
     return [*of_payload, DraftChoice("record_id", why)]
+
+
+def as_text(column: Column) -> str:
+    """Return the SQL of a field that is part of an id; bytes are seldom text."""
+    return f"base64({column.field})" if column.type.kind == "binary" else column.field
 
 
 def _best_first(ranked: list[tuple[Any, _T]]) -> list[_T]:
@@ -283,7 +288,7 @@ def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
             both = f"{device.shown} and {time.shown} together are"
             why = f"no single field is unique; {both}, in {len(unique):,} different records"
             # Not concat_ws, which skips nulls: readings without a device would share an id.
-            sql = f"concat({device.field}, '|', {time.field})"
+            sql = f"concat({as_text(device)}, '|', {time.field})"
             yield DraftChoice(sql, why, ids=tuple(ids))
 
 
@@ -367,6 +372,7 @@ def _measures(
     means = [c for c in numbers if c.type.kind == "double"]
     means = [c for c in means if not has_word(c.path[-1], _COORDINATES)]
     owners = [c for c in numbers if c.is_scalar and _is_owner(c.path[-1])]
+    owners = [c for c in owners if c.type.kind != "binary"]
     owners = [c for c in owners if has_word(c.path[-1], _IDS) or c.type.kind == "string"]
     for prefix, aggregate, some in (
         ("total", "sum", sums[:_MOST_MEASURES]),

@@ -8,19 +8,18 @@ long integers as DOUBLE, drops names that differ in case, and does not tell whic
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
 from decimal import Decimal
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from tidelake.cli.init.field_names import is_epoch, is_money
+from tidelake.cli.init.field_names import is_epoch, is_money, is_nameable
+from tidelake.cli.init.time_formats import EPOCH_UNITS, Clock, clock_of, is_iso
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field, FieldType, unstorable_names
 from tidelake.errors import SourceError
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED, from_micros, to_json
+from tidelake.instants import from_micros, to_json
 from tidelake.names import LATE_COLUMNS, SILVER_RESERVED, is_column_name, quoted
 
 if TYPE_CHECKING:
@@ -35,7 +34,8 @@ _BIGINT_END = 1 << 63
 _NAMES = 60
 _RARE_NAMES, _RARE = 20, 0.2
 _MONEY_DIGITS, _MONEY_SCALE = 18, 4
-_MOST_DIGITS = 38
+# Of a number that needs more: digits in all, and after the point if the whole part leaves room.
+_MOST_DIGITS, _WIDE_SCALE = 38, 18
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,25 @@ def _number(name: str, values: Sequence[Decimal]) -> Shape:
     if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
         return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
     if any(exponents):
-        return Shape(FieldType("double"))
-    if all(-_BIGINT_END <= number < _BIGINT_END for number in values):
+        # Room on both sides of the point: other values may have more digits than the sample's.
+        room = max(scale, min(_WIDE_SCALE, (_MOST_DIGITS - digits) // 2))
+        if is_money(name) and scale <= _WIDE_SCALE and digits <= _MOST_DIGITS - _WIDE_SCALE:
+            room = _WIDE_SCALE
+        elif all(map(_is_double, values)):
+            return Shape(FieldType("double"))
+    elif all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
-    if digits <= _MOST_DIGITS:
-        return Shape(FieldType("decimal", precision=_MOST_DIGITS, scale=0))
-    return Shape(STRING, (f"numbers of {digits} digits",))
+    else:
+        room = 0
+    if digits + room <= _MOST_DIGITS:
+        return Shape(FieldType("decimal", precision=_MOST_DIGITS, scale=room))
+    return Shape(STRING, (f"numbers of {digits + scale} digits",))
+
+
+def _is_double(number: Decimal) -> bool:
+    """Return whether a number has the digits of a double: its shortest ones, or all 17."""
+    value = float(number)
+    return any(Decimal(text) == number for text in (repr(value), f"{value:.17g}"))
 
 
 def _object(values: Sequence[dict[str, Any]]) -> Shape:
@@ -100,7 +113,7 @@ def _object(values: Sequence[dict[str, Any]]) -> Shape:
         return Shape(empty, ("always empty in the sample",))
     filled = sum(len(value) for value in values) / (len(names) * len(values))
     rare = len(names) > _RARE_NAMES and filled < _RARE
-    folded = {name.lower() for name in names if name.strip() and name.isprintable()}
+    folded = {name.lower() for name in names if is_nameable(name)}
     if len(names) > _NAMES or rare or len(folded) < len(names):
         inner = value_shape("", [item for value in values for item in value.values()])
         note = f"{len(names)} names in the sample, so a map"
@@ -111,158 +124,14 @@ def _object(values: Sequence[dict[str, Any]]) -> Shape:
     return Shape(FieldType("struct", fields=fields), notes)
 
 
-_NO_ZONE = "without a zone, read as UTC"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-# Seconds since the epoch: a number outside the years 2000 to 2100 is not taken as a time.
-_FIRST, _END = 946_684_800, 4_102_444_800
-_EPOCH_UNITS = "epoch"
-# Units in a second, Spark's expression, description.
-_EPOCHS = (
-    (1, "timestamp_seconds({0})", "epoch seconds"),
-    (1_000, "timestamp_millis({0})", "epoch milliseconds"),
-    (1_000_000, "timestamp_micros({0})", "epoch microseconds"),
-    (1_000_000_000, "timestamp_micros({0} div 1000)", "epoch nanoseconds, cut to microseconds"),
-)
-# Spark timestamps have microseconds.
-_SECONDS = FieldType("decimal", precision=20, scale=6)
-# If a sample fits both day first and month first, day first is chosen, with a note.
-_DAY_FIRST, _MONTH_FIRST = "%d/%m/%Y", "%m/%d/%Y"
-_DATES = (
-    ("%Y/%m/%d", "yyyy/MM/dd", "slashes"),
-    ("%d.%m.%Y", "dd.MM.yyyy", "day first"),
-    (_DAY_FIRST, "dd/MM/yyyy", "day first"),
-    (_MONTH_FIRST, "MM/dd/yyyy", "month first"),
-)
-# As spreadsheets write them, without seconds or without a time of day.
-_TIMES_OF_DAY = ((" %H:%M:%S", " HH:mm:ss"), (" %H:%M", " HH:mm"), ("", ""))
-# Python's pattern, Spark's pattern, description.
-_PATTERNS = (
-    ("%d/%b/%Y:%H:%M:%S %z", "dd/MMM/yyyy:HH:mm:ss Z", "a web server's log"),
-    ("%Y-%m-%d %H:%M:%S UTC", "yyyy-MM-dd HH:mm:ss 'UTC'", "UTC in words"),
-    ("%Y-%m-%d %H:%M:%S,%f", "yyyy-MM-dd HH:mm:ss,SSS", "a comma before the milliseconds"),
-    ("%Y%m%dT%H%M%SZ", "yyyyMMdd'T'HHmmss'Z'", "digits without separators"),
-    *(
-        (date + of_day, spark + of_day_in_spark, words)
-        for date, spark, words in _DATES
-        for of_day, of_day_in_spark in _TIMES_OF_DAY
-    ),
-)
 # A number with a decimal comma, and dots between thousands, of at most 14 digits before the comma;
 # in the syntax that Python and Spark share.
 _COMMA_DIGITS = 14
 _COMMA_TYPE = FieldType("decimal", precision=20, scale=6)
 _COMMA = "-?(?:[1-9][0-9]{0,2}(?:[.][0-9]{3}){1,4}|[0-9]{1,14})(?:,[0-9]{1,6})?"
-
-
-@dataclass(frozen=True)
-class Clock:
-    """A time format of a field, of the type it has in the schema; ``words`` describes it.
-
-    ``sql`` converts the field, ``{0}``, to a timestamp. ``read`` parses a value, or returns None
-    if it has another format. ``has_time`` is False for a date, which has no time of day.
-    """
-
-    type: FieldType
-    sql: str
-    words: str
-    read: Callable[[object], datetime | None]
-    note: str = ""
-    has_time: bool = True
-
-
-def clock_of(values: Iterable[object]) -> Clock | None:
-    """Return the time format that all non-null values of a field have, or None."""
-    present = [value for value in values if value is not None]
-    clocks = _clocks(present) if present else ()
-    return next((clock for clock in clocks if all(clock.read(v) for v in present)), None)
-
-
-def _clocks(values: Sequence[object]) -> Iterator[Clock]:
-    first = values[0]
-    if isinstance(first, str):
-        texts = [value for value in values if isinstance(value, str)]
-        if all(re.fullmatch(DATE, text) for text in texts):
-            date, sql = FieldType("date"), "CAST({0} AS TIMESTAMP)"
-            yield Clock(date, sql, "a date", _read_iso, has_time=False)
-        zoned = all(re.search(r"(?:Z|[+-][0-9]{2}:?[0-9]{2})$", text) for text in texts)
-        timestamp, note = FieldType("timestamp"), "" if zoned else _NO_ZONE
-        yield Clock(timestamp, "{0}", "ISO 8601", _read_iso, note)
-        for python, spark, words in _PATTERNS:
-            note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
-            month_first = python.replace(_DAY_FIRST, _MONTH_FIRST)
-            if month_first != python and all(map(partial(_read_pattern, month_first), texts)):
-                note += "; ambiguous order of day and month, read as day first"
-            sql = "try_to_timestamp({0}, '" + spark.replace("'", "''") + "')"
-            read, has_time = partial(_read_pattern, python), "%H" in python
-            yield Clock(STRING, sql, f"{spark} ({words})", read, note, has_time)
-        for scale, sql, words in _EPOCHS:
-            of_text = sql.format("try_cast({0} AS BIGINT)")
-            yield Clock(STRING, of_text, words, partial(_read_number, scale, _whole_text))
-    elif isinstance(first, int | Decimal):
-        for scale, sql, words in _EPOCHS:
-            yield Clock(FieldType("bigint"), sql, words, partial(_read_number, scale, _whole))
-        words = f"{_EPOCH_UNITS} seconds with a fraction"
-        yield Clock(_SECONDS, _EPOCHS[0][1], words, partial(_read_number, 1, _to_micros))
-
-
-def _read_iso(value: object) -> datetime | None:
-    if not isinstance(value, str) or not any(
-        re.match(pattern, value) for pattern in (ZONED, LOCAL, TO_THE_MINUTE)
-    ):
-        return None
-    try:
-        found = datetime.fromisoformat(value)
-    except ValueError:
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _read_pattern(pattern: str, value: object) -> datetime | None:
-    try:
-        found = datetime.strptime(str(value), pattern)
-    except ValueError:
-        return None
-    # Spark's patterns require every digit, and of a fraction take three; Python's also accept 5 for
-    # 05, and six.
-    text, whole = str(value), found.strftime(pattern)
-    if not whole.startswith(text) or len(whole) - len(text) not in _cut(pattern):
-        return None
-    return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _cut(pattern: str) -> range:
-    """Return how many of the last digits of a time in Python's pattern a text may lack."""
-    return range(3, 6) if pattern.endswith("%f") else range(1)
-
-
-_Number = int | Decimal | None
-
-
-def _read_number(scale: int, number: Callable[[object], _Number], value: object) -> datetime | None:
-    found = number(value)
-    if found is None or not _FIRST * scale <= found < _END * scale:
-        return None
-    return _EPOCH + timedelta(microseconds=int(found * 1_000_000 // scale))
-
-
-def _whole(value: object) -> _Number:
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
-
-
-def _whole_text(value: object) -> _Number:
-    return int(value) if isinstance(value, str) and re.fullmatch(r"[0-9]{10,19}", value) else None
-
-
-def _to_micros(value: object) -> _Number:
-    """Return a number with at most six decimals."""
-    if isinstance(value, bool) or not isinstance(value, int | Decimal):
-        return None
-    exact = Decimal(value)
-    return exact if int(exact.as_tuple().exponent) >= -6 else None
-
-
 _DEEPEST = 4
 _TIME_KINDS = {"date", "timestamp", "timestamp_ntz"}
+_NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
 @dataclass(frozen=True)
@@ -322,7 +191,8 @@ def payload_of(
 ) -> Payload:
     """Infer the schema and columns from JSON objects; each field of a struct becomes a column.
 
-    ``types`` are those that need not be inferred; ``changes`` the change events of rows.
+    ``types`` are those that the schemas of files give, which are text where silver would refuse a
+    value of the sample; ``changes`` are the change events of rows.
 
     Raises:
         SourceError: No field has a name that is valid in a schema.
@@ -332,11 +202,16 @@ def payload_of(
     notes: list[str] = []
     seen: set[str] = set()
     types = types or {}
-    shapes = fields_of(values) | {name: Shape(kind) for name, kind in types.items()}
+    shapes = fields_of(values) | {
+        name: Shape(_fitted(kind, [value.get(name) for value in values]))
+        for name, kind in types.items()
+    }
     for name, shape in shapes.items():
         why = ""
         if not name.strip() or not name.isprintable():
             why = "its name is blank or not printable"
+        elif not is_nameable(name):
+            why = "${ would begin a variable of the pipeline file"
         elif name.startswith("_"):
             why = "names beginning with _ are reserved"
         elif changes and name.lower() in CHANGE_COLUMNS:
@@ -347,11 +222,11 @@ def payload_of(
             notes.append(f"{name!r} is left out: {why}")
             continue
         seen.add(name.lower())
-        is_known = name in types
-        found = list(_columns((name,), shape, [value.get(name) for value in values], is_known))
+        given = types.get(name)
+        found = list(_columns((name,), shape, [value.get(name) for value in values], given))
         columns += found
         # Epoch seconds with a fraction need DECIMAL: DOUBLE would lose digits.
-        is_whole = len(found) == 1 and found[0].clock is not None and not is_known
+        is_whole = len(found) == 1 and found[0].clock is not None and given is None
         is_whole = is_whole and found[0].path == (name,)
         fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
@@ -371,51 +246,90 @@ def _of_envelope(changes: Sequence[Unwrapped]) -> list[Column]:
     return [
         column
         for name, kind in kinds.items()
-        for column in _columns((name,), Shape(kind), values[name], is_known=True)
+        for column in _columns((name,), Shape(kind), values[name], kind)
     ]
 
 
+def _fitted(kind: FieldType, values: Sequence[object]) -> FieldType:
+    """Return a schema's type, with text in place of what refuses a value of the sample.
+
+    Silver refuses NaN and infinities in a DOUBLE, and digits below a microsecond in a time.
+    """
+    if kind.kind == "struct":
+        objects = [value for value in values if isinstance(value, dict)]
+        fields = ((field, [item.get(field.name) for item in objects]) for field in kind.fields)
+        fitted = tuple(replace(field, type=_fitted(field.type, of)) for field, of in fields)
+        return replace(kind, fields=fitted)
+    if kind.element is not None:
+        items = [item for value in values if isinstance(value, list) for item in value]
+        return replace(kind, element=_fitted(kind.element, items))
+    if kind.value is not None:
+        items = [item for value in values if isinstance(value, dict) for item in value.values()]
+        return replace(kind, value=_fitted(kind.value, items))
+    texts = (value for value in values if isinstance(value, str))
+    if kind.kind == "double":
+        return STRING if any(text in _NOT_FINITE for text in texts) else kind
+    is_instant = kind.kind in ("timestamp", "timestamp_ntz")
+    return kind if not is_instant or all(map(is_iso, texts)) else STRING
+
+
 def _columns(
-    path: tuple[str, ...], shape: Shape, values: list[Any], is_known: bool = False
+    path: tuple[str, ...], shape: Shape, values: list[Any], given: FieldType | None = None
 ) -> Iterator[Column]:
     """Yield the column of a field, or the columns of a struct's fields, without names yet.
 
-    ``is_known``: the type is given, not inferred from the values.
+    ``given`` is the type in the schema of the files, None if it is inferred from the values.
     """
     kind = shape.type
     if kind.kind == "struct" and len(path) < _DEEPEST:
-        for field in kind.fields:
+        givens = [None] * len(kind.fields) if given is None else [f.type for f in given.fields]
+        for field, of_schema in zip(kind.fields, givens, strict=True):
             inner = [item.get(field.name) if isinstance(item, dict) else None for item in values]
-            inferred = Shape(field.type) if is_known else value_shape(field.name, inner)
-            yield from _columns((*path, field.name), inferred, inner, is_known)
+            inferred = value_shape(field.name, inner) if given is None else Shape(field.type)
+            yield from _columns((*path, field.name), inferred, inner, of_schema)
         return
-    column = Column("", path, sql_name(*path), kind, tuple(values), None, shape.notes)
+    notes = _notes(shape, values, given)
+    column = Column("", path, sql_name(*path), kind, tuple(values), None, notes)
     if (odd := next(unstorable_names(kind), None)) is not None:
-        notes = (*shape.notes, f"as JSON, because no Delta table stores the name '{odd}' in it")
+        notes = (*notes, f"as JSON, because no Delta table stores the name '{odd}' in it")
         yield replace(column, sql=f"to_json({column.sql})", type=STRING, notes=notes)
-        return
-    numbers = _with_comma(values) if kind == STRING else None
-    if numbers is not None:
-        sql, notes = column.sql, (*shape.notes, "with a decimal comma")
-        if "" in values:
-            sql = f"nullif({sql}, '')"
-        sql = _of_comma(sql)
-        yield replace(column, sql=sql, type=_COMMA_TYPE, values=numbers, notes=notes)
-        return
-    clock = clock_of(values) if column.is_scalar else None
+    elif given == STRING and not _are_texts(values):
+        yield column
+    else:
+        yield _of_numbers(column, given) or _of_times(column, given)
+
+
+def _of_numbers(column: Column, given: FieldType | None) -> Column | None:
+    """Return the column of texts that its SQL converts to numbers, or None for others."""
+    field, values = column.sql, column.values
+    if given is not None and given.kind == "double" and column.type == STRING:
+        # As null, because one of them would make each sum and mean of its group NaN or infinite.
+        finite = f"CASE WHEN {field} NOT IN {_NOT_FINITE} THEN {field} END"
+        held = tuple(None if value in _NOT_FINITE else value for value in values)
+        return replace(column, sql=f"CAST({finite} AS DOUBLE)", type=given, values=held)
+    numbers = _with_comma(values) if column.type == STRING else None
+    if numbers is None:
+        return None
+    sql = _of_comma(f"nullif({field}, '')" if "" in values else field)
+    notes = (*column.notes, "with a decimal comma")
+    return replace(column, sql=sql, type=_COMMA_TYPE, values=numbers, notes=notes)
+
+
+def _of_times(column: Column, given: FieldType | None) -> Column:
+    """Return the column with the SQL that converts it to a timestamp, if it holds times."""
+    kind = column.type
+    clock = clock_of(column.values) if column.is_scalar else None
     # A number counts as a time only if its name also suggests one.
-    is_number = clock is not None and clock.words.startswith(_EPOCH_UNITS)
-    if clock is None or (is_number and not is_epoch(path[-1], clock.words)):
-        yield column
-        return
-    if is_known and kind.kind not in _TIME_KINDS | {clock.type.kind}:
-        yield column
-        return
-    if is_known and kind.kind == "timestamp_ntz":
+    is_number = clock is not None and clock.words.startswith(EPOCH_UNITS)
+    if clock is None or (is_number and not is_epoch(column.path[-1], clock.words)):
+        return column
+    if given is not None and kind.kind not in _TIME_KINDS | {clock.type.kind}:
+        return column
+    if given is not None and kind.kind == "timestamp_ntz":
         clock = replace(clock, sql="CAST({0} AS TIMESTAMP)")
-    elif is_known:
+    elif given is not None:
         clock = replace(clock, type=kind)
-    if clock.type.kind == "decimal" and len(path) > 1:
+    if clock.type.kind == "decimal" and len(column.path) > 1:
         # The field's type is fixed by the struct's schema, so the expression casts.
         # The cast would round more digits: for those it is given a number too large for it.
         exact = "if({0} != CAST({0} AS DECIMAL(20,6)), 1e30, {0})"
@@ -427,7 +341,22 @@ def _columns(
     notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
     if clock.note and clock.note not in notes:
         notes = (*notes, clock.note)
-    yield replace(column, sql=sql.format(column.sql), type=clock.type, clock=clock, notes=notes)
+    return replace(column, sql=sql.format(column.sql), type=clock.type, clock=clock, notes=notes)
+
+
+def _notes(shape: Shape, values: Sequence[object], given: FieldType | None) -> tuple[str, ...]:
+    """Return the notes of a shape, and why it is text in spite of, or for want of, a schema."""
+    if given == STRING and not _are_texts(values):
+        return (*shape.notes, "as text, because its schema gives no type that a column can have")
+    if given is None or given == shape.type:
+        return shape.notes
+    if given.kind == "double":
+        return (*shape.notes, "NaN and infinities are null")
+    return (*shape.notes, f"as text, because values of the sample do not fit {given.sql}")
+
+
+def _are_texts(values: Iterable[object]) -> bool:
+    return all(isinstance(value, str | None) for value in values)
 
 
 def _of_comma(text: str) -> str:

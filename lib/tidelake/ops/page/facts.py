@@ -46,6 +46,10 @@ _SECONDS = (1, 5, 10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 10800, 21600, 432
 _STEPS = tuple(timedelta(seconds=seconds) for seconds in _SECONDS)
 # How the windows of one step are combined; all other aggregates are averaged.
 _COMBINED_BY = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "max": "max"}
+# Aggregates by which the values of a step add up.
+_ADDED = ("sum(", "count(")
+# A common step is at most so many times as long as the shortest that fits.
+_COARSEST = 5
 # DuckDB's types of numbers that a Delta table can have.
 _NUMERIC = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 _KINDS = {
@@ -279,9 +283,18 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         greatest = f"max({column})"
         value = f"{_COMBINED_BY.get(measure.aggregate, 'avg')}({column})"
     if window.kind == "global":
-        key = ", ".join(f'"{one}"' for one in gold.keys) or "'all'"
-        return _bars(lake, blank, f"concat_ws(' · ', {key})", greatest, title)
+        keys = [f'"{one}"' for one in gold.keys]
+        # concat_ws skips nulls: keys that differ would have the same label.
+        shown = [f"coalesce(CAST({key} AS VARCHAR), 'null')" for key in keys] or ["'all'"]
+        label, group = f"concat_ws(' · ', {', '.join(shown)})", ", ".join(keys)
+        return _bars(lake, blank, label, greatest, title, group=group or "1")
     kept = "true"
+    if window.kind == "hopping" and window.size % window.slide:
+        # No windows are adjacent: draw all, so that a step without one had no events.
+        if value.startswith(_ADDED):
+            title = f"{title} per window"
+        blank = replace(blank, title=title)
+        return _line(lake, blank, "window_start", value, window.slide, overlapping=True)
     if window.kind == "hopping":
         # Overlapping windows would count an event several times: read only adjacent ones.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
@@ -290,11 +303,12 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     return _line(lake, blank, "window_start", value, window.size, kept=kept)
 
 
-def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str) -> Plot:
+def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str, *, group: str = "1") -> Plot:
+    """Read the largest values; without a ``group``, rows with the same label are one bar."""
     found = ask(
         lake,
         f"SELECT CAST({label} AS VARCHAR), CAST({value} AS DOUBLE) FROM {blank.table} "
-        f"GROUP BY 1 ORDER BY 2 DESC NULLS LAST, 1 LIMIT {BARS}",
+        f"GROUP BY {group} ORDER BY 2 DESC NULLS LAST, 1 LIMIT {BARS}",
     ).rows
     bars = tuple(Bar(str(key), _number(amount)) for key, amount in found)
     top = f"the {BARS} largest" if len(bars) == BARS else "all"
@@ -302,14 +316,25 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str) -> Plot:
 
 
 def _line(
-    lake: Lake, blank: Plot, column: str, value: str, least: timedelta, *, kept: str = "true"
+    lake: Lake,
+    blank: Plot,
+    column: str,
+    value: str,
+    least: timedelta,
+    *,
+    kept: str = "true",
+    overlapping: bool = False,
 ) -> Plot:
-    """Read the values of a line, one per time step."""
+    """Read the values of a line, one per time step.
+
+    The rows that are ``kept`` count. Of windows that are ``overlapping``, one of which begins every
+    ``least``, a sum is divided by the number of windows in its step.
+    """
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
         return replace(blank, title="", missing="no rows yet")
-    first = max(first, last - _SPAN)
+    oldest, first = first, max(first, last - _SPAN)
     step = _step(last - first, least)
     micros = step // timedelta(microseconds=1)
     begin = _EPOCH + (first - _EPOCH) // step * step
@@ -322,21 +347,29 @@ def _line(
         f"GROUP BY 1",
     ).rows
     values = {begin + int(number) * step: _number(amount) for number, amount in found}
+    is_added = value.startswith(_ADDED)
+    if overlapping and is_added:
+        for at, amount in values.items():
+            # Counted back from the last one: the first and the last step may not be full.
+            newest = max(0, (last - at - step) // least + 1)
+            count = (last - max(at, oldest)) // least + 1 - newest
+            values[at] = None if amount is None else amount / max(1, count)
     # A count or sum of no rows is 0; a minimum or mean is unknown.
-    nothing = 0.0 if value.startswith(("sum(", "count(")) else None
+    nothing = 0.0 if is_added else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))
     bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
     return replace(blank, bars=bars, step=step)
 
 
 def _step(span: timedelta, least: timedelta) -> timedelta:
-    """Choose a common time step that gives at most ``POINTS`` points."""
+    """Choose a common time step that gives at most ``POINTS`` points, and not far fewer."""
+    unit = least or _STEPS[-1]
+    shortest = max(1, math.ceil(span / (unit * (POINTS - 1)))) * unit
     for step in _STEPS:
         # A multiple of the least step, which also rules out shorter ones.
         if (not least or not step % least) and span < step * (POINTS - 1):
-            return step
-    least = least or _STEPS[-1]
-    return max(1, math.ceil(span / (least * (POINTS - 1)))) * least
+            return step if step <= _COARSEST * shortest else shortest
+    return shortest
 
 
 def _number(value: float | None) -> float | None:
