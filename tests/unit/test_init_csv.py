@@ -138,6 +138,14 @@ def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[s
     assert "landing/a.csv record 31: 2 fields, its file has 7 columns" in told
 
 
+def test_short_records_at_the_end_do_not_hide_the_header(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    Path("landing/a.csv").write_text(_text() + "TOTAL,30\nrows,30\n")
+    assert [field.name for field in _init().event.fields] == _HEADER
+    assert "2 of 32 records will be quarantined" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("files", "words"),
     [
@@ -149,12 +157,18 @@ def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[s
         ({"a.csv": "a,b\n1\n2,\n3,4,5\n"}, "landing/a.csv record 1: 1 fields, its file has 2"),
         (
             {"a.csv": f"# of {_START}\n{_text()}"},
-            "from record 2 on (7), so it cannot be their header",
+            "(1) than most others (7), so it cannot be their header",
         ),
-        ({"a.csv": f"# of\n# b\n{_text()}"}, "remove what stands above the header from the files"),
-        ({"a.csv": f"# of\n# b\n{_text()}"}, "tail -n +3 FILE > OTHER/FILE"),
+        # Neither blank lines nor short records at the end hide the header.
+        (
+            {"a.csv": f"# of\n\n# b\n{_text()}TOTAL,30\n"},
+            "is flight_id,time_hour,tailnum,dep_delay,fare,cancelled,zip, remove the lines above",
+        ),
+        ({"a.csv": f"{'t' * 70}\na,b\n1,2\n3,4\n"}, f"its first record ({'t' * 60}…) has"),
+        # As many titles as other records.
+        ({"a.csv": "# of\n# b\na,b\n1,2\n"}, "is a,b, remove the lines above it from the files"),
         # A header that names too few columns.
-        ({"a.csv": "a,b\n1,2,3\n4,5,6\n"}, "If it is one, let it name each column"),
+        ({"a.csv": "a,b\n1,2,3\n4,5,6\n"}, "is the first record, let it name each column"),
     ],
 )
 def test_what_is_not_csv_of_one_kind_is_refused_by_name(
@@ -209,6 +223,25 @@ def test_decimal_commas_and_dates_of_a_spreadsheet_are_converted() -> None:
     sample = Path("tests/flown.sample.csv").read_bytes()
     assert "é".encode("latin-1") in sample
     assert len(sample.splitlines()) == 21
+
+
+def test_amounts_that_gold_cannot_sum_have_no_sum() -> None:
+    """Gold sums 28 digits of a DECIMAL, and refuses one with more after the point."""
+    amounts = ["0.12345678,1.000000000000000001,0.1234567890123456789012345678901"] * 30
+    amounts[3] = f"1.5,{10**12}.5,1.5"
+    rows = "".join(
+        f"e{at},{_START + timedelta(minutes=at):%Y-%m-%d %H:%M:%S},{row}\n"
+        for at, row in enumerate(amounts)
+    )
+    Path("landing/a.csv").write_text(f"id,at,price,fee,tax\n{rows}")
+    flown = _init()
+    assert [field.type.sql for field in flown.event.fields][2:] == [
+        "DECIMAL(38,18)",
+        "DECIMAL(38,18)",
+        "DECIMAL(38,31)",
+    ]
+    measures = [(measure.name, measure.aggregate) for measure in flown.gold[0].measures]
+    assert measures == [("events", "count"), ("total_price", "sum")]
 
 
 def test_letters_of_windows_are_recognised_and_fit_files_without_them() -> None:

@@ -17,7 +17,7 @@ import pytest
 
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
-from tidelake.cli.init.file_schema import common_types, of_arrow, of_avro, of_connect
+from tidelake.cli.init.file_schema import UNTYPED, common_types, of_arrow, of_avro, of_connect
 from tidelake.config import FilesSource, Pipeline, load_environment, load_pipeline
 
 _START = datetime(2026, 1, 5, tzinfo=UTC)
@@ -253,6 +253,7 @@ def test_a_union_of_several_types_is_text_whatever_the_sample_holds(
 ) -> None:
     wide = {"type": "bytes", "logicalType": "decimal", "precision": 50, "scale": 2}
     point = {"type": "record", "name": "P", "fields": [{"name": "x", "type": "int"}]}
+    of = [{"name": "fee", "type": ["string", "long"]}, {"name": "net", "type": "string"}]
     kinds = {
         "order_id": ["null", "string", {"type": "enum", "name": "E", "symbols": ["e"]}],
         "seen": ["string", "null"],
@@ -261,14 +262,19 @@ def test_a_union_of_several_types_is_text_whatever_the_sample_holds(
         "wide": ["null", wide],
         "place": ["null", point, {"type": "map", "values": "long"}],
         "next": ["null", "P"],
+        "tax": ["null", "string", "long"],
+        "day": [wide, "string"],
+        "of": {"type": "record", "name": "F", "fields": of},
     }
     fields = [{"name": name, "type": kind} for name, kind in kinds.items()]
     row = {"seen": "2026-01-05T10:00:00Z", "code": 5, "rate": 0.5, "wide": Decimal("1.50")}
-    row |= {"place": {"x": 1}, "next": {"x": 2}}
+    row |= {"place": {"x": 1}, "next": {"x": 2}, "tax": "1,5", "day": "31.12.2026 10:00"}
+    row |= {"of": {"fee": "1,5", "net": "2,5"}}
     rows = [{"order_id": f"o-{at}", **row} for at in range(30)]
     with Path("orders/a.avro").open("wb") as stream:
         fastavro.writer(stream, {"type": "record", "name": "Order", "fields": fields}, rows)
-    assert {field.name: field.type.sql for field in _init().event.fields} == {
+    shop = _init()
+    assert {field.name: field.type.sql for field in shop.event.fields} == {
         "order_id": "STRING",
         "seen": "TIMESTAMP",
         "code": "STRING",
@@ -276,16 +282,39 @@ def test_a_union_of_several_types_is_text_whatever_the_sample_holds(
         "wide": "STRING",
         "place": "STRING",
         "next": "STRUCT<x: BIGINT>",
+        "tax": "STRING",
+        "day": "STRING",
+        "of": "STRUCT<fee: STRING, net: STRING>",
     }
+    # Though all values are texts in which numbers and times would be found.
+    select = shop.event.select or {}
+    assert [select[name] for name in ("tax", "day", "of_fee")] == ["tax", "day", "of.fee"]
+    assert select["of_net"].startswith("CAST(")
+    assert shop.event.time == "seen"
     told = capsys.readouterr().err
     texts = [line for line in told.splitlines() if "as text, because its schema" in line]
-    assert [line.split(": ")[1] for line in texts] == ["code", "wide", "place"]
+    assert [line.split(": ")[1] for line in texts] == [
+        "code",
+        "wide",
+        "place",
+        "tax",
+        "day",
+        "of.fee",
+    ]
 
 
 def test_a_field_that_one_of_the_files_gives_no_type_is_text() -> None:
     union, plain = of_avro(["string", "long"], {}), of_avro("long", {})
     assert common_types([{"code": plain}, {"code": union}])["code"].sql == "STRING"
     assert common_types([{"code": union}, {"code": plain}])["code"].sql == "STRING"
+    # Also within a struct of which the other file is sure that the field is text.
+    structs = [
+        of_avro({"type": "record", "name": "R", "fields": [{"name": "code", "type": kind}]}, {})
+        for kind in (["string", "long"], "string")
+    ]
+    for order in (structs, structs[::-1]):
+        common = common_types([{"of": struct} for struct in order])
+        assert common["of"].fields[0].type is UNTYPED
     # Text alone is left to be looked at.
     assert common_types([{"code": of_avro("string", {})}]) == {}
 

@@ -14,12 +14,13 @@ import yaml
 from deltalake import DeltaTable
 
 from tests.pipelines import shop
-from tests.unit.handmade import SHOP, fingerprint_of, write_rows
+from tests.unit.handmade import SHOP, fingerprint_of, write_commit, write_rows
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.commit_metadata import FateCount
-from tidelake.delta.log import newest_version
+from tidelake.delta.log import TABLES, newest_version
+from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.instants import Range
@@ -27,7 +28,7 @@ from tidelake.ledger import terms as ledger_module
 from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.history import closed_version
 from tidelake.ledger.side_tables import list_late, list_quarantine
-from tidelake.ledger.terms import Ledger, SourceCounts, ledger_by, read_ledger
+from tidelake.ledger.terms import Ledger, SourceCounts, _ahead, ledger_by, read_ledger
 from tidelake.ops import alerts
 from tidelake.ops.alerts import alerts_of
 
@@ -401,6 +402,26 @@ def test_a_silver_that_was_deleted_unbalances_the_books(lake: Lake) -> None:
     definition_of = lake.root.parent / "shop.yml"
     definition_of.write_text(yaml.safe_dump(SHOP | {"gold": [added, *SHOP["gold"]]}))
     assert books(lake).problems == (merged,)
+
+
+def test_positions_of_a_gold_table_that_the_next_run_fills_do_not_count(tmp_path: Path) -> None:
+    """It left the definition, silver was made anew, and it was added again."""
+    file = tmp_path / "shop.yml"
+    older = {**SHOP["gold"][0], "name": "older"}
+    file.write_text(yaml.safe_dump(SHOP | {"gold": [*SHOP["gold"], older]}))
+    pipeline = load_pipeline(str(file), load_environment("local", root=str(tmp_path / "lake")))
+    lake, own = Lake(tmp_path / "lake"), {"pipeline": "shop"}
+    silver = {**own, "hop": "silver", "generation": "g2", "batch": 0}
+    write_commit(lake.silver("shop"), 0, note=silver, adds=[(1, True)], second=100)
+    for name, generation, batch, until, second in (
+        ("older", "g1", 40, 51, 0),
+        ("totals", "g2", 1, 1, 200),
+    ):
+        gold = {**own, "hop": "gold", "generation": generation, "batch": batch}
+        filled = {"until": {"silver": [until, -1]}, TABLES: [f"gold.{name}"]}
+        write_commit(lake.gold(name), 0, note={**gold, **filled}, adds=[(1, True)], second=second)
+    assert unfilled_tables(lake.closing_tables(pipeline, "gold")) == [lake.gold("older")]
+    assert list(_ahead(lake, pipeline)) == []
 
 
 @pytest.mark.parametrize(("command", "side"), [("late", "late"), ("quarantine", "quarantine")])

@@ -103,9 +103,11 @@ def test_old_files_of_a_gold_table_that_left_the_definition_are_deleted_too(
         note = {"pipeline": owner, "hop": "gold", "generation": "g1", "batch": 0}
         write_commit(lake.gold(name), 0, note={**note, "until": {"silver": [0, -1]}})
     _read_up_to(lake, 1, 4)
-    kept = _kept(lake, pipeline)
-    assert kept.keys() == {"silver.shop", "gold.totals", "gold.visits"}
-    assert kept["gold.visits"] == _HOUR
+    plans = {one.table.name: one for one in plan_upkeep(lake, pipeline, horizon=_HOUR, now=_TEN)}
+    assert plans.keys() == {"silver.shop", "gold.totals", "gold.visits"}
+    assert plans["gold.visits"].keep == _HOUR
+    # Which rows its files have in which order is not known any more.
+    assert {name for name, one in plans.items() if one.is_former} == {"gold.visits"}
 
 
 def test_files_are_kept_as_long_as_somebody_set_on_the_table(
@@ -301,6 +303,8 @@ def test_on_a_disk_a_table_is_compacted_beside_a_run_and_only_not_clustered(
     bronze, gold = Plan(lake.bronze("shop"), _HOUR), Plan(lake.gold("a"), _HOUR, (), ("at",))
     tidied = ["compact gold.a", "_keep_log gold.a", "vacuum gold.a"]
     assert kept.up(gold) == ["cluster gold.a gold", *tidied]
+    # Of a table that no hop fills any more, only old files are deleted.
+    assert kept.up(Plan(lake.gold("a"), _HOUR, is_former=True)) == tidied[1:]
     with hold_hops(lake, "shop", HOPS):
         assert [line.rsplit(" bronze", 1)[0] for line in kept.up(gold)] == tidied
         assert len(kept.up(bronze)) == 3

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelake.cli.flow import chosen_names, in_order, run_each
-from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline
+from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline, sharing
 from tidelake.config.document import Document, Finding
 from tidelake.config.locations import find_file, pipeline_names
 from tidelake.config.sharing import lay_below, replaced
@@ -175,6 +175,8 @@ def test_a_pipeline_in_the_folder_has_the_name_of_its_file(folder: Path) -> None
         ">-\n      orders",
         '"ord\\x65rs"',
         "'orders'",
+        '"ord\\\n      ers"',
+        "# !!! a ! b\n      !!str  # c\n      orders",
     ],
 )
 def test_a_second_definition_is_found_however_its_name_is_written(folder: Path, key: str) -> None:
@@ -190,9 +192,67 @@ def test_a_second_definition_is_found_however_its_name_is_written(folder: Path, 
     )
     table = yaml.safe_dump(single("second", gold=[{**single("x")["gold"][0], "name": "NAME"}]))
     written = key.replace("orders", "sales").replace("ord\\x65rs", "s\\x61les")
+    written = written.replace("ord\\\n      ers", "sa\\\n      les")
     (folder / "second.yml").write_text(table.replace("name: NAME", f"name: {written}"))
     with pytest.raises(UsageError, match=r"sales: .* would both fill this table"):
         load_pipeline("orders", LAPTOP)
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        "!!str name : orders\n",
+        "? name # of the pipeline\n# now\n: orders\n",
+        "? >-\n  name\n: orders\n",
+        '"name" : orders\n',
+        '"n\\x61me": orders\n',
+        "description: &n orders\nname: *n\n",
+        "comments: {&n orders: bought}\nname: *n\n",
+        "description: &k name\n*k : orders\n",
+    ],
+)
+def test_a_second_definition_is_found_however_its_key_is_written(folder: Path, first: str) -> None:
+    write(folder / "orders.yml", single("orders", gold=[]))
+    rest = {key: value for key, value in single("second").items() if key != "name"}
+    (folder / "second.yml").write_text(first + yaml.safe_dump(rest))
+    with pytest.raises(UsageError, match="pipeline 'orders' is defined by both"):
+        load_pipeline("orders", LAPTOP)
+
+
+def test_files_that_mention_a_pipeline_and_define_another_are_not_parsed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    event = {
+        **single("shop")["event"],
+        "select": {"user_id": "user_id", "item": "user_id", "items": "upper(user_id)"},
+        "where": r"user_id RLIKE '^\d+\.[a-z]*$'",
+    }
+    enrich = [{"dimension": "items", "on": {"item": "item"}, "columns": ["category"]}]
+    source = {"kind": "files", "path": "${root}/landing/items"}
+    write(folder / "items.yml", ITEMS)
+    for number in range(3):
+        name = f"shop{number}"
+        write(folder / f"{name}.yml", single(name, event=event, enrich=enrich, source=source))
+    (folder / "shop2.yml").open("a").write("# name of the items & more: 100 * items\n")
+    parsed: list[str] = []
+
+    def nothing(file: Path, _content: bytes) -> tuple[frozenset[str], frozenset[str]]:
+        parsed.append(file.stem)
+        return frozenset(), frozenset()
+
+    monkeypatch.setattr(sharing, "_defined_by", nothing)
+    load_pipeline("items", LAPTOP)
+    assert parsed == []
+    # One that may define it is.
+    write(folder / "shop1.yml", single("items"))
+    load_pipeline("items", LAPTOP)
+    assert parsed == ["shop1"]
+
+
+def test_a_comment_of_many_marks_is_read_once(folder: Path) -> None:
+    write(folder / "shop.yml", single("shop"))
+    (folder / "long.yml").write_text(f"name: # shop {'! # ' * 2000}\n  long\n")
+    assert load_pipeline("shop", LAPTOP).name == "shop"
 
 
 @pytest.mark.parametrize("key", ["name", "for_each", "gold", "joins", "detections", "queries"])

@@ -269,6 +269,17 @@ def test_a_sink_that_fails_is_told_once_and_harms_nobody(joining: BatchJoiner) -
     assert well.is_closed
 
 
+def test_a_hop_has_closed_no_batch_from_its_start_on_also_for_prometheus(
+    joining: BatchJoiner,
+) -> None:
+    registry = MetricRegistry("shop")
+    observer = RunObserver(joining, [registry], lambda _: None)
+    observer.starts("gold", "g1", None)
+    observer.close()
+    found = values_of(generate_latest(registry.collected).decode())
+    assert found == {"tidelake_hop_batches_total{'hop': 'gold', 'pipeline': 'shop'}": 0}
+
+
 def test_tables_that_cannot_be_read_are_told_once(joining: BatchJoiner) -> None:
     said: list[str] = []
     observer = RunObserver(joining, [], said.append)

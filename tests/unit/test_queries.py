@@ -212,7 +212,13 @@ def test_columns_and_functions_are_checked_against_the_table(
     ("x", "clauses", "message"),
     [
         ("count(*)", "WHERE events GROUP BY 1", "WHERE: is BIGINT; write a condition"),
-        ("count_if(events)", "GROUP BY 1", "count_if(events): is BIGINT; write a condition"),
+        ("count_if(window_end)", "GROUP BY 1", "count_if(window_end): is TIMESTAMP; write a"),
+        ("count_if(array(events))", "GROUP BY 1", "count_if(array(events)): is ARRAY<BIGINT>;"),
+        # Its argument is cast, which numbers can be.
+        ("count_if(events) + count_if(total)", "GROUP BY 1", None),
+        ("count_if(CAST(events AS DOUBLE))", "GROUP BY 1", None),
+        # Only the condition is one, whatever else has its text.
+        ("sum(events) + count_if(events)", "GROUP BY 1", None),
         ("count(*)", "GROUP BY 1 HAVING 1", "HAVING: is INT; write a condition"),
         ("count_if(events > 1)", "WHERE total > 0 GROUP BY 1 HAVING count(*) > 1", None),
         ("count(*)", "WHERE user_id GROUP BY 1 HAVING count(*)", None),
@@ -228,6 +234,17 @@ def test_a_condition_of_a_query_is_one(
     (violation,) = violations(tmp_path, raw)
     assert violation.path == "queries[0].sql"
     assert message in violation.message
+
+
+def test_a_column_with_the_text_of_a_condition_is_none(tmp_path: Path) -> None:
+    start, of = "SELECT window_start, count(*) AS n", "FROM per_minute"
+    for sql, message in (
+        (f"{start}, max(window_end) AS x {of} WHERE window_end GROUP BY 1", "WHERE: is TIMESTAMP"),
+        (f"{start}, count_if(window_end) + min(window_end) AS x {of} GROUP BY 1", "count_if(wind"),
+        (f"{start}, 1 AS x {of} GROUP BY 1 HAVING 1", "HAVING: is INT; write a condition"),
+    ):
+        (violation,) = violations(tmp_path, _shop(sql))
+        assert violation.message.startswith(message)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,15 @@ def values(*texts: str) -> list[Any]:
         ("price", ["20"], "DECIMAL(18,2)"),
         ("unitPrice", ["1.0005"], "DECIMAL(18,4)"),
         ("price", ["1.00055"], "DECIMAL(38,18)"),
-        ("balance", ["0.12345678", "12345.5"], "DECIMAL(38,18)"),
+        # Room for amounts a million times as large within the 28 digits that gold sums.
+        ("balance", ["0.12345678", "12345.5"], "DECIMAL(38,17)"),
+        ("balance", ["0.12345678", "12345678901.5"], "DECIMAL(38,11)"),
+        ("balance", ["0.123456789012345678", "12345678901.5"], "DECIMAL(38,18)"),
+        ("amount", ["123456789012345.2", "0.1234"], "DECIMAL(38,7)"),
+        # Of a currency with eight digits after the point, though a double has them too.
+        ("amount", ["12345678.12345678"], "DECIMAL(38,14)"),
+        # The digits of arithmetic: the next amount may have any number of them after the point.
+        ("total", ["21.299999999999997", "0.5"], "DOUBLE"),
         # Neither more digits after the point nor before it would leave room for the other.
         ("price", ["1e-30"], "DOUBLE"),
         ("price", ["1e30", "0.5"], "DOUBLE"),
@@ -85,6 +93,14 @@ def test_an_object_with_ever_new_names_is_a_map() -> None:
 def test_what_the_sample_leaves_open_is_noted(held: list[str], sql: str, note: str) -> None:
     shape = value_shape("x", values(*held))
     assert (shape.type.sql, shape.notes) == (sql, (note,))
+
+
+def test_an_amount_that_was_computed_inexactly_is_noted() -> None:
+    shape = value_shape("total", values("21.3", "21.299999999999997", "5.551115123125783e-17"))
+    note = "DOUBLE, because 21.299999999999997 was computed with floating-point numbers"
+    assert (shape.type.sql, shape.notes) == ("DOUBLE", (note,))
+    # Not of other numbers, which are DOUBLE in any case.
+    assert value_shape("celsius", values("21.299999999999997")).notes == ()
 
 
 @pytest.mark.parametrize(

@@ -90,7 +90,7 @@ def condition_problems(
     """List the problems of an expression, or that its type is known and none of ``kinds``."""
     problems = expression_problems(sql, columns)
     kind = type_of(sql, columns if isinstance(columns, Mapping) else {}) if not problems else None
-    if kind not in (None, *kinds):
+    if kind is not None and kind.partition("(")[0] not in kinds:
         problems = [f"is {kind}; write a condition, which is true, false or null"]
     return problems
 

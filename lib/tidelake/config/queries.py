@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar
 from pydantic import AfterValidator
 
 from tidelake.config.expressions import (
+    CONDITIONS,
     Types,
     columns_in,
     condition_problems,
@@ -24,6 +25,12 @@ from tidelake.names import TableName, logical_name
 INEXACT_TYPES = ("DOUBLE", "FLOAT", "STRING")
 CAST_TO_DECIMAL = (
     "a sum of DOUBLE or FLOAT depends on the order of rows; cast the argument to DECIMAL"
+)
+# A query casts the argument of count_if to BOOLEAN, unlike WHERE, HAVING and a measure, where Spark
+# accepts conditions only. These types have such a cast; JSON is what sqlglot calls a VARIANT.
+_COUNTED = (
+    *CONDITIONS,
+    *("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL", "VARIANT", "JSON"),
 )
 _INEXACT_MEASURES = {
     "avg": "write its sum divided by its count",
@@ -112,10 +119,14 @@ def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Itera
     """
     parts, known = query.parts, {name.lower() for name in shown}
     inexact = inexact_columns(table, shown) if table else {}
-    conditions = {one.argument for one in parts.calls if one.function == "count_if"}
-    conditions |= {sql for sql in (parts.where, parts.having) if sql is not None}
     for place, sql in parts.used():
-        problems = (condition_problems if sql in conditions else expression_problems)(sql, shown)
+        # A column has no parenthesis in its name, but may be named where.
+        if place.startswith("count_if("):
+            problems = condition_problems(sql, shown, _COUNTED)
+        elif (place, sql) == ("WHERE", parts.where):
+            problems = condition_problems(sql, shown)
+        else:
+            problems = expression_problems(sql, shown)
         yield from (f"{place}: {problem}" for problem in problems)
         for used in sorted(columns_in(sql) & inexact.keys()) if not problems else ():
             yield f"{place}: {used} is not exact; {inexact[used]}"
@@ -131,12 +142,10 @@ def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Itera
             yield f"{call.function}({call.argument}): {CAST_TO_DECIMAL}"
     scope: dict[str, str | None] = {key.internal: shown.get(key.internal) for key in parts.keys}
     scope |= dict.fromkeys(call.internal for call in parts.calls)
-    computed = {one.name: one.computed for one in parts.columns}
+    for name, _, sql in parts.columns:
+        yield from (f"{name}: {problem}" for problem in expression_problems(sql, scope))
     if parts.having is not None:
-        computed["HAVING"] = parts.having
-    for name, sql in computed.items():
-        problems = (condition_problems if sql == parts.having else expression_problems)(sql, scope)
-        yield from (f"{name}: {problem}" for problem in problems)
+        yield from (f"HAVING: {problem}" for problem in condition_problems(parts.having, scope))
 
 
 def shown_by(query: Query, table: GoldTable) -> Iterator[str]:

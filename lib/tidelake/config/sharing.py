@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -34,6 +34,14 @@ _PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "c
 _WORDS = ("description", "comments", "tags")
 _OF_TOPICS = (("publish", "topic"), ("publish", "bootstrap"), ("fast", "topic"))
 _RESERVED = ("root", "landing")
+_BREAK = r"\r\n\x85\u2028\u2029"
+# An escape in double quotes that can hide letters or a line break inside a word; or an anchor.
+_ESCAPE = re.compile(rf"\\[xuU{_BREAK}]")
+_ANCHOR = re.compile(r"(?:^|[\s\[{,:])&[\w-]")
+# What YAML allows before and after the colon of a key: blanks, quotes, comments, and of the value
+# its tag and the header of a block. Possessive, or a comment could be split in many ways.
+_BEFORE_COLON = rf"(?:[\s\"']|#[^{_BREAK}]*+)*+"
+_AFTER_COLON = rf"(?:[\s\"']|#[^{_BREAK}]*+|!\S*+|[>|][-+\d]*+)*+"
 Parameters = Mapping[str, str]
 
 
@@ -70,18 +78,16 @@ def find_definition(name: str, folder: Path) -> Path | None:
 
 def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
     """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
-    names = "|".join(map(re.escape, (name, *tables)))
-    # Of YAML's ways to write a value, only an escape in quotes can hide its letters.
-    named = re.compile(rf"\b(?:{names})\b|\\|{_FOR_EACH}".encode())
+    may_define = _definitions_of((name, *tables))
     for other in sorted(file.parent.iterdir()) if file.parent.is_dir() else ():
         if other == file or not is_pipeline_file(other) or not other.is_file():
             continue
         try:
             # Files are parsed only if they may define it: parsing takes milliseconds a file.
-            text = other.read_bytes()
-            if not named.search(text):
+            content = other.read_bytes()
+            if not may_define(content.decode(errors="replace")):
                 continue
-            pipelines, filled = _defined_by(other, text)
+            pipelines, filled = _defined_by(other, content)
         except (OSError, UsageError):
             # Reading that file by its own name reports why.
             continue
@@ -92,6 +98,26 @@ def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
                 f"{', '.join(twice)}: {file} and {other} would both fill this table; rename it in "
                 "one of them"
             )
+
+
+def _definitions_of(names: Iterable[str]) -> Callable[[str], bool]:
+    """Return a test whether a file's text may define one of some names, however YAML writes it.
+
+    A name as the value of another key defines nothing: a dimension is looked up in many files,
+    which would all be parsed by each command. With an anchor in the file a value may stand
+    anywhere, and with an escape its letters may be hidden.
+    """
+    one = "|".join(map(re.escape, names))
+    keys = "|".join(sorted({"name", *(key for _, key in _TABLES)}))
+    word = re.compile(rf"\b(?:{one})\b")
+    value = re.compile(rf"\b(?:{keys})\b{_BEFORE_COLON}:{_AFTER_COLON}(?:{one})\b")
+
+    def may_define(text: str) -> bool:
+        if _FOR_EACH in text or _ESCAPE.search(text):
+            return True
+        return bool(word.search(text) and (_ANCHOR.search(text) or value.search(text)))
+
+    return may_define
 
 
 @lru_cache(maxsize=1024)

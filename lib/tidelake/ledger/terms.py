@@ -22,7 +22,7 @@ from tidelake.delta.commit_metadata import (
     positions,
 )
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import rows_between
+from tidelake.delta.positions import rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
@@ -278,8 +278,13 @@ def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
     """Find inputs that end before what gold has read of them: older copies, cut off, or gone."""
     inputs = lake.hop_inputs(pipeline, "gold")
     furthest = dict[str, tuple[int, str]]()
-    # Not only of the first table, which may be new, or be filled by the next run.
-    for table in lake.closing_tables(pipeline, "gold"):
+    # Not only of the first table, which may be new; of those that the next run fills from all of
+    # silver, the positions are of no use.
+    closing = lake.closing_tables(pipeline, "gold")
+    unfilled = unfilled_tables(closing)
+    for table in closing:
+        if table in unfilled:
+            continue
         for key, (version, _) in positions(last_commit(table)).items():
             if version > furthest.get(key, (0, ""))[0]:
                 furthest[key] = version, table.name

@@ -63,6 +63,7 @@ class Plan:
     clustering columns if merges scatter rows, empty if rows arrive in time order. ``retentions``
     are those of the pipeline file, by property. ``made_at``: when the plan was made (UTC).
     ``retained_by`` is the property that keeps files, if it keeps them longer than any reader.
+    ``is_former``: no hop fills the table any more, so only its old files are deleted.
     """
 
     table: Table
@@ -72,6 +73,7 @@ class Plan:
     retentions: Mapping[str, timedelta] = field(default_factory=dict)
     made_at: datetime = field(default_factory=lambda: datetime.now(UTC))
     retained_by: str = ""
+    is_former: bool = False
 
     @property
     def reason(self) -> tuple[datetime | None, str | None]:
@@ -119,7 +121,8 @@ def plan_upkeep(
             f"{_duration_text(horizon)}. Nothing was deleted. Keep them longer, or lower "
             "recovery_horizon of the environment."
         )
-    tables = _tables(lake, pipeline)
+    former = _former_gold(lake, pipeline)
+    tables = [*_tables(lake, pipeline), *former]
     published = tuple(pipeline.published) if publishes else ()
     rollbacks_since = moment - horizon
     needs = needs_of(
@@ -159,7 +162,8 @@ def plan_upkeep(
             )
         by, kept = by if retained > needed else "", keep or max(needed, retained)
         order = orders.get(table, ())
-        plans.append(Plan(table, kept, tuple(table_needs), order, of_file, moment, by))
+        is_former = table in former
+        plans.append(Plan(table, kept, tuple(table_needs), order, of_file, moment, by, is_former))
     return plans
 
 
@@ -180,7 +184,7 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
     tables += lake.closing_tables(pipeline, "gold")
     tables += [reconciled_table(lake, detection) for detection in pipeline.detections]
     tables += [lake.books(), lake.epochs(), lake.progress()]
-    return [*(table for table in tables if table.exists), *_former_gold(lake, pipeline)]
+    return [table for table in tables if table.exists]
 
 
 def _former_gold(lake: Lake, pipeline: Pipeline) -> list[Table]:
@@ -190,8 +194,10 @@ def _former_gold(lake: Lake, pipeline: Pipeline) -> list[Table]:
     """
     found = []
     for table in lake.existing():
-        last = last_commit(table) if table.name not in pipeline.gold_names else None
-        if last and (last.note.get("pipeline"), last.note.get("hop")) == (pipeline.name, "gold"):
+        if table.name in pipeline.gold_names or not table.name.startswith(("gold.", "dim.")):
+            continue
+        note = last.note if (last := last_commit(table)) else {}
+        if (note.get("pipeline"), note.get("hop")) == (pipeline.name, "gold"):
             found.append(table)
     return found
 
@@ -277,7 +283,7 @@ def _rewrite(run: Run, plan: Plan, *, is_locked: bool) -> None:
         # A table that a run is writing to is clustered at the next maintenance.
         with suppress(RefusedError), nullcontext() if is_locked else _writing(run, plan.table):
             cluster(spark, plan.table, plan.sorted_by)
-    if clusters or not plan.sorted_by:
+    if clusters or not (plan.sorted_by or plan.is_former):
         compact(spark, plan.table)
     _keep_log(spark, plan)
 

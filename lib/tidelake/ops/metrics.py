@@ -86,6 +86,9 @@ class Sink:
 
     name = ""
 
+    def starts(self, hop: str) -> None:
+        """Note that the run has started a hop."""
+
     def put(self, measured: Measured) -> None:
         """Write the metrics of a batch or of a failure."""
         raise NotImplementedError
@@ -297,6 +300,10 @@ class MetricRegistry(Sink):
             name: make[one.kind](name, one.meaning, one.labels, registry=self.collected)
             for name, one in EXPORTED.items()
         }
+
+    def starts(self, hop: str) -> None:
+        """Export a hop's number of batches from the start, so that its first one can be missed."""
+        self._of("hop_batches_total", pipeline=self._pipeline, hop=hop)
 
     def put(self, measured: Measured) -> None:
         """Record the metrics of a batch or of a failure."""

@@ -340,8 +340,12 @@ class RunObserver(Observer):
 
     def starts(self, hop: Hop, generation: str, limit: int | None) -> None:
         """Record the start of a hop."""
-        self.hear(self._joining.started, hop, generation, limit)
+        self.hear(self._started, hop, generation, limit)
         self._report(lambda lineage: lineage.starts(hop))
+
+    def _started(self, hop: Hop, generation: str, limit: int | None) -> Iterable[Measured]:
+        self._for_each_sink(methodcaller("starts", hop))
+        return self._joining.started(hop, generation, limit)
 
     def closed(self, hop: Hop, batch: int, rows: int, seconds: float) -> None:
         """Record a committed batch."""
@@ -462,8 +466,7 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
         registry: MetricRegistry | None = None
         sinks: list[Sink] = []
         if metrics.prometheus:
-            registry = MetricRegistry(pipeline.name)
-            sinks.append(registry)
+            sinks.append(registry := MetricRegistry(pipeline.name))
             try:
                 closing.enter_context(served(registry, metrics.prometheus))
                 say(f"metrics: http://{metrics.prometheus}/metrics")

@@ -24,6 +24,8 @@ _DELIMITERS = ",;\t|"
 # Records that are looked at to find the delimiter, and the share of them with the usual number of
 # fields.
 _LOOKED_AT, _USUAL = 200, 0.8
+# Characters of a record in a message.
+_SHOWN = 60
 _NULLS = ("NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-", "?")
 # Without leading zeros: those are of codes, such as postal ones.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
@@ -108,17 +110,27 @@ def sample_csv(
 def _refuse_lead(place: str, rows: Sequence[bytes], dialect: Dialect) -> None:
     """Refuse a file whose header comes after other lines, such as a title or a comment.
 
-    Then all later records have one number of fields, and only those at the beginning another.
+    Then the usual record has another number of fields than the first. Short records at the end,
+    such as totals, say nothing about the header.
     """
     widths = [len(_fields(row, dialect) or ()) for row in rows]
-    lead = next((at for at, width in enumerate(widths) if width == widths[-1]), 0)
-    if lead and len(widths) - lead > 1 and len(set(widths[lead:])) == 1:
+    # Of several usual widths the greatest, because titles and totals are narrower than a table.
+    times, usual = max((times, width) for width, times in Counter(widths).items() if width)
+    lead = widths.index(usual)
+    if lead and times > 1:
+        # Named, not counted: blank lines are no records, and each file may have another number.
         raise SourceError(
-            f"{place}: its first record has another number of fields ({widths[0]}) than those "
-            f"from record {lead + 1} on ({widths[-1]}), so it cannot be their header. If it is no "
-            "header, remove what stands above the header from the files, into another folder: "
-            f"tail -n +{lead + 1} FILE > OTHER/FILE. If it is one, let it name each column."
+            f"{place}: its first record ({_beginning(rows[0])}) has another number of fields "
+            f"({widths[0]}) than most others ({usual}), so it cannot be their header. If their "
+            f"header is {_beginning(rows[lead])}, remove the lines above it from the files. If it "
+            "is the first record, let it name each column."
         )
+
+
+def _beginning(record: bytes) -> str:
+    """Return a record's first line, cut to what fits into a message."""
+    line = next(iter(record.decode().splitlines()), "")
+    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
 
 
 def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:

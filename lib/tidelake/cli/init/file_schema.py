@@ -8,6 +8,7 @@ schema allows what no type of a column holds, no type is guessed from the sample
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from tidelake.cli.init.field_names import is_nameable
@@ -17,7 +18,7 @@ Types = Mapping[str, FieldType]
 
 _STRING = FieldType("string")
 # Text too, of a union or of too many digits; told apart by identity, as the types are equal.
-_UNTYPED = FieldType("string")
+UNTYPED = FieldType("string")
 _MOST_DIGITS = 38
 # The kind for each test of pyarrow's types.
 _OF_ARROW: dict[str, Kind] = {
@@ -88,14 +89,26 @@ def common_types(schemas: Iterable[Types]) -> dict[str, FieldType]:
     A field to which one of the files gives no type has none, and is text.
     """
     found: dict[str, FieldType | None] = {}
-    untyped: set[str] = set()
     for schema in schemas:
         for name, kind in schema.items():
-            found[name] = kind if found.get(name, kind) == kind else None
-            if kind is _UNTYPED:
-                untyped.add(name)
-    agreed = {name: kind for name, kind in found.items() if kind not in (None, _STRING)}
-    return {**agreed, **dict.fromkeys(untyped, _UNTYPED)}
+            found[name] = _common(found.get(name, kind), kind)
+    return {
+        name: kind
+        for name, kind in found.items()
+        if kind is not None and (kind is UNTYPED or kind != _STRING)
+    }
+
+
+def _common(first: FieldType | None, second: FieldType) -> FieldType | None:
+    """Return the type on which two files agree, None without one; no type wins."""
+    if first is UNTYPED or second is UNTYPED:
+        return UNTYPED
+    if first is None or first != second:
+        return None
+    pairs = zip(first.fields, second.fields, strict=True)
+    # Text and no type are equal, so that the fields of equal structs may differ in it.
+    fields = tuple(Field(a.name, _common(a.type, b.type) or a.type) for a, b in pairs)
+    return replace(first, fields=fields) if fields else first
 
 
 def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
@@ -133,7 +146,8 @@ def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:
     if isinstance(schema, list):
         branches = [of_avro(branch, named) for branch in schema if branch != "null"] or [_STRING]
         # Branches of one type are no choice, such as two of text.
-        return branches[0] if all(one == branches[0] for one in branches) else _UNTYPED
+        is_choice = any(one is UNTYPED or one != branches[0] for one in branches)
+        return UNTYPED if is_choice else branches[0]
     if isinstance(schema, str):
         # A name that is still being defined is that of a recursive type.
         return named.get(schema, _OF_AVRO.get((schema, ""), _STRING))
@@ -183,4 +197,4 @@ def _struct(fields: Sequence[Field]) -> FieldType:
 def _decimal(precision: int, scale: int) -> FieldType:
     if 0 <= scale <= precision <= _MOST_DIGITS and precision:
         return FieldType("decimal", precision=precision, scale=scale)
-    return _UNTYPED
+    return UNTYPED

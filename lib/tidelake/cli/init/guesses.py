@@ -10,7 +10,7 @@ from itertools import product
 from typing import Any, TypeVar
 
 from tidelake.cli.init.field_names import TIMES, has_word, is_money, words_of
-from tidelake.cli.init.payload import Column, Payload, sql_name
+from tidelake.cli.init.payload import SUMMED_DIGITS, Column, Payload, sql_name
 from tidelake.cli.init.sample import Record, Sample
 from tidelake.config.model import written
 from tidelake.names import GOLD_RESERVED
@@ -367,7 +367,7 @@ def _measures(
 ) -> list[tuple[str, str, str]]:
     found: list[tuple[str, str, str]] = []
     numbers = [c for c in columns if c.clock is None and c is not key]
-    sums = [c for c in numbers if c.type.kind == "decimal" and is_money(c.path[-1])]
+    sums = [c for c in numbers if is_money(c.path[-1]) and _is_summed(c)]
     # A mean of coordinates is not meaningful.
     means = [c for c in numbers if c.type.kind == "double"]
     means = [c for c in means if not has_word(c.path[-1], _COORDINATES)]
@@ -385,6 +385,16 @@ def _measures(
                 taken.add(name)
                 found.append((name, aggregate, sql_name(column.name)))
     return found
+
+
+def _is_summed(column: Column) -> bool:
+    """Return whether gold sums each value of the sample, of a DECIMAL."""
+    precision, scale = column.type.precision, column.type.scale
+    if precision is None or scale is None:
+        return False
+    numbers = [Decimal(v) for v in column.values if isinstance(v, int | Decimal)]
+    digits = max((number.adjusted() + 1 for number in numbers), default=0)
+    return precision <= SUMMED_DIGITS or max(digits, 1) + scale <= SUMMED_DIGITS
 
 
 _RANGES = (

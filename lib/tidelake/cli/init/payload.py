@@ -14,6 +14,7 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from tidelake.cli.init.field_names import is_epoch, is_money, is_nameable
+from tidelake.cli.init.file_schema import UNTYPED
 from tidelake.cli.init.time_formats import EPOCH_UNITS, Clock, clock_of, is_iso
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.source import CHANGE_COLUMNS
@@ -36,6 +37,12 @@ _RARE_NAMES, _RARE = 20, 0.2
 _MONEY_DIGITS, _MONEY_SCALE = 18, 4
 # Of a number that needs more: digits in all, and after the point if the whole part leaves room.
 _MOST_DIGITS, _WIDE_SCALE = 38, 18
+# Gold sums the values of a DECIMAL(38,s) that fit this many digits; of money, those before the
+# point may be this many more than in the sample.
+SUMMED_DIGITS, _SUM_ROOM = 28, 6
+# A double of so many digits, more of them after the point than amounts are stored with, comes from
+# arithmetic. The next may have more of them than any DECIMAL, such as 5.551115123125783e-17.
+_COMPUTED_DIGITS, _FIXED_SCALE = 16, 8
 
 
 @dataclass(frozen=True)
@@ -87,10 +94,15 @@ def _number(name: str, values: Sequence[Decimal]) -> Shape:
     if any(exponents):
         # Room on both sides of the point: other values may have more digits than the sample's.
         room = max(scale, min(_WIDE_SCALE, (_MOST_DIGITS - digits) // 2))
-        if is_money(name) and scale <= _WIDE_SCALE and digits <= _MOST_DIGITS - _WIDE_SCALE:
-            room = _WIDE_SCALE
-        elif all(map(_is_double, values)):
-            return Shape(FieldType("double"))
+        is_wide = is_money(name) and scale <= _WIDE_SCALE
+        is_wide = is_wide and digits <= _MOST_DIGITS - _WIDE_SCALE
+        are_doubles = all(map(_is_double, values))
+        computed = _computed(values) if is_money(name) and scale > _FIXED_SCALE else None
+        if are_doubles and (computed is not None or not is_wide):
+            note = f"DOUBLE, because {computed} was computed with floating-point numbers"
+            return Shape(FieldType("double"), () if computed is None else (note,))
+        if is_wide:
+            room = max(scale, min(_WIDE_SCALE, SUMMED_DIGITS - digits - _SUM_ROOM))
     elif all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
     else:
@@ -98,6 +110,12 @@ def _number(name: str, values: Sequence[Decimal]) -> Shape:
     if digits + room <= _MOST_DIGITS:
         return Shape(FieldType("decimal", precision=_MOST_DIGITS, scale=room))
     return Shape(STRING, (f"numbers of {digits + scale} digits",))
+
+
+def _computed(values: Iterable[Decimal]) -> Decimal | None:
+    """Return a number with as many digits as only arithmetic gives a double, or None."""
+    texts = ((number, "".join(map(str, number.as_tuple().digits))) for number in values)
+    return next((number for number, t in texts if len(t.strip("0")) >= _COMPUTED_DIGITS), None)
 
 
 def _is_double(number: Decimal) -> bool:
@@ -293,7 +311,7 @@ def _columns(
     if (odd := next(unstorable_names(kind), None)) is not None:
         notes = (*notes, f"as JSON, because no Delta table stores the name '{odd}' in it")
         yield replace(column, sql=f"to_json({column.sql})", type=STRING, notes=notes)
-    elif given == STRING and not _are_texts(values):
+    elif _is_untyped(given, values):
         yield column
     else:
         yield _of_numbers(column, given) or _of_times(column, given)
@@ -346,13 +364,18 @@ def _of_times(column: Column, given: FieldType | None) -> Column:
 
 def _notes(shape: Shape, values: Sequence[object], given: FieldType | None) -> tuple[str, ...]:
     """Return the notes of a shape, and why it is text in spite of, or for want of, a schema."""
-    if given == STRING and not _are_texts(values):
+    if _is_untyped(given, values):
         return (*shape.notes, "as text, because its schema gives no type that a column can have")
     if given is None or given == shape.type:
         return shape.notes
     if given.kind == "double":
         return (*shape.notes, "NaN and infinities are null")
     return (*shape.notes, f"as text, because values of the sample do not fit {given.sql}")
+
+
+def _is_untyped(given: FieldType | None, values: Iterable[object]) -> bool:
+    """Return whether a schema gives no type, so that none is guessed from the sample's values."""
+    return given is UNTYPED or (given == STRING and not _are_texts(values))
 
 
 def _are_texts(values: Iterable[object]) -> bool:
