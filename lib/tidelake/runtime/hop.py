@@ -270,7 +270,7 @@ class HopQuery(ABC):
             .trigger(**trigger)
         )
         try:
-            self._query = weakref.ref(query := started(writer))
+            self._query = weakref.ref(query := started(writer, self.run.progress.say))
         except FOREIGN as error:
             raise self.named(error) from error
         return query

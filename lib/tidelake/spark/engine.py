@@ -5,7 +5,7 @@ The engine is Spark's JVM in this process, a Spark Connect server, or a managed 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 
 from pyspark.errors import (
@@ -29,7 +29,7 @@ _NUMBERS = 1 << 16
 # What Spark says where a Python process that it started has not connected within ten seconds, a
 # limit that no setting changes.
 _LATE_WORKER = "Python worker failed to connect back"
-_WORKER_STARTS = 5
+_WORKER_STARTS = 12
 
 
 @contextmanager
@@ -112,18 +112,20 @@ def runs_in_process() -> bool:
     return not is_remote()
 
 
-def started(writer: DataStreamWriter) -> StreamingQuery:
-    """Start a query, again while a Spark Connect server's Python worker is late.
+def started(writer: DataStreamWriter, say: Callable[[str], None]) -> StreamingQuery:
+    """Start a query, again while a Spark Connect server's Python worker is late; ``say`` so once.
 
     The server starts that worker for ``foreachBatch`` and gives it ten seconds to import Spark's
     client; on a busy machine it needs more. Nothing of the query has run by then.
     """
-    for _ in range(_WORKER_STARTS - 1):
+    for late in range(1, _WORKER_STARTS):
         try:
             return writer.start()
         except PySparkException as error:
             if _LATE_WORKER not in str(error):
                 raise
+        if late == 1:
+            say("the server did not start a Python worker within its ten seconds; trying again")
     return writer.start()
 
 
