@@ -94,3 +94,8 @@ def timed(spark: SparkSession, rows: list[tuple[Any, ...]], ddl: str) -> DataFra
     return spark.createDataFrame(rows, texts).withColumns(
         {name: F.col(name).cast(kind) for name, kind in kinds.items()}
     )
+
+
+def sql_types(pipeline: Pipeline) -> dict[str, str]:
+    """Give the types of a pipeline's payload fields, as SQL, by name."""
+    return {field.name: field.type.sql for field in pipeline.event.fields}

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from tests.pipelines import sql_types
 from tidelake.bronze.whole_files import decompressed, reader_of
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
@@ -57,7 +58,7 @@ def _refused(capsys: pytest.CaptureFixture[str]) -> str:
 def test_types_and_nulls_are_those_of_the_texts() -> None:
     Path("landing/a.csv").write_text(_text())
     pipeline = _init()
-    assert {field.name: field.type.sql for field in pipeline.event.fields} == {
+    assert sql_types(pipeline) == {
         "flight_id": "STRING",
         "time_hour": "TIMESTAMP",
         "tailnum": "STRING",

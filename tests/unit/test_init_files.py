@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.pipelines import sql_types
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.cli.init.file_schema import UNTYPED, common_types, of_arrow, of_avro, of_connect
@@ -122,7 +123,7 @@ def test_the_types_are_those_of_the_files_schema(format_: str, write: Any, name:
     shop = _init()
     assert isinstance(shop.source, FilesSource)
     assert shop.source.format == format_
-    assert {field.name: field.type.sql for field in shop.event.fields} == _TYPES
+    assert sql_types(shop) == _TYPES
     assert (shop.event.id, shop.event.time) == ("order_id", "placed")
     assert shop.event.select is not None
     assert shop.event.select["local"] == "CAST(local AS TIMESTAMP)"
@@ -142,7 +143,7 @@ def test_files_whose_schemas_differ_keep_the_types_they_agree_on() -> None:
         "seen": ["2026-01-05T10:00:00Z"],
     }
     pq.write_table(pa.table(other), "orders/b.parquet")
-    types = {field.name: field.type.sql for field in _init().event.fields}
+    types = sql_types(_init())
     assert (types["items"], types["day"]) == ("STRING", "STRING")
     # Times are found in text too.
     assert (types["extra"], types["seen"]) == ("DOUBLE", "TIMESTAMP")
@@ -154,7 +155,7 @@ def test_fields_of_a_struct_that_differ_in_case_are_read_as_a_map() -> None:
     """No table has columns that differ only in case."""
     struct = pa.array([{"size": 1, "Size": 2}] * 2)
     pq.write_table(pa.table({"order_id": ["a", "b"], "of": struct}), "orders/a.parquet")
-    types = {field.name: field.type.sql for field in _init().event.fields}
+    types = sql_types(_init())
     assert types == {"order_id": "STRING", "of": "MAP<STRING, BIGINT>"}
     image = {"type": "struct", "fields": [{"field": name, "type": "int32"} for name in ("a", "A")]}
     assert of_connect(image).sql == "STRING"
@@ -192,7 +193,7 @@ def test_values_that_silver_would_refuse_in_the_schemas_type_are_converted(
         }
     )
     shop = _init()
-    assert {field.name: field.type.sql for field in shop.event.fields} == {
+    assert sql_types(shop) == {
         "order_id": "STRING",
         "placed": "STRING",
         "local": "STRING",
@@ -274,7 +275,7 @@ def test_a_union_of_several_types_is_text_whatever_the_sample_holds(
     with Path("orders/a.avro").open("wb") as stream:
         fastavro.writer(stream, {"type": "record", "name": "Order", "fields": fields}, rows)
     shop = _init()
-    assert {field.name: field.type.sql for field in shop.event.fields} == {
+    assert sql_types(shop) == {
         "order_id": "STRING",
         "seen": "TIMESTAMP",
         "code": "STRING",
@@ -321,7 +322,7 @@ def test_a_field_that_one_of_the_files_gives_no_type_is_text() -> None:
 
 def test_a_struct_with_a_name_that_no_pipeline_file_can_hold_is_read_as_a_map() -> None:
     _write({"of": pa.array(_every_other({"${size}": 1}))})
-    types = {field.name: field.type.sql for field in _init().event.fields}
+    types = sql_types(_init())
     assert types == {"order_id": "STRING", "of": "MAP<STRING, BIGINT>"}
 
 

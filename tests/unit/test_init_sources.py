@@ -19,6 +19,7 @@ import yaml
 from deltalake import DeltaTable, write_deltalake
 
 from tests.changes import Json, line, mysql, postgres, with_schema
+from tests.pipelines import sql_types
 from tests.registries import registry
 from tests.samples import order
 from tests.stores import Store
@@ -103,7 +104,7 @@ def test_change_events_become_a_dimension_keyed_by_what_deletes_carry(
     assert shop.dimension is not None
     assert (shop.dimension.key, shop.dimension.history) == (("id",), True)
     names = ("id", "first_name", "last_name", "email")
-    assert {field.name: field.type.sql for field in shop.event.fields} == dict(
+    assert sql_types(shop) == dict(
         zip(names, ("BIGINT", "STRING", "STRING", "STRING"), strict=True)
     )
     event = shop.event
@@ -150,7 +151,7 @@ def test_types_are_those_of_the_schema_in_the_message() -> None:
         for at in range(1, 4)
     ]
     shop = _init(_land([line(with_schema(event, row)) for event in events]))
-    assert {field.name: field.type.sql for field in shop.event.fields} == {
+    assert sql_types(shop) == {
         "id": "BIGINT",
         "born": "DATE",
         "paid": "BOOLEAN",
@@ -321,7 +322,7 @@ def test_avro_in_a_topic_is_read_by_the_schemas_of_its_registry(
         "avro",
         "shop.public.customers-value",
     )
-    types = {field.name: field.type.sql for field in shop.event.fields}
+    types = sql_types(shop)
     assert types == {"id": "BIGINT", "born": "BIGINT", "total": "DECIMAL(12,2)"}
     assert [json.loads(row)["total"] for row in _sample()] == [12.5] * 5
 
@@ -351,7 +352,7 @@ def test_change_events_in_avro_are_those_of_connect(monkeypatch: pytest.MonkeyPa
         )
     assert isinstance(shop.source, KafkaSource)
     assert (shop.source.format, shop.source.envelope) == ("avro", "debezium")
-    types = {field.name: field.type.sql for field in shop.event.fields}
+    types = sql_types(shop)
     assert types == {"id": "BIGINT", "born": "DATE", "total": "DECIMAL(12,2)"}
     assert shop.dimension is not None
     assert shop.dimension.key == ("id",)
@@ -367,7 +368,7 @@ def test_change_events_in_avro_files_have_the_types_of_the_row() -> None:
     shop = _init("changes")
     assert isinstance(shop.source, FilesSource)
     assert (shop.source.format, shop.source.envelope) == ("avro", "debezium")
-    types = {field.name: field.type.sql for field in shop.event.fields}
+    types = sql_types(shop)
     assert types == {"id": "BIGINT", "born": "BIGINT", "total": "DECIMAL(12,2)"}
 
 
@@ -406,7 +407,7 @@ def test_a_delta_table_is_read_as_a_table_and_not_as_its_files() -> None:
     shop = _init("orders")
     assert isinstance(shop.source, DeltaSource)
     assert shop.source.path == "orders"
-    assert {field.name: field.type.sql for field in shop.event.fields} == {
+    assert sql_types(shop) == {
         "order_id": "STRING",
         "placed": "TIMESTAMP",
         "total": "DECIMAL(12,2)",

@@ -176,6 +176,16 @@ def test_what_cannot_be_computed_per_window_is_named(sql: str, message: str) -> 
     assert any(message in problem for problem in refused.value.problems), refused.value.problems
 
 
+def _assert_judged(tmp_path: Path, raw: dict[str, Any], message: str | None) -> None:
+    """Want a query with a column x to be refused with a message, or to be valid without one."""
+    if message is None:
+        assert _load(tmp_path, raw).queries[0].columns == ("window_start", "x")
+        return
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "queries[0].sql" and violation.line is not None
+    assert message in violation.message
+
+
 @pytest.mark.parametrize(
     ("sql", "message"),
     [
@@ -200,12 +210,7 @@ def test_columns_and_functions_are_checked_against_the_table(
     tmp_path: Path, sql: str, message: str | None
 ) -> None:
     raw = _shop(f"SELECT window_start, {sql} AS x FROM per_minute GROUP BY 1")
-    if message is None:
-        assert _load(tmp_path, raw).queries[0].columns == ("window_start", "x")
-        return
-    (violation,) = violations(tmp_path, raw)
-    assert violation.path == "queries[0].sql" and violation.line is not None
-    assert message in violation.message
+    _assert_judged(tmp_path, raw, message)
 
 
 @pytest.mark.parametrize(
@@ -228,12 +233,7 @@ def test_a_condition_of_a_query_is_one(
     tmp_path: Path, x: str, clauses: str, message: str | None
 ) -> None:
     raw = _shop(f"SELECT window_start, {x} AS x FROM per_minute {clauses}")
-    if message is None:
-        assert _load(tmp_path, raw).queries[0].columns == ("window_start", "x")
-        return
-    (violation,) = violations(tmp_path, raw)
-    assert violation.path == "queries[0].sql"
-    assert message in violation.message
+    _assert_judged(tmp_path, raw, message)
 
 
 def test_a_column_with_the_text_of_a_condition_is_none(tmp_path: Path) -> None:

@@ -56,16 +56,20 @@ def require_tables(lake: Lake, pipeline: str) -> None:
     if bronze.exists:
         return
     # Without the definition, only the commits of gold's tables show that they are the pipeline's.
-    if lake.silver(pipeline).exists or any(
-        last.note.get("pipeline") == pipeline
-        for one in lake.existing()
-        if one.name.startswith(("gold.", "dim.")) and (last := last_commit(one))
-    ):
+    if lake.silver(pipeline).exists or any(gold_of(lake, pipeline)):
         raise bronze_is_gone(bronze.name)
     raise UsageError(
         f"{pipeline} has no tables {lake.place}. "
         f"Fill them with: {runnable('tidelake run', pipeline)}"
     )
+
+
+def gold_of(lake: Lake, pipeline: str) -> Iterator[tuple[Table, Commit]]:
+    """Yield the gold tables that any definition of a pipeline filled, with their last commits."""
+    for table in lake.existing():
+        last = last_commit(table) if table.name.startswith(("gold.", "dim.")) else None
+        if last is not None and last.note.get("pipeline") == pipeline:
+            yield table, last
 
 
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:

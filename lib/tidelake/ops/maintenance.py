@@ -40,7 +40,7 @@ from tidelake.delta.properties import (
 from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Hop, Lake, Table, delta_readers
 from tidelake.errors import RefusedError
-from tidelake.ledger.history import Need, needs_of
+from tidelake.ledger.history import Need, gold_of, needs_of
 from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
@@ -121,7 +121,12 @@ def plan_upkeep(
             f"{_duration_text(horizon)}. Nothing was deleted. Keep them longer, or lower "
             "recovery_horizon of the environment."
         )
-    former = _former_gold(lake, pipeline)
+    # Old files of tables that left the definition may have rows that were erased since.
+    former = [
+        table
+        for table, last in gold_of(lake, pipeline.name)
+        if table.name not in pipeline.gold_names and last.note.get("hop") == "gold"
+    ]
     tables = [*_tables(lake, pipeline), *former]
     published = tuple(pipeline.published) if publishes else ()
     rollbacks_since = moment - horizon
@@ -185,21 +190,6 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
     tables += [reconciled_table(lake, detection) for detection in pipeline.detections]
     tables += [lake.books(), lake.epochs(), lake.progress()]
     return [table for table in tables if table.exists]
-
-
-def _former_gold(lake: Lake, pipeline: Pipeline) -> list[Table]:
-    """List the gold tables that earlier definitions of a pipeline filled.
-
-    Their old files may have rows that were erased since.
-    """
-    found = []
-    for table in lake.existing():
-        if table.name in pipeline.gold_names or not table.name.startswith(("gold.", "dim.")):
-            continue
-        note = last.note if (last := last_commit(table)) else {}
-        if (note.get("pipeline"), note.get("hop")) == (pipeline.name, "gold"):
-            found.append(table)
-    return found
 
 
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:

@@ -226,8 +226,10 @@ def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:
 
 def _lost_texts(records: _Records, dialect: Dialect, nulls: Sequence[str]) -> Iterator[str]:
     """Yield a note for each column of texts in which a text of ``nulls`` is null too."""
-    read = _columns(records, dialect, nulls) if nulls else {}
-    for name, texts in _columns(records, dialect, ()).items() if nulls else ():
+    if not nulls:
+        return
+    read = _columns(records, dialect, nulls)
+    for name, texts in _columns(records, dialect, ()).items():
         kept = [text for text in read[name] if text is not None]
         lost = Counter(texts) - Counter(read[name])
         if not (kept and lost and value_shape(name, _typed(kept)).type == STRING):

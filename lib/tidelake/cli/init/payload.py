@@ -92,17 +92,15 @@ def _number(name: str, values: Sequence[Decimal]) -> Shape:
     if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
         return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
     if any(exponents):
-        # Room on both sides of the point: other values may have more digits than the sample's.
-        room = max(scale, min(_WIDE_SCALE, (_MOST_DIGITS - digits) // 2))
-        is_wide = is_money(name) and scale <= _WIDE_SCALE
-        is_wide = is_wide and digits <= _MOST_DIGITS - _WIDE_SCALE
-        are_doubles = all(map(_is_double, values))
+        is_amount = is_money(name) and scale <= _WIDE_SCALE
+        is_amount = is_amount and digits <= _MOST_DIGITS - _WIDE_SCALE
         computed = _computed(values) if is_money(name) and scale > _FIXED_SCALE else None
-        if are_doubles and (computed is not None or not is_wide):
+        if (computed is not None or not is_amount) and all(map(_is_double, values)):
             note = f"DOUBLE, because {computed} was computed with floating-point numbers"
             return Shape(FieldType("double"), () if computed is None else (note,))
-        if is_wide:
-            room = max(scale, min(_WIDE_SCALE, SUMMED_DIGITS - digits - _SUM_ROOM))
+        # Room on both sides of the point: other values may have more digits than the sample's.
+        free = SUMMED_DIGITS - digits - _SUM_ROOM if is_amount else (_MOST_DIGITS - digits) // 2
+        room = max(scale, min(_WIDE_SCALE, free))
     elif all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
     else:
