@@ -16,6 +16,7 @@ from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
+from hypothesis import settings as hypothesis_settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 from pyspark.sql.types import StructType
@@ -46,6 +47,9 @@ os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:MetaspaceSize=400m -XX:InitialRAMPercentage=7 -XX:NewRatio=1 "
     "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
 )
+# An example may take any time: machines are slow, and run other tests beside it.
+hypothesis_settings.register_profile("tidelake", deadline=None)
+hypothesis_settings.load_profile("tidelake")
 # The longest test that each change runs takes a tenth of it on a slow machine.
 _HANGS_AFTER = 900
 # PySpark takes a main module without a file for its own doctests, and exits; a worker of

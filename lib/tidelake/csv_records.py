@@ -82,7 +82,7 @@ def record_layout(dialect: Dialect, columns: Sequence[str]) -> bytes:
 
 @lru_cache(maxsize=256)
 def parse_layout(layout: bytes) -> tuple[Dialect, tuple[str, ...]]:
-    """Read what :func:`layout_of` wrote; a ValueError if it did not write this."""
+    """Read what :func:`record_layout` wrote; a ValueError if it did not write this."""
     try:
         parts = json.loads(layout)
         columns = tuple(parts.pop("columns"))

@@ -176,7 +176,7 @@ def name_problem(path: str, root: str) -> str:
 
 
 def counted_from(base: Path | None, text: str) -> str:
-    """Return a relative path as one from ``base``, unless that is None; others as they are."""
+    """Resolve a relative path against ``base``, unless that is None; others are unchanged."""
     if base is None or not text or _SCHEMED.match(text):
         return text
     return os.path.normpath(base / expanded(text))
@@ -429,7 +429,7 @@ def state_of(entry: Mapping[str, Any]) -> tuple[int, int]:
 
 
 def planned_time(path: str, planned: int, present: int) -> int:
-    """Return a time in a plan of Spark as a file's state has it; ``present`` if they may differ."""
+    """Return a planned time (ms) as :func:`file_state` has it; ``present`` if they may differ."""
     if is_external(path):
         return planned // 1000 * 1000
     return present if is_stored(path) or path.startswith(_VOLUMES) else planned
@@ -459,8 +459,7 @@ DAMAGE = (EOFError, OSError, ValueError, zlib.error)
 def _zstandard(stream: IO[bytes]) -> Any:
     import pyarrow as pa  # noqa: PLC0415  slow to import
 
-    file = pa.PythonFile(stream, mode="r")
-    return io.BufferedReader(pa.CompressedInputStream(file, "zstd"))
+    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
 
 
 # From a file opened for reading bytes to its decompressed content.

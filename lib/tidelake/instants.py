@@ -8,14 +8,13 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-# Time formats accepted in payloads: with a zone, without one (UTC), or to the minute.
+# Formats of times in payloads: a date alone, or with a time, which may have a zone.
 DATE = r"[0-9]{4}-[0-9]{2}-[0-9]{2}"
-_MINUTE = r"[0-9]{2}:[0-9]{2}"
-_CLOCK = rf"{_MINUTE}:[0-9]{{2}}(?:\.[0-9]{{1,6}}0*)?"
-_ZONE = r"(?:Z|[+-][0-9]{2}:?[0-9]{2})"
-ZONED = rf"^{DATE}[T ]{_CLOCK}{_ZONE}$"
-LOCAL = rf"^{DATE}(?:[T ]{_CLOCK})?$"
-TO_THE_MINUTE = rf"^({DATE}[T ]{_MINUTE})({_ZONE}?)$"
+STAMP = (
+    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
+    r"(?:[T ]([0-9]{2}):([0-9]{2})(?::([0-9]{2})(?:\.([0-9]{1,6})0*)?)?"
+    r"(Z|([+-])([0-9]{2}):?([0-9]{2}))?)?"
+)
 
 # Accepted event times lie from the year 1000 to 9999 (UTC, seconds since the epoch).
 EARLIEST_SECOND, LATEST_SECOND = -30_610_224_000, 253_402_300_799

@@ -96,13 +96,11 @@ def transformed(
             found = tried.on(plain).collect()
             # No row has the number -1.
             numbers: list[int] = [row[RECORD]["_n"] if row[RECORD] else -1 for row in found]
-            if Counter(numbers) != Counter(chosen):
-                more, fewer = (
-                    (Counter(numbers) - Counter(chosen)).total(),
-                    (Counter(chosen) - Counter(numbers)).total(),
-                )
+            more, fewer = Counter(numbers) - Counter(chosen), Counter(chosen) - Counter(numbers)
+            if more or fewer:
                 raise RowsChangedError(
-                    f"{tried.place} changed the rows: {fewer} vanished, {more} appeared"
+                    f"{tried.place} changed the rows: {fewer.total()} vanished, {more.total()} "
+                    "appeared"
                 )
             values = [row.asDict(recursive=True) for row in found]
             return {

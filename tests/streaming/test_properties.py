@@ -67,7 +67,6 @@ def _assert_decided_as_by_the_oracle(played: World, stream: Stream) -> Silver:
 
 
 _SETTINGS = settings(
-    deadline=None,
     print_blob=True,
     database=None,
     # A stream takes seconds: to shrink one takes many minutes.

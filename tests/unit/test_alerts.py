@@ -518,6 +518,27 @@ def test_work_that_was_left_half_done_refuses_all_hops(shop: Shop) -> None:
     ]
 
 
+def test_of_hops_that_wait_for_unfinished_work_no_other_remedy_is_named(shop: Shop) -> None:
+    shop.batch(0)
+    for hop in HOPS:
+        shutil.rmtree(shop.checkpoint(hop))
+
+    def refused() -> list[str]:
+        found = alerts_of(shop.lake, shop.define(), now=at(5), counts=False, measures=())
+        return [one.hop or "all" for one in found if one.rule == "hop_refused"]
+
+    assert refused() == ["bronze", "silver", "gold"]
+    swap, erasure = shop.lake.swap("shop"), shop.lake.erasure("shop")
+    for marker in (swap, erasure):
+        marker.parent.mkdir(parents=True)
+    swap.write_text("promoting")
+    # Beside a swap, bronze may run.
+    assert refused() == ["all", "bronze"]
+    swap.unlink()
+    erasure.write_text("")
+    assert refused() == ["all"]
+
+
 def test_a_bronze_that_was_deleted_is_a_refused_hop_and_is_told_to_the_webhook(
     shop: Shop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,7 +18,7 @@ from pyspark.sql.types import StructType
 
 from tidelake.config.descriptions import Meaning
 from tidelake.delta import append as appending
-from tidelake.delta.access import detail, load
+from tidelake.delta.access import detail, has_files, load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import commits
 from tidelake.delta.tables import Lake
@@ -193,3 +193,19 @@ def test_a_commit_that_begins_a_generation_is_done_again_unless_a_batch_was_comm
     with nullcontext() if is_repeated else pytest.raises(MetadataChangedException):
         append(MagicMock(), cast(Any, table), note)
     assert save.call_count == 1 + is_repeated
+
+
+def test_a_version_lacks_files_once_one_of_its_own_is_gone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    table = Lake(tmp_path / "a lake").silver("shop")
+    for number in range(2):
+        rows = spark.range(1).select(F.lit(number).alias("n")).coalesce(1)
+        append(rows, table, {**_BATCH, "batch": number}, replaces=True, may_repeat=True)
+    versions = [commit.version for commit in commits(table)]
+    assert [has_files(spark, table, version) for version in versions] == [True, True]
+    (newest,) = load(spark, table).inputFiles()
+    for file in table.path.glob("*.parquet"):
+        if file.name != newest.rpartition("/")[2]:
+            file.unlink()
+    assert [has_files(spark, table, version) for version in versions] == [True, False]

@@ -101,7 +101,7 @@ def _fields(draw: st.DrawFn) -> tuple[Any, st.SearchStrategy[tuple[Any, Any]]]:
     return kind, pairs
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.data())
 def test_every_value_is_the_one_that_was_written(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(_fields(), min_size=1, max_size=3))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 import pytest
 import yaml
 from delta.exceptions.base import ConcurrentWriteException
-from pyspark.errors import IllegalArgumentException
+from pyspark.errors import IllegalArgumentException, PySparkException
 
 from tests.shops import DEFINITION, Shop
 from tests.unit.handmade import NEW_YEAR, write_commit
@@ -200,6 +200,28 @@ def test_a_swap_that_began_before_the_lock_was_taken_is_not_overwritten(
     assert shop.lake.swap("shop").exists()
 
 
+def test_a_promotion_that_ended_meanwhile_is_not_given_up_unasked(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command asks before Spark has started, by the state of then."""
+    monkeypatch.setattr(backfill, "fill", lambda *_: None)
+    monkeypatch.setattr(backfill, "check_definition", lambda _: None)
+    monkeypatch.setattr("tidelake.replay.backfill.refuse_narrow", lambda _: None)
+    words = ["backfill", "run", str(shop.file), "--root", str(shop.root), "--from", "silver"]
+
+    @contextmanager
+    def started(_: Any) -> Iterator[Run]:
+        _promoted(shop)
+        yield _run(shop)
+
+    monkeypatch.setattr("tidelake.cli.rebuilding.started", started)
+    assert run_command(app, words) == 2
+    assert read_state(shop.lake, shop.pipeline) == _promoted(shop)
+    assert run_command(app, [*words, "--yes"]) == 0
+    found = read_state(shop.lake, shop.pipeline)
+    assert found is not None and found.stage == "built"
+
+
 def _promoted(shop: Shop) -> State:
     before = dict.fromkeys(shop.pipeline.gold_names, 0)
     state = State("silver", pipeline_hash(shop.pipeline), "promoted", before=before)
@@ -208,11 +230,20 @@ def _promoted(shop: Shop) -> State:
 
 
 def _rolled_back(
-    shop: Shop, monkeypatch: pytest.MonkeyPatch, restore: Callable[[str], None]
+    shop: Shop,
+    monkeypatch: pytest.MonkeyPatch,
+    restore: Callable[[str], None],
+    gone: Collection[str] = (),
 ) -> State:
-    """Roll back with this in place of Spark's statements, and without the rest."""
+    """Roll back with this in place of Spark's statements, and without the rest.
+
+    Of the tables that are ``gone``, files are.
+    """
     monkeypatch.setattr(backfill_promotion, "fitted_to_bronze", lambda _: nullcontext())
     monkeypatch.setattr(backfill_promotion, "_continue_restored_gold", lambda *_: None)
+    monkeypatch.setattr(
+        backfill_promotion, "has_files", lambda _, table, __: table.name not in gone
+    )
     spark = cast(Any, SimpleNamespace(sql=restore, conf=MagicMock()))
     return backfill_promotion.rollback(replace(_run(shop), spark=spark))
 
@@ -244,14 +275,77 @@ def test_a_rollback_whose_files_are_gone_is_given_up(
 ) -> None:
     promoted = _promoted(shop)
 
-    def restore(_: str) -> None:
-        raise IllegalArgumentException("Not all files from version 0 are available in file system")
+    first, second, *_ = sorted(promoted.before)
 
-    with pytest.raises(RefusedError, match="cannot be restored to version 0"):
+    def restore(statement: str) -> None:
+        if second.partition(".")[2] in statement:
+            raise IllegalArgumentException("Not all files from version 0 are available")
+
+    what = rf"^{second} cannot be restored to version 0, .*\. Already restored, .*: {first}\."
+    with pytest.raises(RefusedError, match=what):
         _rolled_back(shop, monkeypatch, restore)
     found = read_state(shop.lake, shop.pipeline)
     assert found is not None and found.stage == promoted.stage
     assert not shop.lake.swap("shop").exists()
+
+
+def test_a_rollback_to_a_version_whose_files_are_gone_restores_no_table(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    promoted, restored = _promoted(shop), list[str]()
+    *_, last = sorted(promoted.before)
+    why = rf"^{last} cannot be restored to version 0, .* files of that version are gone\. No table "
+    with pytest.raises(RefusedError, match=why + "(?s:.*)with: tidelake backfill run shop"):
+        _rolled_back(shop, monkeypatch, restored.append, [last])
+    assert read_state(shop.lake, shop.pipeline) == promoted
+    # Of an interrupted promotion, the promotion is what can be finished.
+    promoting = replace(promoted, stage="promoting")
+    write_state(shop.lake, shop.pipeline, promoting)
+    with pytest.raises(RefusedError, match=why + "(?s:.*)with: tidelake backfill promote shop"):
+        _rolled_back(shop, monkeypatch, restored.append, [last])
+    assert read_state(shop.lake, shop.pipeline) == promoting
+    assert restored == []
+
+
+def test_a_promotion_whose_new_files_are_gone_names_the_rollback(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = State("silver", pipeline_hash(shop.pipeline), "built")
+    write_state(shop.lake, shop.pipeline, built)
+    for name in ("fill", "copy_books"):
+        monkeypatch.setattr(backfill_promotion, name, lambda *_: None)
+    monkeypatch.setattr(backfill_promotion, "fitted_to_bronze", lambda _: nullcontext())
+
+    def install(*_: Any, **__: Any) -> None:
+        raise PySparkException("[FAILED_READ_FILE.FILE_NOT_EXIST] file:/lake/backfill/part-0")
+
+    monkeypatch.setattr(backfill_promotion, "_install_gold", install)
+    with pytest.raises(RefusedError, match=r"^shop, promotion: a file .* backfill rollback shop"):
+        backfill_promotion.promote(_run(shop))
+
+
+def test_an_interrupted_swap_is_named_by_status_and_refused_by_a_dry_run_of_its_hops(
+    shop: Shop, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_whole(shop.lake.swap("shop"), "promoting")
+    place = [str(shop.file), "--root", str(shop.root)]
+    what = "a swap of shop's tables was interrupted, and they are inconsistent"
+
+    def said(*words: str) -> str:
+        capsys.readouterr()
+        run_command(app, [*words, *place])
+        return " ".join("".join(capsys.readouterr()).split())
+
+    assert what in said("status")
+    assert json.loads(said("status", "--json"))["interrupted"][0].startswith(what)
+    assert what in said("run", "--dry-run")
+    assert run_command(app, ["run", *place, "--dry-run"]) == 3
+    # Bronze may run beside it.
+    assert what not in said("run", "--dry-run", "--hop", "bronze")
+    # While a process of this machine promotes, nothing is interrupted.
+    with hold_hops(shop.lake, "shop", ["silver", "gold"], resumes="swap"):
+        assert what not in said("status") + said("run", "--dry-run")
+        assert json.loads(said("status", "--json"))["interrupted"] == []
 
 
 @pytest.mark.parametrize(

@@ -319,7 +319,7 @@ _VALUES = st.recursive(
 _KEYS = st.sampled_from(["name", "gold", "source", "event", "description", "x"])
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.dictionaries(_KEYS, _VALUES, min_size=1),
     st.sampled_from([None, True, False]),

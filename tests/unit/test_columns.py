@@ -444,7 +444,7 @@ def test_a_text_with_more_digits_than_a_decimal_holds_equals_none(
         assert sorted(found) == sorted(same)
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(st.integers(0, 6), st.lists(_NUMBERS, min_size=1, max_size=30))
 def test_a_text_becomes_the_decimal_of_its_very_value_or_none(
     spark: SparkSession, scale: int, texts: list[str]

@@ -42,7 +42,7 @@ from tidelake.ledger.commit_checks import (
     tally,
     tally_bronze,
 )
-from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
+from tidelake.ledger.side_tables import in_closed_batch
 from tidelake.ledger.terms import ledger_by
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -410,7 +410,7 @@ def test_a_table_is_tallied_by_the_batch_that_wrote_each_row_and_open_ones_are_l
     sql = f"SELECT * FROM (VALUES {values}) AS t(record_id, _generation, _batch)"
     write_rows(lake.silver("shop"), sql, note={})
 
-    found = tally(lake, lake.silver("shop"), {}, in_closed_batch(ClosedBatch("g1", 1)))
+    found = tally(lake, lake.silver("shop"), {}, in_closed_batch(commit(1)))
     assert found.batches == {
         ("g1", 0): mark(A),
         ("g1", 1): mark(B, C),

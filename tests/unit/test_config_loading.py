@@ -1183,6 +1183,22 @@ def test_the_prefilter_is_built(tmp_path: Path) -> None:
     assert load_pipeline(write(tmp_path, raw), LAPTOP).dedup.prefilter == "operator"
 
 
+def test_a_suite_may_judge_the_table_of_a_join(tmp_path: Path) -> None:
+    def with_column(column: str) -> Path:
+        known, rule = (
+            {"type": "expect_column_values_to_not_be_null", "kwargs": {"column": name}}
+            for name in ("event_id", column)
+        )
+        suite = {"name": "s", "expectations": [known], "gold": {"pairs": [rule]}}
+        (tmp_path / "s.yml").write_text(yaml.safe_dump(suite))
+        return write(tmp_path, changed(joins=[JOIN], quality={"suite": "s.yml"}))
+
+    found = load_pipeline(with_column("then_at"), LAPTOP)
+    assert found.suite is not None and list(found.suite.gold) == ["pairs"]
+    with pytest.raises(ConfigError, match="unknown column then; did you mean then_at"):
+        load_pipeline(with_column("then"), LAPTOP)
+
+
 def test_a_suite_that_is_not_there_is_named_with_its_line(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"quality\.suite \(line \d+\): there is no file s\.yml"):
         load_pipeline(write(tmp_path, changed(quality={"suite": "s.yml"})), LAPTOP)

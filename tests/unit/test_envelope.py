@@ -455,7 +455,7 @@ def _written(row: Json, ways: dict[str, Any]) -> Json:
     }
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.lists(_ROWS, min_size=1, max_size=3))
 def test_a_row_in_an_envelope_has_the_values_of_its_plain_json(rows: list[Json]) -> None:
     plain = decoder_of(parse_schema(_MANY), "strict")

@@ -19,7 +19,6 @@ from tidelake.silver.fates import (
     Fates,
     Routing,
     decide,
-    marked,
     to_late,
     to_quarantine,
     to_silver,
@@ -128,7 +127,7 @@ def test_a_late_row_keeps_its_payload_and_says_how_late_it_was(
     late = to_late(
         decided(spark, tmp_path),
         Routing(shop(tmp_path)),
-        watermark=marked(WATERMARK),
+        watermark=WATERMARK,
         generation="g",
         batch=0,
     )
@@ -156,7 +155,7 @@ def test_later_batches_run_the_classes_that_spark_compiled_for_the_first(
     for batch in range(1, 7):
         watermark = WATERMARK + timedelta(minutes=batch)
         rows, origin = decided(spark, tmp_path, watermark), {"generation": "g", "batch": batch}
-        late = to_late(rows, routing, watermark=marked(watermark), **origin)
+        late = to_late(rows, routing, watermark=watermark, **origin)
         for table in (to_silver(rows, routing, **origin), late, to_quarantine(rows, **origin)):
             table.write.format("noop").mode("append").save()
         classes.append(compiled())

@@ -22,7 +22,6 @@ from tidelake.silver.fates import (
     Routing,
     decide,
     extra_columns,
-    marked,
     new_columns,
     to_late,
     to_silver,
@@ -183,14 +182,14 @@ def test_rescue_and_additive_stand_where_silver_and_late_expect_them(
     rescue = shop(tmp_path, event={"evolution": "rescue"})
     rows = decided(spark, rescue, payloads)
     silver = to_silver(rows, Routing(rescue), generation="g1", batch=0)
-    late = to_late(rows, Routing(rescue), watermark=marked(None), generation="g1", batch=0)
+    late = to_late(rows, Routing(rescue), watermark=None, generation="g1", batch=0)
     assert silver.columns[-5:-4] == late.columns[-6:-5] == [RESCUED]
 
     plain = shop(tmp_path)
     rows = decided(spark, plain, payloads)
     silver = to_silver(rows, Routing(plain), extra=("colour", "size"), generation="g1", batch=0)
     late = to_late(
-        rows, Routing(plain), watermark=marked(None), extra=("colour",), generation="g1", batch=0
+        rows, Routing(plain), watermark=None, extra=("colour",), generation="g1", batch=0
     )
     assert silver.columns[-6:-4] == ["colour", "size"]
     assert late.columns[-6:-5] == ["colour"]

@@ -115,6 +115,10 @@ def test_expressions_that_were_computed_from_narrower_types_are_refused(
         "decimal(12,4) now. Nothing was written. Repair it with: tidelake repair shop --hop gold; "
         "or that table alone with: tidelake backfill run shop --table totals, then promote"
     )
+    # Of several, none alone: the next run would be refused because of another one.
+    with pytest.raises(GenerationError) as refused:
+        hop._refuse_redefined([(target, None) for target in [*hop._targets, *hop._targets]])
+    assert str(refused.value).endswith("Repair it with: tidelake repair shop --hop gold")
 
 
 def test_a_batch_repeats_the_types_of_the_oldest_rows(tmp_path: Path) -> None:

@@ -442,7 +442,7 @@ VALUES = st.recursive(
 )
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(st.lists(st.dictionaries(st.sampled_from(NAMES), VALUES, max_size=6), min_size=2))
 def test_whatever_objects_hold_makes_a_definition_that_loads(values: list[dict[str, Any]]) -> None:
     values = [{"id": f"e{n}", **value} for n, value in enumerate(values)]

@@ -404,6 +404,23 @@ def test_a_silver_that_was_deleted_unbalances_the_books(lake: Lake) -> None:
     assert books(lake).problems == (merged,)
 
 
+@pytest.mark.parametrize(
+    ("stage", "command"), [("promoting", "promote"), ("rolling back", "rollback")]
+)
+def test_books_of_tables_that_are_half_swapped_name_the_swap_first(
+    lake: Lake, stage: str, command: str
+) -> None:
+    shutil.rmtree(lake.silver("shop").path)
+    lake.swap("shop").parent.mkdir(parents=True)
+    lake.swap("shop").write_text(stage)
+    first, *others = books(lake).problems
+    assert first == (
+        "a swap of its tables has not finished; if none is running, continue it: "
+        f"tidelake backfill {command} shop"
+    )
+    assert others
+
+
 def test_positions_of_a_gold_table_that_the_next_run_fills_do_not_count(tmp_path: Path) -> None:
     """It left the definition, silver was made anew, and it was added again."""
     file = tmp_path / "shop.yml"

@@ -16,7 +16,7 @@ from tidelake.cli.flow import chosen_names, in_order, run_each
 from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline, sharing
 from tidelake.config.document import Document, Finding
 from tidelake.config.locations import find_file, pipeline_names
-from tidelake.config.sharing import lay_below, replaced
+from tidelake.config.sharing import merge_defaults, replaced
 from tidelake.errors import ConfigError, LockedError, UsageError
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -88,7 +88,7 @@ _TREES = st.dictionaries(
 )
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(_TREES, _TREES)
 def test_mappings_merge_deep_and_all_else_is_replaced(
     own: dict[str, Any], below: dict[str, Any]
@@ -101,7 +101,7 @@ def test_mappings_merge_deep_and_all_else_is_replaced(
         return found
 
     document = Document("own.yml", copy.deepcopy(own))
-    lay_below(document, Document("_defaults.yml", copy.deepcopy(below)))
+    merge_defaults(document, Document("_defaults.yml", copy.deepcopy(below)))
     merged = leaves(document.content)
     mine, theirs = leaves(own), leaves(below)
     for path, value in mine.items():

@@ -116,7 +116,7 @@ def _by_duckdb(content: bytes) -> list[tuple[Any, ...]]:
         return connection.execute(f"SELECT * FROM '{file.name}'").fetchall()
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(st.data())
 def test_every_value_is_the_one_that_duckdb_reads(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(_columns(), min_size=1, max_size=3))

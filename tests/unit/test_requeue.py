@@ -11,9 +11,10 @@ import pytest
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import UsageError
-from tidelake.ledger.side_tables import closed_batch, not_requeued
+from tidelake.ledger.side_tables import not_requeued
 from tidelake.replay import requeue
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.hop import Run
@@ -56,4 +57,4 @@ def test_a_deleted_table_is_named_with_what_creates_it(tmp_path: Path, gone: str
     # Silver is refused beside another requeue than it has read.
     remedy = r"run shop\b.* held rows.* tidelake backfill run" if "late" in gone else "repair"
     with pytest.raises(UsageError, match=rf"^{gone} is gone.* tidelake {remedy} shop"):
-        not_requeued(lake.late("shop"), lake.requeue("shop"), closed_batch(lake, "shop"))
+        not_requeued(lake.late("shop"), lake.requeue("shop"), last_commit(lake.silver("shop")))

@@ -89,7 +89,10 @@ def _read_at_once(data: bytes, count: int, wanted: Any, several: Any) -> list[An
         return []
     first = BytesIO(data)
     # An array is its number of items, the items, and a zero.
-    datum = BytesIO(_zigzag(count) + data + b"\0")
+    datum = BytesIO()
+    fastavro.schemaless_writer(datum, "long", count)
+    datum.write(data + b"\0")
+    datum.seek(0)
     try:
         _read(first, wanted)
         if not first.tell():
@@ -193,17 +196,6 @@ def _number(stream: BytesIO) -> int:
     raise BrokenFileError("a length is damaged")
 
 
-def _zigzag(number: int) -> bytes:
-    """Write a number of at least 0 as :func:`_number` reads it."""
-    number <<= 1
-    written = bytearray()
-    while number >= 0x80:
-        written.append(number & 0x7F | 0x80)
-        number >>= 7
-    written.append(number)
-    return bytes(written)
-
-
 def _snappy(data: bytes) -> bytes:
     """Decompress a block of snappy, which begins with its length and is followed by a CRC."""
     body, crc = data[:-4], int.from_bytes(data[-4:], "big")
@@ -256,8 +248,10 @@ def _with_own_types(schema: Any) -> Any:
         if key in found:
             found[key] = _with_own_types(found[key])
     if "fields" in found:
+        # Defaults are of a reader's schema; some writers write invalid ones.
         found["fields"] = [
-            {**_without_default(field), "type": _with_own_types(field["type"])}
+            {name: value for name, value in field.items() if name != "default"}
+            | {"type": _with_own_types(field["type"])}
             for field in found["fields"]
         ]
     logical = found.pop("logicalType", None)
@@ -266,11 +260,6 @@ def _with_own_types(schema: Any) -> Any:
     elif logical is not None and f"{found.get('type')}-{_OWN}{logical}" in _LOGICAL:
         found["logicalType"] = f"{_OWN}{logical}"
     return found
-
-
-def _without_default(field: Mapping[str, Any]) -> dict[str, Any]:
-    # Defaults are of a reader's schema; some writers write invalid ones.
-    return {key: value for key, value in field.items() if key != "default"}
 
 
 def _finite(number: float, *_: Any) -> Any:
@@ -357,13 +346,11 @@ _LOGICAL: dict[str, Callable[..., Any]] = {
     f"int-{_OWN}time-millis": _clock(1000),
     f"long-{_OWN}time-micros": _clock(1_000_000),
     **{
-        f"long-{_OWN}timestamp-{unit}": _instant(units, "Z") for unit, units in _UNITS.items()
-    },
-    **{
-        f"long-{_OWN}local-timestamp-{unit}": _instant(units, "")
+        f"long-{_OWN}{kind}-{unit}": _instant(units, zone)
+        for kind, zone in (("timestamp", "Z"), ("local-timestamp", ""))
         for unit, units in _UNITS.items()
     },
-}  # fmt: skip
+}
 fastavro.read.LOGICAL_READERS.update(_LOGICAL)
 
 

@@ -58,10 +58,9 @@ def read_csv(
 def _converted(content: bytes, encoding: str) -> bytes:
     try:
         return content.decode(encoding).encode()
-    except UnicodeDecodeError as error:
-        raise BrokenFileError(f"it is not {encoding} text: byte {error.start:,}") from error
     except UnicodeError as error:
-        raise BrokenFileError(f"it is not {encoding} text: {error}") from error
+        why = f"byte {error.start:,}" if isinstance(error, UnicodeDecodeError) else error
+        raise BrokenFileError(f"it is not {encoding} text: {why}") from error
 
 
 def _names(record: bytes, dialect: Dialect) -> tuple[str, ...]:

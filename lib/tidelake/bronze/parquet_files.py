@@ -64,12 +64,10 @@ def _opened(content: bytes, unit: str) -> pq.ParquetFile:
 
 
 def _names(file: pq.ParquetFile) -> list[str]:
-    schema = file.schema_arrow
-    double = next(_double_names(pa.struct(schema)), None)
+    double = next(_double_names(pa.struct(file.schema_arrow)), None)
     if double is not None:
         raise BrokenFileError(f"it has two columns with the name {double}")
-    names: list[str] = schema.names
-    return names
+    return [*file.schema_arrow.names]
 
 
 def _double_names(kind: pa.DataType) -> Iterator[str]:
@@ -125,8 +123,7 @@ def _chunks(file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str])
 
 def _batches(file: pq.ParquetFile, size: int) -> Iterator[pa.RecordBatch]:
     # A task of Spark has one core.
-    batches: Iterator[pa.RecordBatch] = file.iter_batches(batch_size=size, use_threads=False)
-    return batches
+    yield from file.iter_batches(batch_size=size, use_threads=False)
 
 
 def _batch_rows(metadata: pq.FileMetaData) -> int:

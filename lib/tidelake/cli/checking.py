@@ -16,6 +16,8 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
+from tidelake.delta.locks import unfinished
+from tidelake.delta.log import commits
 from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
 from tidelake.kafka.client import versions_of
 from tidelake.names import logical_name
@@ -101,18 +103,20 @@ def check(tables: bool, where: Place) -> None:
 
 def _why_not_judged(where: Place) -> str | None:
     """Say why the gate has nothing to judge, which is no failure of a scheduled job."""
-    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
-
     definition = where.pipeline
     if definition.suite is None and not definition.inline_rules:
         suite = f"quality: {{suite: expectations/{definition.name}.yml}}"
         return f"{definition.file} has neither a suite nor rules; add {suite} for one"
-    return no_tables(where) if has_no_tables(where.lake, definition) else None
+    return no_tables(where) or None
 
 
 def no_tables(where: Place) -> str:
-    """Say that a pipeline has no tables yet."""
+    """Say that a pipeline has no tables yet; empty if it has some."""
+    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
+
     name, run = where.pipeline.name, where.command("run")
+    if not has_no_tables(where.lake, where.pipeline):
+        return ""
     return f"{name} has no tables {where.lake.place} yet; {run} fills them"
 
 
@@ -202,12 +206,9 @@ _MAX_VALUE_LENGTH = 40
 @reporting
 def verify(since: datetime | None, certificate: Path | None, where: Place) -> None:
     """Recompute tables and compare all rows; exit 3 if unequal."""
-    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
-
     definition = where.pipeline
     # Rows of an earlier certificate must still exist.
-    if not (certificate and certificate.exists()) and has_no_tables(where.lake, definition):
-        why = no_tables(where)
+    if not (certificate and certificate.exists()) and (why := no_tables(where)):
         say(f"Nothing to verify: {why}.")
         where.printed({"pipeline": definition.name, "equal": None, "tables": {}, "why": why})
         return
@@ -253,7 +254,6 @@ def _ensure_folder(certificate: Path) -> None:
 def _other_rules(where: Place) -> str:
     """Describe the batches of silver that were decided under another definition; empty if none."""
     from tidelake.delta.commit_metadata import changed_parts  # noqa: PLC0415
-    from tidelake.delta.log import commits  # noqa: PLC0415
 
     made = [*commits(where.lake.silver(where.pipeline.name))]
     # After a promotion, batches of the generation before are no longer in the table.
@@ -277,8 +277,6 @@ def _other_rules(where: Place) -> str:
 
 def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
     """Return how a message about unequal tables goes on: with the cause, if known, and a remedy."""
-    from tidelake.delta.locks import unfinished  # noqa: PLC0415
-
     for what in unfinished(where.lake, where.pipeline.name).values():
         return f": {what}"
     if logical_name("bronze", where.pipeline.name) in wrong:

@@ -8,7 +8,6 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from importlib.util import find_spec
@@ -83,9 +82,8 @@ def new(
     draft: Draft | None = None
     written: list[str] = []
     # A dry run makes the project elsewhere: what is in it does not depend on its place.
-    place: AbstractContextManager[str | None] = TemporaryDirectory() if dry_run else nullcontext()
-    with place as above:
-        made = Path(above) / "project" if above else folder
+    with TemporaryDirectory() as elsewhere:
+        made = Path(elsewhere) / "project" if dry_run else folder
         if bundle_template:
             _write_template(made, **choices)
         else:

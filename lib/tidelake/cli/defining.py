@@ -23,7 +23,7 @@ from tidelake.config.canonical import canonical
 from tidelake.config.document import read_document
 from tidelake.config.expectations import load_suite
 from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
-from tidelake.config.locations import conf_dir, find_file, only_pipeline, own_conf, pipeline_names
+from tidelake.config.locations import conf_dir, find_file, own_conf, pipeline_names
 from tidelake.config.pipeline import written_out
 from tidelake.config.sharing import SUFFIXES, members_in, names_in
 from tidelake.config.source import described
@@ -49,7 +49,7 @@ _UNITS = (("d", timedelta(days=1)), ("h", timedelta(hours=1)), ("min", timedelta
 @on_files
 def validate(pipelines: tuple[str, ...], all_: bool, resolved: bool, where: Place) -> int:
     """Check files of pipelines, offline; exit 2 if one is invalid."""
-    names = chosen_names(pipelines, None, all_) if pipelines or all_ else [only_pipeline()]
+    names = chosen_names(pipelines, None, all_)
     known: dict[str, Pipeline] = {}
     definitions: dict[str, Pipeline] = {}
 

@@ -9,7 +9,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
 from types import FrameType
@@ -25,7 +25,7 @@ from tidelake.config.environment import refuse_external, refuse_service_credenti
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
-from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.locks import hold, hold_hops, refuse_unfinished, writer
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, SourceError, UsageError
@@ -50,7 +50,7 @@ class Result:
 
 
 def chosen_names(names: Sequence[str], select: str | None, all_: bool) -> list[str]:
-    """Return the pipelines that a command names, each once.
+    """Return the pipelines that a command names, each once; the only one there is if it names none.
 
     Args:
         names: Names or paths.
@@ -58,12 +58,15 @@ def chosen_names(names: Sequence[str], select: str | None, all_: bool) -> list[s
         all_: Whether to take all pipelines of the conf folder.
 
     Raises:
-        UsageError: More than one of these is given, or a pattern matches no pipeline.
+        UsageError: More than one of these is given, a pattern matches no pipeline, or none is named
+            and there are several.
     """
     if sum((bool(names), select is not None, all_)) > 1:
         raise UsageError("give either names, --select or --all")
     if names:
         return list(dict.fromkeys(names))
+    if select is None and not all_:
+        return [only_pipeline()]
     known = pipeline_names()
     patterns = ["*"] if select is None else [part.strip() for part in select.split(",")]
     chosen: dict[str, None] = {}
@@ -183,10 +186,14 @@ def run(
 ) -> int:
     """Run pipelines' hops; by default all, to the source's end."""
     is_selection = select is not None or all_ or len(pipelines) > 1
-    names = chosen_names(pipelines, select, all_) if is_selection else list(pipelines)
-    names = names or [only_pipeline()]
+    names = chosen_names(pipelines, select, all_)
     if is_selection:
-        selected, when = _selected(where, names, hop, trigger)
+        when = parse_trigger(trigger or AVAILABLE_NOW)
+        if where.source is not None or hop == "dimensions":
+            raise UsageError("--source and --hop dimensions take one pipeline, not several")
+        if not when.ends:
+            raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
+        selected = in_order([where.load(name) for name in names])
         if not dry_run:
             return run_selected(where, selected, hop, when)
         _show_waiting(where, selected, hop)
@@ -212,7 +219,7 @@ def run(
         run_pipeline(where, hops_of(hop), trigger or getattr(where.environment.triggers, hop))
         say(f"Done. See the ledger with: {where.command('ledger')}")
     seconds = round(time.monotonic() - began, 1)
-    where.printed({"pipelines": [asdict(Result(where.pipeline.name, "done", seconds))]})
+    where.printed({"pipelines": [Result(where.pipeline.name, "done", seconds)]})
     return 0
 
 
@@ -222,19 +229,20 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
     from tidelake.ops.status import tables_to_fill, waiting_input  # noqa: PLC0415
 
     refuse_unready(place.environment)
-    found: list[tuple[str, Hop, int | None]] = []
+    found: list[dict[str, str | int | None]] = []
     to_fill: list[str] = []
     for pipeline in pipelines:
         if "bronze" in hops_of(hop):
             _check_source(place, pipeline)
-        waiting = waiting_input(place.lake, pipeline)
-        found += [(pipeline.name, one, waiting[one]) for one in hops_of(hop) if one in waiting]
+        if writer(place.lake, pipeline.name, "silver") is None:
+            refuse_unfinished(place.lake, pipeline.name, hops_of(hop))
+        for one, waiting in waiting_input(place.lake, pipeline).items():
+            if one in hops_of(hop):
+                found.append({"pipeline": pipeline.name, "hop": one, "waiting": waiting})
         to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops_of(hop) else ()
-    columns = ("pipeline", "hop", "waiting")
-    listed = [dict(zip(columns, row, strict=True)) for row in found]
-    if not place.printed({"waiting": listed, "to_fill": to_fill}):
-        rows = [[*row[:2], "unknown" if row[2] is None else row[2]] for row in found]
-        print_table(columns, rows, title="Waiting input")
+    if not place.printed({"waiting": found, "to_fill": to_fill}):
+        rows = [["unknown" if value is None else value for value in one.values()] for one in found]
+        print_table(["pipeline", "hop", "waiting"], rows, title="Waiting input")
         for table in to_fill:
             say(f"{table} is not filled yet: it is filled from silver first.")
         say(
@@ -246,23 +254,6 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
 def hops_of(hop: str) -> tuple[Hop, ...]:
     """Return the hops that ``--hop`` names, in the order of the flow."""
     return tuple(name for name in HOPS if hop in (name, "all"))
-
-
-def _selected(
-    place: Place, names: Sequence[str], hop: str, trigger: str | None
-) -> tuple[list[Pipeline], Trigger]:
-    """Load several pipelines, inputs first, and parse when to run them.
-
-    Raises:
-        UsageError: An option does not go with several pipelines, or their inputs form a cycle.
-        ConfigError: A file is invalid.
-    """
-    when = parse_trigger(trigger or AVAILABLE_NOW)
-    if place.source is not None or hop == "dimensions":
-        raise UsageError("--source and --hop dimensions take one pipeline, not several")
-    if not when.ends:
-        raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
-    return in_order([place.load(name) for name in names]), when
 
 
 def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Trigger) -> int:
@@ -283,7 +274,7 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
             _observed(replace(run, pipeline=pipeline), hops_of(hop), when, place.typed)
 
         results = run_each(pipelines, run_one, run.stop)
-    if not place.printed({"pipelines": [asdict(result) for result in results]}):
+    if not place.printed({"pipelines": results}):
         rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
         print_table(["pipeline", "outcome", "seconds", "reason"], rows)
     return next((one.exit_code for one in results if one.outcome == "failed"), 0)

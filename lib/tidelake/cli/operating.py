@@ -45,7 +45,6 @@ _REFRESH_SECONDS = 10
 @reporting
 def alerts(tell: bool, where: Place) -> int:
     """Show open alerts; exit 3 if any of them is critical."""
-    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.alert_delivery import AlertReporter, sender_of  # noqa: PLC0415
     from tidelake.ops.alerts import MEASURED, RULES, alerts_of  # noqa: PLC0415
 
@@ -53,9 +52,8 @@ def alerts(tell: bool, where: Place) -> int:
     # Only `--tell` needs the webhook's secret.
     deliver = sender_of(where.environment) if tell else None
     # Before the first batch no rule has anything to look at; a job that watches is not red.
-    unfilled = has_no_tables(where.lake, where.pipeline)
-    if unfilled:
-        say(f"Nothing to watch: {no_tables(where)}.")
+    if unfilled := no_tables(where):
+        say(f"Nothing to watch: {unfilled}.")
     found = () if unfilled else alerts_of(where.lake, where.pipeline, now=now(), typed=where.typed)
     critical = [alert.severity == "critical" for alert in found]
     if where.json:
@@ -88,7 +86,6 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
 
     Files that a reader, an epoch or a rollback needs are kept.
     """
-    from tidelake.ledger.history import has_no_tables  # noqa: PLC0415
     from tidelake.ops.maintenance import plan_upkeep  # noqa: PLC0415
 
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
@@ -101,10 +98,10 @@ def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
         environment=where.environment,
     )
     rows: list[list[object]] = []
-    if has_no_tables(where.lake, where.pipeline):
+    if unfilled := no_tables(where):
         # Tables that all pipelines share are maintained with one that has run.
         plans = []
-        say(f"Nothing to maintain: {no_tables(where)}.")
+        say(f"Nothing to maintain: {unfilled}.")
     if dry_run:
         title, columns = f"Old files of {name}", _PREVIEW
         for plan in plans:

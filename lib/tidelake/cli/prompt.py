@@ -71,15 +71,13 @@ _PART = re.compile(
     | (?<![\w$])[eE]'(?:\\.|''|[^'\\])*'?
     | '(?:[^']|'')*'?
     | "(?:[^"]|"")*"?
-    | --[^\r\n]*
+    | (?P<blank>\s+|--[^\r\n]*)
     | (?P<comment>/\*)
     | (?P<end>;)
     | .
     """,
     re.DOTALL | re.VERBOSE,
 )
-# Blanks and comments before a statement.
-_BEFORE = re.compile(r"\s+|--[^\r\n]*|(?P<comment>/\*)")
 _COMMENT_MARK = re.compile(r"/\*|\*/")
 
 
@@ -305,37 +303,24 @@ def is_complete(text: str) -> bool:
 
 def _parts(text: str) -> Iterator[tuple[str, bool]]:
     """Yield each statement and dot command, with whether it is ended."""
-    while begun := _begun(text):
-        if begun.startswith("."):
-            command, _, text = begun.partition("\n")
-            yield command.rstrip("; \t"), True
-            continue
-        end = _statement_end(text)
-        statement, ended, text = text[:end], end < len(text), text[end + 1 :]
-        if _begun(statement):
-            yield statement.strip(), ended
-
-
-def _begun(text: str) -> str:
-    """Return a text without the blanks and comments before its first statement."""
-    place = 0
-    while before := _BEFORE.match(text, place):
-        end = _comment_end(text, place) if before["comment"] else before.end()
-        if end is None:
-            break
-        place = end
-    return text[place:]
-
-
-def _statement_end(text: str) -> int:
-    """Return the position of the first statement's semicolon; the text's length if it has none."""
-    place = 0
+    first = place = 0
+    # Blanks and comments begin no statement, except for an open comment.
+    is_begun = False
     while part := _PART.match(text, place):
-        if part["end"]:
-            return place
         end = _comment_end(text, place) if part["comment"] else part.end()
+        if part["end"]:
+            if is_begun:
+                yield text[first:place].strip(), True
+            first, is_begun = part.end(), False
+        elif text[place] == "." and not is_begun:
+            command = text[place:].partition("\n")[0]
+            yield command.rstrip("; \t"), True
+            first = end = place + len(command)
+        elif end is None or not (part["blank"] or part["comment"]):
+            is_begun = True
         place = len(text) if end is None else end
-    return len(text)
+    if is_begun:
+        yield text[first:].strip(), False
 
 
 def _comment_end(text: str, begin: int) -> int | None:

@@ -63,7 +63,6 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
     replaces the rows.
     """
     name = where.pipeline.name
-
     start: Start = "bronze" if hop == "silver" else "silver"
 
     def agreed(why: str) -> None:
@@ -76,9 +75,9 @@ def repair(hop: Hop, yes: bool, dry_run: bool, where: Place) -> None:
         from tidelake.replay.repairing import why_rebuilt  # noqa: PLC0415
 
         repaired = (None, why_rebuilt(run, hop)) if dry_run else begin(run, hop, agreed=agreed)
-    if dry_run and repaired[1]:
-        _warn_of_readers(where, start)
     generation, why = repaired
+    if dry_run and why:
+        _warn_of_readers(where, start)
     found = {"pipeline": name, "hop": hop, "generation": generation, "rebuilt": why or None}
     if where.printed(found | {"dry_run": dry_run}):
         return
@@ -167,19 +166,16 @@ _from = click.option(
 _table = click.option("--table", metavar="NAME", help="Only this gold table, from silver.")
 
 
-def _started_from(start: Start | None, table: str | None) -> Start:
-    if start == "bronze" and table:
-        raise UsageError("--table recomputes a gold table from silver: leave out --from bronze")
-    return start or ("silver" if table else "bronze")
-
-
-def _known_table(table: str | None, where: Place) -> str | None:
+def _scope(start: Start | None, table: str | None, where: Place) -> tuple[Start, str | None]:
+    """Return the layer that a backfill reads, and the logical name of its only table, if any."""
     from tidelake.replay.repairing import gold_table, need_gold  # noqa: PLC0415
 
     if table is None:
-        return None
+        return start or "bronze", None
+    if start == "bronze" and table:
+        raise UsageError("--table recomputes a gold table from silver: leave out --from bronze")
     need_gold(where.pipeline)
-    return gold_table(where.lake, where.pipeline, table).target.table.name
+    return start or "silver", gold_table(where.lake, where.pipeline, table).target.table.name
 
 
 @backfill.command()
@@ -188,7 +184,8 @@ def _known_table(table: str | None, where: Place) -> str | None:
 @reporting
 def plan(start: Start | None, table: str | None, where: Place) -> None:
     """Show what a backfill would read and an estimated time."""
-    _show_plan(_started_from(start, table), where, _known_table(table, where))
+    start, table = _scope(start, table, where)
+    _show_plan(start, where, table)
 
 
 def _steps(start: Start, where: Place, table: str | None = None) -> list[Step]:
@@ -255,7 +252,7 @@ def run(
 
     After a promotion it asks, because it gives up the rollback.
     """
-    start, table = _started_from(start, table), _known_table(table, where)
+    start, table = _scope(start, table, where)
     if table and (first or last or length):
         raise UsageError("--table recomputes all of a table: leave out --start, --end and --for")
     if length is not None:
@@ -283,12 +280,15 @@ def run(
     from tidelake.replay.backfill_state import read_state  # noqa: PLC0415
 
     before = read_state(where.lake, where.pipeline)
-    if before is not None and before.is_promoted:
+    gives_up = before is not None and before.is_promoted
+    if gives_up:
         confirm(f"Giving up the rollback of {where.pipeline.name}'s promoted backfill", yes=yes)
     with started(where) as context:
         span = (first, last) if first and last else None
         since = first if start == "bronze" else None
-        state = build(context, start, span, since=since, table=table)
+        # It may be promoted while Spark starts.
+        agreed = gives_up or yes
+        state = build(context, start, span, since=since, table=table, gives_up=agreed)
     if not where.printed({"pipeline": where.pipeline.name} | asdict(state)):
         say(f"Built. Compare with: {where.command('backfill compare')}")
 

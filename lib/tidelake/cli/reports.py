@@ -25,6 +25,7 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
+from tidelake.delta.locks import unfinished, writer
 from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.instants import Range
@@ -54,17 +55,24 @@ def status(watch: bool, where: Place) -> None:
     if watch and where.json:
         raise UsageError("--watch is for a terminal: leave out --json")
     found = read_status(where.lake, where.pipeline)
-    if not where.printed(found.to_json()):
-        _show_status(found)
+    if not where.printed(found.to_json() | {"interrupted": _interrupted(where)}):
+        _show_status(found, where)
     with suppress(KeyboardInterrupt):
         while watch:
             time.sleep(_WATCH_SECONDS)
             found = read_status(where.lake, where.pipeline)
             click.clear()
-            _show_status(found)
+            _show_status(found, where)
 
 
-def _show_status(status: Status) -> None:
+def _interrupted(where: Place) -> list[str]:
+    """Describe unfinished operations, unless a process on this machine goes on with one."""
+    name = where.pipeline.name
+    goes_on = writer(where.lake, name, "silver") is not None
+    return [] if goes_on else [*unfinished(where.lake, name).values()]
+
+
+def _show_status(status: Status, where: Place) -> None:
     bronze_unit = "files" if status.source is None else "records"
     hops = []
     for hop in status.hops:
@@ -102,6 +110,8 @@ def _show_status(status: Status) -> None:
         else:
             waiting = "an unknown number of" if topic.waiting is None else f"{topic.waiting:,}"
             print_line(f"{place} up to version {topic.version}; {waiting} versions wait")
+    for what in _interrupted(where):
+        print_line(f"  {what}")
     if status.source is not None:
         _show_lag(status.source)
 
@@ -212,18 +222,15 @@ def tops_of(lake: Lake, pipeline: Pipeline) -> dict[str, Answer]:
     tops: dict[str, tuple[Sequence[str], str]] = {}
     for gold in pipeline.gold:
         columns = [name for name in gold.columns if name != "session_id"]
-        tops[logical_name("gold", gold.name)] = (
-            columns,
-            f'"{gold.measures[0].name}" DESC NULLS LAST',
-        )
+        tops[gold.name] = columns, f'"{gold.measures[0].name}" DESC NULLS LAST'
     for join in pipeline.joins:
-        columns = [*join.left.columns, *join.right.columns]
-        tops[logical_name("gold", join.name)] = columns, "_right_time IS NULL"
+        tops[join.name] = join.columns, "_right_time IS NULL"
     for detection in pipeline.detections:
         columns = ["rule", "event_time", *detection.keys, "evidence"]
-        tops[logical_name("gold", detection.name)] = columns, "event_time DESC"
+        tops[detection.name] = columns, "event_time DESC"
     for item in pipeline.queries:
-        tops[logical_name("gold", item.name)] = item.columns, f'"{item.parts.window.name}" DESC'
+        tops[item.name] = item.columns, f'"{item.parts.window.name}" DESC'
+    tops = {logical_name("gold", name): top for name, top in tops.items()}
     if pipeline.dimension is not None:
         key, columns = pipeline.dimension.key, list(selected_columns(pipeline.event))
         for name in pipeline.gold_names:
@@ -291,6 +298,7 @@ _BARS = "▁▂▃▄▅▆▇█"
 
 
 def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Add ``--stage``, ``--rule`` and a range of arrival, which a command passes on together."""
     stage = click.option(
         "--stage", type=click.Choice(_STAGES), help="Only rows that failed at this stage."
     )
@@ -306,11 +314,11 @@ def _chosen(command: Callable[..., Any]) -> Callable[..., Any]:
 @quarantine.command("list")
 @_chosen
 @reporting
-def quarantine_list(stage: str | None, rule: str | None, within: Range, where: Place) -> None:
+def quarantine_list(where: Place, **chosen: Any) -> None:
     """List quarantined rows by reason, with example and trend."""
     from tidelake.ledger.side_tables import list_quarantine  # noqa: PLC0415
 
-    groups = list_quarantine(where.lake, where.pipeline, stage=stage, rule=rule, within=within)
+    groups = list_quarantine(where.lake, where.pipeline, **chosen)
     if where.printed(groups):
         return
     rows = []
@@ -332,14 +340,12 @@ def quarantine_list(stage: str | None, rule: str | None, within: Range, where: P
 @quarantine.command("replay")
 @_chosen
 @changing
-def quarantine_replay(
-    stage: str | None, rule: str | None, within: Range, dry_run: bool, where: Place
-) -> None:
+def quarantine_replay(dry_run: bool, where: Place, **chosen: Any) -> None:
     """Requeue rows that the current definition would accept."""
     with started(where) as run:
         from tidelake.replay.requeue import Choice, replay_quarantine  # noqa: PLC0415
 
-        replay = replay_quarantine(run, Choice(stage, rule, within), dry_run=dry_run)
+        replay = replay_quarantine(run, Choice(**chosen), dry_run=dry_run)
     found = {"pipeline": where.pipeline.name, "dry_run": dry_run, **asdict(replay)}
     if where.printed(found | {"released": replay.released}):
         return
@@ -363,15 +369,7 @@ def quarantine_replay(
 )
 @yes_option
 @changing
-def quarantine_discard(
-    stage: str | None,
-    rule: str | None,
-    within: Range,
-    reason: str,
-    yes: bool,
-    dry_run: bool,
-    where: Place,
-) -> None:
+def quarantine_discard(reason: str, yes: bool, dry_run: bool, where: Place, **chosen: Any) -> None:
     """Discard rows; they stay in the table and the ledger.
 
     It asks first, because no command restores discarded rows.
@@ -387,7 +385,7 @@ def quarantine_discard(
     with started(where) as run:
         from tidelake.replay.requeue import Choice, discard_quarantine  # noqa: PLC0415
 
-        rows = discard_quarantine(run, Choice(stage, rule, within), why=reason, dry_run=dry_run)
+        rows = discard_quarantine(run, Choice(**chosen), why=reason, dry_run=dry_run)
     if where.printed({"pipeline": name, "rows": rows, "dry_run": dry_run}):
         return
     if dry_run:

@@ -23,7 +23,6 @@ from tidelake.config.pipeline import (
     Alerts,
     DimensionSpec,
     Enrich,
-    Event,
     Pipeline,
 )
 from tidelake.config.source import (
@@ -45,7 +44,6 @@ __all__ = [
     "DimensionSpec",
     "Enrich",
     "Environment",
-    "Event",
     "Field",
     "FieldType",
     "FilesSource",

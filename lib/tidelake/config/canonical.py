@@ -36,7 +36,7 @@ _NUMBER_LATER = re.compile(r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?
 
 @dataclass
 class _Node:
-    """A scalar, an alias, a sequence or a mapping, and what of the text it is.
+    """A scalar, an alias, a sequence or a mapping, with its text and its span in the file.
 
     ``below`` are comments at the end of a block.
     """
@@ -300,14 +300,14 @@ def _body(entry: _Entry, indent: int) -> list[str]:
     """Write an entry without the lines above it."""
     key, value, inner = entry.key, entry.value, indent + _INDENT
     head = " " * indent + ("-" if key is None else f"{_inline(key, is_key=True)}:")
-    mark = _mark(value) if value.is_block else ""
-    if value.is_block and key is None and not mark:
+    if value.is_block:
+        mark = _mark(value)
+        # Takes comments from the block.
         entry.above += _from_behind_the_dash(entry)
         lines = _block(value, inner)
-        return [f"{head} {lines[0][inner:]}", *lines[1:]]
-    if value.is_block:
-        lines = _block(value, inner)
-        return [_with_comment(head + (f" {mark}" if mark else ""), entry), *lines]
+        if key is None and not mark:
+            return [f"{head} {lines[0][inner:]}", *lines[1:]]
+        return [_with_comment(f"{head} {mark}".rstrip(), entry), *lines]
     if value.is_kept:
         header, *lines = value.raw.split("\n")
         style = header.partition("#")[0].rstrip()
@@ -353,17 +353,13 @@ def _inline(node: _Node, *, is_key: bool = False, in_braces: bool = False) -> st
     if isinstance(event, yaml.ScalarEvent):
         text = _quoted(event.value) if event.tag else _scalar(event, is_key, in_braces)
     else:
-        parts = [_inline(entry.value, in_braces=True) for entry in node.entries]
-        if isinstance(event, yaml.MappingStartEvent):
-            keys = [
-                _inline(entry.key, is_key=True, in_braces=True)
-                for entry in node.entries
-                if entry.key
-            ]
-            inner = ", ".join(f"{key}: {part}" for key, part in zip(keys, parts, strict=True))
-            text = f"{{{inner}}}"
-        else:
-            text = f"[{', '.join(parts)}]"
+        parts = [
+            (f"{_inline(entry.key, is_key=True, in_braces=True)}: " if entry.key else "")
+            + _inline(entry.value, in_braces=True)
+            for entry in node.entries
+        ]
+        inner = ", ".join(parts)
+        text = f"{{{inner}}}" if isinstance(event, yaml.MappingStartEvent) else f"[{inner}]"
     mark = _mark(node)
     return f"{mark} {text}" if mark else text
 

@@ -26,7 +26,7 @@ from tidelake.config.gold_definitions import (
 from tidelake.config.model import Documented, written
 from tidelake.config.pipeline import Pipeline, gold_types, measured_type, silver_types
 from tidelake.config.queries import Query, measure_of
-from tidelake.config.standard_tables import COLUMNS, OPS_TABLES, STANDARD, TABLES
+from tidelake.config.standard_tables import COLUMNS, OPS_TABLES, STANDARD, TABLES, standard_types
 from tidelake.names import BRONZE_COLUMNS, LATE_COLUMNS, SILVER_RESERVED, logical_name
 
 _STATE = "Kept to merge the next batch; not for analysis."
@@ -94,15 +94,31 @@ def meaning_of(pipeline: Pipeline, table: str) -> Meaning:
         what = "One row per version of a key." if is_history else "One row per key."
         columns = _own(pipeline.comments, pipeline.defined_columns)
         return Meaning(about + what, columns)
-    return dict(_gold_meanings(pipeline)).get(table, standard)
+    return _gold_meanings(pipeline).get(table, standard)
 
 
-def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
-    found = dict(_table_meanings(pipeline))
-    yield from found.items()
+def _gold_meanings(pipeline: Pipeline) -> dict[str, Meaning]:
+    found: dict[str, Meaning] = {}
+    inherited = _silver_comments(pipeline)
+    for gold in pipeline.gold:
+        own = _own(inherited, gold.keys)
+        own |= {measure.name: _measured(measure) for measure in gold.measures}
+        derived = {name: _one_line(sql) for name, sql in gold.derive.items()}
+        own |= {name: f"Computed from the row: {sql}." for name, sql in derived.items()}
+        found[logical_name("gold", gold.name)] = _described(gold, _row_of(gold), own)
+    for join in pipeline.joins:
+        standard = "One row per left event, with its first match."
+        own = _own(inherited, join.columns)
+        found[logical_name("gold", join.name)] = _described(join, standard, own)
+    for detection in pipeline.detections:
+        own = _own(inherited, (*detection.keys, *detection.columns))
+        standard = "One row per event and rule that it broke."
+        found[logical_name("gold", detection.name)] = _described(detection, standard, own)
+        standard = f"What the rules of {detection.name} look back at: one row per key and hour."
+        found[logical_name("gold", detection.features)] = Meaning(standard, own | _HOURS)
     for query in pipeline.queries:
         parts, source = query.parts, found.get(query.parts.source)
-        texts = source.columns if source else _silver_comments(pipeline)
+        texts = source.columns if source else inherited
         own = {name.lower(): text for name, text in texts.items()}
         columns = {one.name: f"Computed: {_one_line(one.sql)}." for one in parts.columns}
         for key in parts.keys:
@@ -113,30 +129,8 @@ def _gold_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
         by = ", ".join(key.name for key in parts.keys if key != parts.window)
         row = f"One row for each {parts.window.unit or 'window'}{f' and {by}' if by else ''}"
         standard = f"{row}, computed from {parts.source}."
-        yield logical_name("gold", query.name), _described(query, standard, columns)
-
-
-def _table_meanings(pipeline: Pipeline) -> Iterator[tuple[str, Meaning]]:
-    inherited = _silver_comments(pipeline)
-    for gold in pipeline.gold:
-        own = _own(inherited, gold.keys) | {
-            measure.name: _measured(measure) for measure in gold.measures
-        }
-        derived = {name: _one_line(sql) for name, sql in gold.derive.items()}
-        own |= {name: f"Computed from the row: {sql}." for name, sql in derived.items()}
-        yield logical_name("gold", gold.name), _described(gold, _row_of(gold), own)
-    for join in pipeline.joins:
-        standard = "One row per left event, with its first match."
-        yield (
-            logical_name("gold", join.name),
-            _described(join, standard, _own(inherited, join.columns)),
-        )
-    for detection in pipeline.detections:
-        own = _own(inherited, (*detection.keys, *detection.columns))
-        standard = "One row per event and rule that it broke."
-        yield logical_name("gold", detection.name), _described(detection, standard, own)
-        standard = f"What the rules of {detection.name} look back at: one row per key and hour."
-        yield logical_name("gold", detection.features), Meaning(standard, own | _HOURS)
+        found[logical_name("gold", query.name)] = _described(query, standard, columns)
+    return found
 
 
 def _described(table: Documented, standard: str, columns: Mapping[str, str]) -> Meaning:
@@ -276,7 +270,8 @@ def _gold_entries(pipeline: Pipeline, silver: Types, dialect: str) -> Iterator[T
             keys = (*pipeline.dimension.key, *bounds[:1])
             where = " WHERE NOT is_current" if is_history else ""
             example = f"SELECT * FROM {name}{where} LIMIT 10"
-            yield _entry(name, meaning_of(pipeline, name), own | _standard(bounds), keys, example)
+            types = own | standard_types(bounds)
+            yield _entry(name, meaning_of(pipeline, name), types, keys, example)
     for gold in pipeline.gold:
         yield _window_entry(pipeline, gold, silver, dialect)
     for join in pipeline.joins:
@@ -356,16 +351,12 @@ def _layer_entries(pipeline: Pipeline, silver: Types) -> Iterator[TableEntry]:
     )
     for (layer, *side), types, key, example in (
         (("silver",), own, "event_id", by_day),
-        (("silver", "late"), own | _standard(LATE_COLUMNS), "record_id", by_day),
-        (("silver", "quarantine"), _standard(_QUARANTINE), "record_id", by_stage),
-        (("bronze",), _standard(BRONZE_COLUMNS), "record_id", arrived),
+        (("silver", "late"), own | standard_types(LATE_COLUMNS), "record_id", by_day),
+        (("silver", "quarantine"), standard_types(_QUARANTINE), "record_id", by_stage),
+        (("bronze",), standard_types(BRONZE_COLUMNS), "record_id", arrived),
     ):
         name = logical_name(layer, pipeline.name, *side)
         yield _entry(name, meaning_of(pipeline, name), types, (key,), example.format(name))
-
-
-def _standard(names: Iterable[str]) -> dict[str, str | None]:
-    return {name: STANDARD[name] for name in names}
 
 
 def to_markdown(pipelines: Iterable[Pipeline], dialect: str, *, with_shared: bool) -> str:

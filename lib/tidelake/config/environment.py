@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import AfterValidator, Field, PlainValidator, field_validator, model_validator
 
-from tidelake.config.document import Finding, KeyPath, read_document
+from tidelake.config.document import Finding, read_document
 from tidelake.config.locations import find_file, own_conf
 from tidelake.config.model import (
     ByteSize,
@@ -33,15 +33,6 @@ from tidelake.errors import NotBuiltError, UsageError
 from tidelake.external import is_external
 from tidelake.folders import Folder, counted_from, expanded, folder, is_stored, problem_of
 
-# Keys of earlier versions, and what to write instead.
-_REMOVED: dict[KeyPath, str] = {
-    ("metrics", "jsonl"): (
-        "is a sink that was removed; leave it out, set table: true and read ops.progress"
-    ),
-    ("metrics", "textfile"): (
-        "is a sink that was removed; leave it out, and set prometheus: HOST:PORT or table: true"
-    ),
-}
 # Keys that apply only to tables under a root, and what a catalog has instead.
 _OF_A_ROOT = {
     "limits": (
@@ -158,6 +149,14 @@ class Metrics(Model):
         table: Whether a run writes to ``ops.progress``.
         keep: How long ``ops.progress`` keeps a batch.
     """
+
+    # Keys of earlier versions.
+    keys_elsewhere: ClassVar[dict[str, str]] = {
+        "jsonl": "is a sink that was removed; leave it out, set table: true and read ops.progress",
+        "textfile": (
+            "is a sink that was removed; leave it out, and set prometheus: HOST:PORT or table: true"
+        ),
+    }
 
     prometheus: _Address | None = None
     table: Annotated[bool, Field(strict=True)] = False
@@ -304,10 +303,8 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
     document.findings += [*_place_findings(raw, name, bool(root)), *_setting_findings(raw)]
     raw["name"] = name
     if root:
-        raw["root"] = folder(root)
-        raw.pop("catalog", None)
-        raw.pop("volume", None)
-        raw.pop("landing", None)
+        of_file = ("catalog", "volume", "landing")
+        raw = {key: one for key, one in raw.items() if key not in of_file} | {"root": folder(root)}
     remote = os.environ.get(REMOTE_VARIABLE, "")
     # On a managed runtime the variable has another form, and no connection is needed.
     if remote.startswith("sc://"):
@@ -318,7 +315,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["catalog"] = os.environ.get("TIDELAKE_CATALOG") or raw["catalog"]
         volume = os.environ.get("TIDELAKE_VOLUME") or raw.get("volume")
         raw["volume"] = volume or f"/Volumes/{raw['catalog']}/ops/files"
-    for key in ("root", "volume", "landing") if not root else ():
+    for key in ("root", "volume", "landing"):
         if isinstance(raw.get(key), str):
             raw[key] = counted_from(own_conf()[1], raw[key])
     if isinstance(raw.get("volume"), str):
@@ -327,10 +324,7 @@ def load_environment(name: str | None = None, *, root: str | None = None) -> Env
         raw["root"] = folder(raw["root"])
     environment = document.validated(Environment, raw)
     if document.findings or environment is None:
-        raise document.error(
-            Finding(found.path, _REMOVED.get(found.path, found.message))
-            for found in document.findings
-        )
+        raise document.error(document.findings)
     if environment.secrets:
         raise NotBuiltError(
             f"{document.file}: secrets",

@@ -17,7 +17,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.arguments import argument_findings, as_bound, is_parameter
-from tidelake.config.document import Finding, KeyPath, read_document
+from tidelake.config.document import Finding, KeyPath, mappings_in, read_document
 from tidelake.config.model import Model, Text, suggestion, unknown
 from tidelake.names import SILVER_RESERVED, TableName
 
@@ -146,10 +146,8 @@ def _list_findings(
     items: Any, path: KeyPath, columns: Collection[str] | None, *, of_rows: bool
 ) -> Iterator[Finding]:
     first: dict[str, int] = {}
-    for index, item in enumerate(items if isinstance(items, list) else []):
-        if not isinstance(item, dict):
-            continue
-        place, known = (*path, index), columns
+    for place, item in mappings_in(items, path):
+        known = columns
         if of_rows and columns is not None and item.get("type") in ROW_EXPECTATIONS:
             # The others are computed after rows are judged.
             known = [name for name in columns if name not in SILVER_RESERVED[2:]]
@@ -157,8 +155,8 @@ def _list_findings(
         # Great Expectations silently drops one of two equal expectations.
         same = json.dumps([item.get("type"), item.get("kwargs")], sort_keys=True, default=repr)
         if same in first:
-            yield Finding(place, f"is equal to expectation number {first[same] + 1} of this list")
-        first.setdefault(same, index)
+            yield Finding(place, f"is equal to expectation number {first[same]} of this list")
+        first.setdefault(same, int(place[-1]) + 1)
 
 
 def _expectation_findings(

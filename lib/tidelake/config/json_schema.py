@@ -53,6 +53,13 @@ FOLDERS: dict[str, FileKind] = {
 _DRAFT = "https://json-schema.org/draft/2020-12/schema"
 _ATTRIBUTE = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
+
+def _object(properties: Json, required: list[str]) -> Json:
+    """Return the schema of a mapping with no other keys than these."""
+    own = {"type": "object", "properties": properties, "additionalProperties": False}
+    return own | {"required": required}
+
+
 _TEXT: Json = {"type": "string"}
 _TEXTS: Json = {"type": "array", "items": _TEXT, "minItems": 1}
 # A number that may also be written as text, which pydantic converts.
@@ -96,25 +103,14 @@ _COLUMN: Json = {
     "patternErrorMessage": "Write letters, digits and _, a letter first",
 }
 _PERCENTILE: Json = {"type": "number", "minimum": 0, "maximum": 1, "description": "0 to 1."}
+_OVER_SILVER: Json = {"description": "SQL over silver."}
 _MEASURE: Json = {
     "type": "object",
-    "properties": {
-        name: _TEXT | {"description": "SQL over silver."}
-        for name in AGGREGATES
-        if name != "approx_percentile"
-    }
+    "properties": dict.fromkeys(AGGREGATES, _TEXT | _OVER_SILVER)
     | {
         "approx_percentile": {
-            "anyOf": [
-                _TEXT,
-                {
-                    "type": "object",
-                    "properties": {"expression": _TEXT, "p": _PERCENTILE},
-                    "additionalProperties": False,
-                    "required": ["expression"],
-                },
-            ],
-            "description": "SQL over silver.",
+            "anyOf": [_TEXT, _object({"expression": _TEXT, "p": _PERCENTILE}, ["expression"])],
+            **_OVER_SILVER,
         },
         "p": _PERCENTILE,
     },
@@ -125,13 +121,7 @@ _MEASURE: Json = {
     "dependentRequired": {"p": ["approx_percentile"]},
 }
 _SEVERITY: Json = {"enum": ["critical", "warning"]}
-_RULE: Json = {
-    "type": "object",
-    "properties": {"sql": _TEXT, "severity": _SEVERITY},
-    "additionalProperties": False,
-    "required": ["sql"],
-}
-_EXPECTATION: Json = {"$ref": "#/$defs/expectation"}
+_RULE = _object({"sql": _TEXT, "severity": _SEVERITY}, ["sql"])
 # Types whose validators accept another form than the type's own.
 _WRITTEN: tuple[tuple[Any, Json], ...] = (
     (Duration, _DURATION),
@@ -144,7 +134,7 @@ _WRITTEN: tuple[tuple[Any, Json], ...] = (
     (Paths, {"anyOf": [_TEXT, _TEXTS]}),
     (Topics, {"anyOf": [_TEXT, _TEXTS, _TYPES[type(None)]]}),
     (Root, {"type": ["string", "null"]}),
-    (Expectations, {"type": "array", "items": _EXPECTATION, "minItems": 1}),
+    (Expectations, {"type": "array", "items": {"$ref": "#/$defs/expectation"}, "minItems": 1}),
     (
         Measures,
         {
@@ -157,12 +147,7 @@ _WRITTEN: tuple[tuple[Any, Json], ...] = (
 )
 # Arguments of expectations, by their kind.
 _BOUND: Json = {"type": ["number", "string"]}
-_FROM_NOW: Json = {
-    "type": "object",
-    "properties": {PARAMETER: _TEXT | {"description": "now, or now - 1 day"}},
-    "additionalProperties": False,
-    "required": [PARAMETER],
-}
+_FROM_NOW = _object({PARAMETER: _TEXT | {"description": "now, or now - 1 day"}}, [PARAMETER])
 _ARGUMENTS: dict[str, Json] = {
     "bound": _BOUND,
     "column": _TEXT,
@@ -324,12 +309,8 @@ def _expectation() -> Json:
 
 
 def _arguments(signature: Signature) -> Json:
-    own = {
-        "type": "object",
-        "properties": {name: _argument(kind) for name, kind in signature.arguments.items()},
-        "additionalProperties": False,
-        "required": list(signature.required),
-    }
+    properties = {name: _argument(kind) for name, kind in signature.arguments.items()}
+    own = _object(properties, list(signature.required))
     bounds = [{"required": [name]} for name in ("min_value", "max_value")]
     return own | ({"anyOf": bounds} if signature.needs_bound else {})
 

@@ -33,7 +33,6 @@ from tidelake.config.pipeline import (
 from tidelake.config.queries import Query
 from tidelake.config.sections import (
     combination_findings,
-    comment_findings,
     envelope_of,
     lookup_findings,
     prefilter_findings,
@@ -168,8 +167,8 @@ def load_pipeline(
     suite = avro = None
     of_suite: list[Violation] = []
     if pipeline is not None:
-        findings += [*comment_findings(pipeline), *settings_findings(pipeline, environment)]
-        findings += [*prefilter_findings(pipeline), *_type_findings(pipeline)]
+        findings += [*settings_findings(pipeline, environment), *prefilter_findings(pipeline)]
+        findings += _type_findings(pipeline)
         if follows_dimensions:
             dimensions = _dimensions(pipeline, file, environment, findings)
         avro = _avro_schema(pipeline, file, findings)
@@ -197,7 +196,7 @@ def _dimensions(
     """Load the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
     for index, enrich in enumerate(pipeline.enrich):
-        name = enrich.dimension
+        name, place = enrich.dimension, ("enrich", index, "dimension")
         try:
             found = find_definition(name, file.parent)
             sibling = None if found is None else str(file.with_name(f"{name}{found.suffix}"))
@@ -205,14 +204,12 @@ def _dimensions(
             # following it could lead back to this file.
             definition = load_pipeline(sibling or name, environment, follows_dimensions=False)
         except UsageError as error:
-            findings.append(Finding(("enrich", index, "dimension"), str(error)))
+            findings.append(Finding(place, str(error)))
             continue
         if definition.name != name:
             # The lookup would read a table that no pipeline fills.
             message = _not_the_files(definition.name, definition.file)
-            findings.append(
-                Finding(("enrich", index, "dimension"), f"{definition.file}: {message}")
-            )
+            findings.append(Finding(place, f"{definition.file}: {message}"))
             continue
         named = {one.path for one in findings}
         looked = [*lookup_findings(enrich, definition, index)]
@@ -256,6 +253,7 @@ def _suite(
     if pipeline is None:
         return load_suite(found, columns=None, gold=None)
     gold = {table.name: table.columns for table in pipeline.aggregates}
+    gold |= {join.name: join.columns for join in pipeline.joins}
     gold |= {detection.name: detection.shown for detection in pipeline.detections}
     gold |= {query.name: query.columns for query in pipeline.queries}
 

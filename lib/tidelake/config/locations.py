@@ -61,13 +61,12 @@ def given_conf(folder: str | None) -> Iterator[None]:
         path = Path(os.path.abspath(expanded(folder)))
         is_project = (path / MARKER).is_file()
         conf = _conf_of(path) if is_project else path
-        _given = conf, path if is_project else _base_of_conf(path)
         if not (conf / "pipelines").is_dir():
-            _given = before
             raise UsageError(
                 f"--conf {folder} has no folder pipelines, and no {MARKER} that names one which "
                 "has it. Make a project with: tidelake new DIR"
             )
+        _given = conf, path if is_project else _base_of_conf(path)
     try:
         yield
     finally:
@@ -128,12 +127,9 @@ def _base_of_conf(conf: Path) -> Path:
 def _conf_of(root: Path) -> Path:
     """Return the conf folder that a project's ``tidelake.yml`` names."""
     document = read_document(root / MARKER)
-    findings = list(document.findings)
-    findings += [
-        Finding((key,), "is not a key of this file; its only key is conf")
-        for key in document.content
-        if key != "conf"
-    ]
+    message = "is not a key of this file; its only key is conf"
+    others = [Finding((key,), message) for key in document.content if key != "conf"]
+    findings = [*document.findings, *others]
     conf = document.content.get("conf")
     if not isinstance(conf, str) or not conf:
         message = "must name the folder that has pipelines in it; write conf: . for this folder"

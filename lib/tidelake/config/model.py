@@ -6,11 +6,11 @@ Durations (:func:`parse_duration`), sizes in bytes (:data:`ByteSize`), texts and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from difflib import get_close_matches
 from functools import partial
-from typing import Annotated
+from typing import Annotated, Any
 from urllib.parse import SplitResult, urlsplit
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
@@ -123,11 +123,6 @@ def bytes_of(text: str) -> int:
     return size
 
 
-def _size(text: str) -> str:
-    bytes_of(text)
-    return text
-
-
 def _description(text: str) -> str:
     description = " ".join(text.split())
     if not description:
@@ -137,6 +132,27 @@ def _description(text: str) -> str:
             f"is {len(description):,} characters long; at most {_LONGEST_TEXT:,} are shown"
         )
     return description
+
+
+def parsed_by(parse: Callable[[str], object]) -> AfterValidator:
+    """Return a validator of texts that ``parse`` can read: it raises a ValueError otherwise."""
+
+    def check(text: str) -> str:
+        parse(text)
+        return text
+
+    return AfterValidator(check)
+
+
+def free_of(find: Callable[[Any], Iterable[str]]) -> AfterValidator:
+    """Return a validator that reports each problem ``find`` yields as a separate violation."""
+
+    def check(value: Any) -> Any:
+        if problems := [*find(value)]:
+            raise Problems(problems)
+        return value
+
+    return AfterValidator(check)
 
 
 def matching(pattern: str, message: str) -> AfterValidator:
@@ -156,7 +172,7 @@ PositiveInt = Annotated[int, Field(strict=True, gt=0, le=2**31 - 1)]
 Duration = Annotated[timedelta, BeforeValidator(_from_yaml), AfterValidator(_bounded)]
 PositiveDuration = Annotated[Duration, AfterValidator(_positive)]
 Text = Annotated[str, matching(r"[\s\S]*\S[\s\S]*", "must not be empty")]
-ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE), AfterValidator(_size)]
+ByteSize = Annotated[str, matching(_SIZE, _NO_SIZE), parsed_by(bytes_of)]
 Words = Annotated[str, AfterValidator(_description)]
 
 

@@ -8,7 +8,7 @@ from datetime import timedelta
 from decimal import Decimal
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import Field, ValidationError
 from sqlglot import exp
 
 from tidelake.config import types
@@ -24,6 +24,7 @@ from tidelake.config.model import (
     PositiveDuration,
     Text,
     matching,
+    parsed_by,
     written,
 )
 from tidelake.config.queries import Query
@@ -36,7 +37,7 @@ from tidelake.config.source import (
     Registry,
     Source,
 )
-from tidelake.config.standard_tables import STANDARD
+from tidelake.config.standard_tables import STANDARD, standard_types
 from tidelake.config.table_settings import Publish, TableSettings
 from tidelake.names import (
     BRONZE_COLUMNS,
@@ -56,9 +57,7 @@ _MAX_PRECISION = 38
 _SURE_TYPES = frozenset(["BIGINT", "DOUBLE", "BOOLEAN", "STRING"])
 _FRACTION = re.compile(r"\.\d|\d\.")
 _FIXED_TYPES = {
-    "count": "BIGINT",
-    "count_if": "BIGINT",
-    "approx_count_distinct": "BIGINT",
+    **dict.fromkeys(("count", "count_if", "approx_count_distinct"), "BIGINT"),
     "approx_percentile": "DOUBLE",
 }
 
@@ -72,9 +71,7 @@ _FunctionPath = Annotated[
 ]
 
 
-def _valid_ddl(ddl: str) -> str:
-    types.parse_schema(ddl)
-    return ddl
+_Ddl = Annotated[str, parsed_by(types.parse_schema)]
 
 
 class Event(Model):
@@ -91,7 +88,7 @@ class Event(Model):
         delete_when: Dimensions only: SQL condition for deletions.
     """
 
-    schema_ddl: Annotated[str, AfterValidator(_valid_ddl)] = Field(alias="schema")
+    schema_ddl: _Ddl = Field(alias="schema")
     where: str | None = None
     select: Annotated[dict[ColumnName, str], Field(min_length=1)] | None = None
     id: str
@@ -115,7 +112,7 @@ class Transform(Model):
     """
 
     function: _FunctionPath
-    columns_ddl: Annotated[str, AfterValidator(_valid_ddl)] = Field(alias="columns")
+    columns_ddl: _Ddl = Field(alias="columns")
 
     @property
     def types(self) -> dict[str, str]:
@@ -448,13 +445,13 @@ def payload_types(event: Event, envelope: object = None) -> dict[str, str | None
     payload |= CHANGE_COLUMNS if envelope else {}
     # Names are case-insensitive: a field Key hides bronze's column key.
     taken = {name.lower() for name in payload}
-    return payload | {name: STANDARD[name] for name in BRONZE_COLUMNS if name not in taken}
+    return payload | standard_types(name for name in BRONZE_COLUMNS if name not in taken)
 
 
 def silver_types(pipeline: Pipeline) -> dict[str, str | None]:
     """Return the types of silver's columns; None where only Spark can infer it."""
     scope = payload_types(pipeline.event, pipeline.envelope)
-    found: dict[str, str | None] = {name: STANDARD[name] for name in SILVER_RESERVED}
+    found = standard_types(SILVER_RESERVED)
     found |= {name: type_of(sql, scope) for name, sql in pipeline.selected.items()}
     found |= pipeline.transformed
     for enrich in pipeline.enrich:

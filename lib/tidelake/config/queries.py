@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Annotated, ClassVar
 
-from pydantic import AfterValidator
-
 from tidelake.config.expressions import (
     CONDITIONS,
     Types,
@@ -16,7 +14,7 @@ from tidelake.config.expressions import (
     type_of,
 )
 from tidelake.config.gold_definitions import GoldTable, Measure
-from tidelake.config.model import Model
+from tidelake.config.model import Model, parsed_by
 from tidelake.config.query_parts import Call, QueryParts, parse_query
 from tidelake.config.table_settings import Publishable, TableSettings
 from tidelake.names import TableName, logical_name
@@ -39,11 +37,6 @@ _INEXACT_MEASURES = {
 }
 
 
-def _readable(sql: str) -> str:
-    parse_query(sql)
-    return sql
-
-
 class Query(TableSettings, Publishable):
     """A gold table that is computed from another one, or from silver, by SQL.
 
@@ -59,7 +52,7 @@ class Query(TableSettings, Publishable):
     }
 
     name: TableName
-    sql: Annotated[str, AfterValidator(_readable)]
+    sql: Annotated[str, parsed_by(parse_query)]
 
     @property
     def parts(self) -> QueryParts:
@@ -97,13 +90,11 @@ def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:
     sketches have an error; a column that is derived from one of these differs too. Names are in
     lower case.
     """
-    found = {
-        one.name.lower(): _INEXACT_MEASURES[one.aggregate]
-        for one in table.measures
-        if one.aggregate in _INEXACT_MEASURES
-    }
+    found: dict[str, str] = {}
     for one in table.measures:
-        if one.aggregate == "sum" and (types.get(one.name) or "").upper() in ("DOUBLE", "FLOAT"):
+        if one.aggregate in _INEXACT_MEASURES:
+            found[one.name.lower()] = _INEXACT_MEASURES[one.aggregate]
+        elif one.aggregate == "sum" and (types.get(one.name) or "").upper() in ("DOUBLE", "FLOAT"):
             found[one.name.lower()] = "let the measure sum a DECIMAL, by CAST(x AS DECIMAL(18,6))"
     for name, sql in table.derive.items():
         if read := sorted(columns_in(sql) & found.keys()):

@@ -13,10 +13,11 @@ from typing import Any, TypeVar
 from pydantic import BaseModel, ValidationError
 
 from tidelake import names
-from tidelake.config.document import Finding, KeyPath, dotted, findings_of
+from tidelake.config.document import Finding, KeyPath, dotted, findings_of, mappings_in
 from tidelake.config.environment import Environment
 from tidelake.config.expressions import (
     CONDITIONS,
+    Types,
     columns_in,
     condition_problems,
     expression_problems,
@@ -46,7 +47,7 @@ from tidelake.config.pipeline import (
 from tidelake.config.queries import Query, query_problems, shown_by
 from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
-from tidelake.config.standard_tables import STANDARD
+from tidelake.config.standard_tables import standard_types
 from tidelake.config.table_settings import TableSettings
 from tidelake.names import logical_name
 
@@ -56,6 +57,7 @@ _M = TypeVar("_M", bound=BaseModel)
 NOT_UNITY = ("spark_catalog", "hive_metastore")
 # The late table has silver's columns and its own.
 _RESERVED = {*names.SILVER_RESERVED, *names.LATE_COLUMNS}
+_KEY = "already a key of this table"
 _DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
 _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
@@ -108,9 +110,9 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
     quality = validated_section(Quality, raw.get("quality"))
     added = transform.types if transform else {}
     is_known = transform is not None or raw.get("transform") is None
-    enrich, written = _validated_items(Enrich, raw.get("enrich")), raw.get("enrich", [])
+    enrich, written = _validated_items(Enrich, raw, "enrich"), raw.get("enrich", [])
     # Silver's columns with their types; None if a section that defines them is invalid.
-    columns: dict[str, str | None] | None = None
+    columns: Types | None = None
     if event is not None:
         yield from _event_findings(event, envelope_of(raw))
         yield from _transform_findings(event, added, dimension)
@@ -122,25 +124,25 @@ def section_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
             yield from _enrich_findings(own, enrich)
             yield from _rule_findings(quality, own)
         if is_known and isinstance(written, list) and len(enrich) == len(written):
-            columns = {name: STANDARD[name] for name in names.SILVER_RESERVED}
-            columns |= own
-            columns |= {column: None for entry in enrich.values() for column in entry.columns}
-    for index, table in _validated_items(GoldTable, raw.get("gold")).items():
-        yield from _gold_findings(table, ("gold", index), columns)
+            looked_up = (column for entry in enrich.values() for column in entry.columns)
+            columns = standard_types(names.SILVER_RESERVED) | own | dict.fromkeys(looked_up)
+    for path, table in _validated_items(GoldTable, raw, "gold").items():
+        yield from _gold_findings(table, path, columns)
         # Substitutes have other columns.
-        is_whole = _valid(GoldTable, raw["gold"][index]) is not None
-        yield from _derive_findings(table, ("gold", index), columns, is_whole=is_whole)
-    for index, join in _validated_items(Join, raw.get("joins")).items():
-        yield from _join_findings(join, ("joins", index), columns, raw.get("name"))
-    for index, detection in _validated_items(Detection, raw.get("detections")).items():
-        yield from _detection_findings(detection, ("detections", index), columns)
+        is_whole = _valid(GoldTable, raw["gold"][path[1]]) is not None
+        yield from _derive_findings(table, path, columns, is_whole=is_whole)
+    for path, join in _validated_items(Join, raw, "joins").items():
+        yield from _join_findings(join, path, columns, raw.get("name"))
+    for path, detection in _validated_items(Detection, raw, "detections").items():
+        yield from _detection_findings(detection, path, columns)
     yield from _query_findings(raw, columns)
 
 
-def _validated_items(model: type[_M], raw: object) -> dict[int, _M]:
-    items = raw if isinstance(raw, list) else []
-    valid = ((index, validated_section(model, item)) for index, item in enumerate(items))
-    return {index: item for index, item in valid if item is not None}
+def _validated_items(model: type[_M], raw: Mapping[str, Any], key: str) -> dict[KeyPath, _M]:
+    """Return the valid items of a list of the file, by their paths."""
+    items = mappings_in(raw.get(key), (key,))
+    valid = ((path, validated_section(model, item)) for path, item in items)
+    return {path: item for path, item in valid if item is not None}
 
 
 def _valid(model: type[_M], raw: object) -> _M | None:
@@ -185,6 +187,20 @@ def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterat
 def _name_finding(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]:
     if known is not None and name not in known:
         yield Finding(path, unknown("column", name, known))
+
+
+def _key_findings(path: KeyPath, used: tuple[str, ...], known: Columns) -> Iterator[Finding]:
+    yield from _name_findings(path, used, known)
+    if len(set(used)) < len(used):
+        yield Finding(path, "names a column twice")
+
+
+def _taken_finding(path: KeyPath, name: str, taken: dict[str, str], what: str) -> Iterator[Finding]:
+    """Find a name that is taken, in any case; a free one is ``what`` to the names after it."""
+    if name.lower() in taken:
+        subject = f"{name} is" if isinstance(path[-1], int) else "is"
+        yield Finding(path, f"{subject} {taken[name.lower()]}; choose another name")
+    taken.setdefault(name.lower(), what)
 
 
 def _event_findings(event: Event, envelope: object) -> Iterator[Finding]:
@@ -241,13 +257,14 @@ def _transform_findings(
             yield Finding(path, message)
 
 
-def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -> Iterator[Finding]:
+def _enrich_findings(
+    columns: Collection[str], enrichments: dict[KeyPath, Enrich]
+) -> Iterator[Finding]:
     known = [*names.SILVER_RESERVED, *columns]
     taken = {name.lower() for name in (*known, *names.LATE_COLUMNS)}
-    for index, enrich in enrichments.items():
-        path: KeyPath = ("enrich", index)
-        # Lateness is decided after the lookup.
-        readable = [name for name in known if name != "is_late"]
+    # Lateness is decided after the lookup.
+    readable = [name for name in known if name != "is_late"]
+    for path, enrich in enrichments.items():
         for name in enrich.on:
             yield from _name_finding((*path, "on", name), name, readable)
         if enrich.as_of is not None:
@@ -259,19 +276,16 @@ def _enrich_findings(columns: Collection[str], enrichments: dict[int, Enrich]) -
             taken.add(column.lower())
 
 
-def _rule_findings(quality: Quality | None, own: Mapping[str, str | None]) -> Iterator[Finding]:
+def _rule_findings(quality: Quality | None, own: Types) -> Iterator[Finding]:
     """Check the rules, which are evaluated before dimensions are joined."""
-    known: dict[str, str | None] = {name: STANDARD[name] for name in ("event_id", "event_time")}
-    known |= own
+    known = {**standard_types(("event_id", "event_time")), **own}
     for name, rule in (quality.rules if quality else {}).items():
         yield from _sql_findings(("quality", "rules", name), rule.sql, known, kinds=["BOOLEAN"])
 
 
 def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Finding]:
     columns = tuple(selected_columns(event))
-    yield from _name_findings(("dimension", "key"), dimension.key, columns)
-    if len(set(dimension.key)) < len(dimension.key):
-        yield Finding(("dimension", "key"), "names a column twice")
+    yield from _key_findings(("dimension", "key"), dimension.key, columns)
     for name in columns:
         if name.lower() in names.DIMENSION_RESERVED:
             path = ("event", "select", name) if event.select else ("event", "schema")
@@ -306,34 +320,26 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
     yield from _name_findings((*path, "keys"), table.keys, columns)
     taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
-        if key.lower() in taken:
-            message = f"{key} is {taken[key.lower()]}; choose another name"
-            yield Finding((*path, "keys", position), message)
-        taken.setdefault(key.lower(), "already a key of this table")
+        yield from _taken_finding((*path, "keys", position), key, taken, _KEY)
     for measure in table.measures:
         place = (*path, "measures", measure.name)
-        if measure.name.lower() in taken:
-            yield Finding(place, f"is {taken[measure.name.lower()]}; choose another name")
-        taken.setdefault(measure.name.lower(), "already a measure of this table")
+        yield from _taken_finding(place, measure.name, taken, "already a measure of this table")
         sql, kinds = measure.expression, CONDITIONS if measure.aggregate == "count_if" else ()
         if not (measure.aggregate == "count" and sql.strip() == "*"):
             yield from _sql_findings(place, sql, columns, kinds=kinds)
 
 
 def _derive_findings(
-    table: GoldTable, path: KeyPath, columns: Columns, *, is_whole: bool
+    table: GoldTable, path: KeyPath, columns: Types | None, *, is_whole: bool
 ) -> Iterator[Finding]:
     own = table.model_copy(update={"derive": {}})
-    silver = columns if isinstance(columns, Mapping) else {}
-    known = gold_types(own, silver) | dict.fromkeys(table.derive)
+    known = gold_types(own, columns or {}) | dict.fromkeys(table.derive)
     taken = dict.fromkeys(map(str.lower, own.columns), "already a column of this table")
     others = {name.lower(): name for name in table.derive if name.lower() not in taken}
     taken |= dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for name, sql in table.derive.items():
         place = (*path, "derive", name)
-        if name.lower() in taken:
-            yield Finding(place, f"is {taken[name.lower()]}; choose another name")
-        taken.setdefault(name.lower(), "already a derived column of this table")
+        yield from _taken_finding(place, name, taken, "already a derived column of this table")
         problems = expression_problems(sql, known if is_whole else None)
         yield from (Finding(place, problem) for problem in problems)
         for used in sorted(columns_in(sql) & others.keys()) if not problems else ():
@@ -345,18 +351,14 @@ def _join_findings(
     join: Join, path: KeyPath, columns: Columns, pipeline: object
 ) -> Iterator[Finding]:
     right_columns = columns if join.right.pipeline == pipeline else None
-    taken: set[str] = set()
+    taken: dict[str, str] = {}
     for key, side, known in (("left", join.left, columns), ("right", join.right, right_columns)):
         yield from _sql_findings((*path, key, "where"), side.where, known, kinds=CONDITIONS)
         for name, sql in side.columns.items():
             place = (*path, key, "columns", name)
             yield from _sql_findings(place, sql, known)
-            if name.lower() in taken:
-                yield Finding(place, "is already a column of this table; choose another name")
-            taken.add(name.lower())
-    yield from _name_findings((*path, "on"), join.on, columns)
-    if len(set(join.on)) < len(join.on):
-        yield Finding((*path, "on"), "names a column twice")
+            yield from _taken_finding(place, name, taken, "already a column of this table")
+    yield from _key_findings((*path, "on"), join.on, columns)
 
 
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
@@ -365,35 +367,30 @@ def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -
     measured = detection.hours.model_copy(update={"keys": ()}).columns
     of_keys = dict.fromkeys(measured, "a reserved column of features") | taken
     for position, key in enumerate(detection.keys):
-        if key.lower() in of_keys:
-            message = f"{key} is {of_keys[key.lower()]}; choose another name"
-            yield Finding((*path, "keys", position), message)
-        for names_taken in (of_keys, taken):
-            names_taken.setdefault(key.lower(), "already a key of this table")
+        yield from _taken_finding((*path, "keys", position), key, of_keys, _KEY)
+        taken.setdefault(key.lower(), _KEY)
     for name in detection.columns:
-        if name.lower() in taken:
-            message = f"is {taken[name.lower()]}; choose another name"
-            yield Finding((*path, "columns", name), message)
-        taken.setdefault(name.lower(), "twice in this table (names are case-insensitive)")
+        what = "twice in this table (names are case-insensitive)"
+        yield from _taken_finding((*path, "columns", name), name, taken, what)
     for place, sql in detection.expressions.items():
         yield from _sql_findings((*path, *place), sql, columns)
 
 
-def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Finding]:
+def _query_findings(raw: Mapping[str, Any], columns: Types | None) -> Iterator[Finding]:
     """Check the SQL of queries against the tables that they read."""
     read: dict[str, GoldTable | None] = {}
-    for item in raw["gold"] if isinstance(raw.get("gold"), list) else []:
+    for _, item in mappings_in(raw.get("gold"), ("gold",)):
         # The columns of an invalid table are not known.
-        if isinstance(item, dict) and isinstance(item.get("name"), str):
+        if isinstance(item.get("name"), str):
             read[logical_name("gold", item["name"])] = _valid(GoldTable, item)
-    for detection in _validated_items(Detection, raw.get("detections")).values():
+    for detection in _validated_items(Detection, raw, "detections").values():
         read[logical_name("gold", detection.features)] = detection.hours
-    silver = columns if isinstance(columns, Mapping) else {}
+    silver = columns or {}
     own = [logical_name("silver", raw["name"])] if isinstance(raw.get("name"), str) else []
     known = {*read, *own}
     others = {logical_name("gold", name): dotted(place[:2]) for place, name in table_names(raw)}
-    for index, query in _validated_items(Query, raw.get("queries")).items():
-        path, source = ("queries", index, "sql"), query.parts.source
+    for place, query in _validated_items(Query, raw, "queries").items():
+        path, source = (*place, "sql"), query.parts.source
         table = read.get(source)
         if source not in known and source in others:
             message = f"reads {source}, which is {others[source]}; read a table of gold, or silver"
@@ -407,9 +404,8 @@ def _query_findings(raw: Mapping[str, Any], columns: Columns) -> Iterator[Findin
             )
             yield Finding(path, message)
         elif table is not None or (source not in read and silver):
-            types = gold_types(table, silver) if table else silver
-            found = {name: types.get(name) for name in (table.columns if table else silver)}
-            problems = query_problems(query, table, found)
+            shown = gold_types(table, silver) if table else silver
+            problems = query_problems(query, table, shown)
             yield from (Finding(path, problem) for problem in problems)
 
 
@@ -422,24 +418,25 @@ def settings_of(pipeline: PipelineFile) -> Iterator[tuple[str, KeyPath, TableSet
         yield logical_name("gold", table.name), path, table
 
 
-def _columns_of(table: GoldTable | Join | Detection | Query) -> tuple[str, ...]:
-    """Return the columns of a table, without internal ones."""
-    return table.shown if isinstance(table, Detection) else table.columns
-
-
 def settings_findings(pipeline: PipelineFile, environment: Environment) -> Iterator[Finding]:
-    """Find settings of columns that their table lacks, and those that an environment cannot apply.
+    """Find settings and comments of columns that their table lacks, and what cannot be applied.
 
     A root on a disk is not refused: whoever can read the folder can read everything in it, and its
     owner knows that.
     """
+    for name in pipeline.comments:
+        known = (*pipeline.defined_columns, "event_id", "event_time")
+        yield from _name_finding(("comments", name), name, known)
     columns: dict[KeyPath, Collection[str]] = {
-        ("dimension",): selected_columns(pipeline.event) if pipeline.dimension else (),
-        **{path: _columns_of(table) for path, table in pipeline.tables.items()},
+        path: table.shown if isinstance(table, Detection) else table.columns
+        for path, table in pipeline.tables.items()
     }
+    columns["dimension",] = selected_columns(pipeline.event) if pipeline.dimension else ()
     for path, settings in {path: one for _, path, one in settings_of(pipeline)}.items():
-        for name in settings.masks:
-            yield from _name_finding((*path, "masks", name), name, columns[path])
+        comments = settings.comments if isinstance(settings, Documented) else {}
+        for key, named in (("comments", comments), ("masks", settings.masks)):
+            for name in named:
+                yield from _name_finding((*path, key, name), name, columns[path])
         derive = settings.derive if isinstance(settings, GoldTable) else {}
         masked = {name.lower(): name for name in settings.masks}
         for name, sql in derive.items() if masked else ():
@@ -467,17 +464,6 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
     for at, query in enumerate(pipeline.queries):
         if (read := tables.get(query.parts.source)) is not None:
             yield from (Finding(("queries", at), shown) for shown in shown_by(query, read))
-
-
-def comment_findings(pipeline: PipelineFile) -> Iterator[Finding]:
-    """Find comments on columns that their table does not have."""
-    tables: list[tuple[Documented, KeyPath, Collection[str]]] = [
-        (pipeline, (), (*pipeline.defined_columns, "event_id", "event_time")),
-        *((table, path, _columns_of(table)) for path, table in pipeline.tables.items()),
-    ]
-    for table, path, known in tables:
-        for name in table.comments:
-            yield from _name_finding((*path, "comments", name), name, known)
 
 
 def prefilter_findings(pipeline: PipelineFile) -> Iterator[Finding]:

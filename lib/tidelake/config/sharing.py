@@ -8,11 +8,19 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from tidelake.config.document import Document, Finding, KeyPath, dotted, read_document
+from tidelake.config.document import (
+    Document,
+    Finding,
+    KeyPath,
+    dotted,
+    mappings_in,
+    read_document,
+)
 from tidelake.config.model import suggestion
 from tidelake.errors import ConfigError, UsageError
 from tidelake.names import table_name
@@ -50,6 +58,11 @@ def is_pipeline_file(file: Path) -> bool:
     return file.suffix in SUFFIXES and not file.name.startswith("_")
 
 
+def _files_in(folder: Path) -> list[Path]:
+    """List a folder's pipeline files, sorted; none if there is no such folder."""
+    return sorted(filter(is_pipeline_file, folder.iterdir())) if folder.is_dir() else []
+
+
 def find_definition(name: str, folder: Path) -> Path | None:
     """Find the file in a folder that defines a pipeline, alone or by ``for_each``.
 
@@ -61,7 +74,7 @@ def find_definition(name: str, folder: Path) -> Path | None:
     # Unlike Path.is_file(), false for a name that is too long.
     found = [file for file in named if is_pipeline_file(file) and os.path.isfile(file)][:1]
     broken: ConfigError | None = None
-    for file in _shared_files(folder):
+    for file in _files_with_for_each(folder):
         try:
             members = members_in(read_document(file))
         except ConfigError as error:
@@ -79,8 +92,8 @@ def find_definition(name: str, folder: Path) -> Path | None:
 def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
     """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
     may_define = _definitions_of((name, *tables))
-    for other in sorted(file.parent.iterdir()) if file.parent.is_dir() else ():
-        if other == file or not is_pipeline_file(other) or not other.is_file():
+    for other in _files_in(file.parent):
+        if other == file or not other.is_file():
             continue
         try:
             # Files are parsed only if they may define it: parsing takes milliseconds a file.
@@ -128,7 +141,9 @@ def _defined_by(file: Path, _content: bytes) -> tuple[frozenset[str], frozenset[
     """
     document = read_document(file)
     members = members_in(document) or {str(document.content.get("name")): {}}
-    return frozenset(members), frozenset(_resolved(document, members))
+    names = [name for _, name in table_names(document.content)]
+    tables = (replaced(name, (), one, []) for name in names for one in members.values())
+    return frozenset(members), frozenset(tables)
 
 
 def _defined_twice(name: str, files: Iterable[Path]) -> UsageError:
@@ -142,22 +157,10 @@ def defined_tables(folder: Path) -> set[str]:
     ``for_each`` is resolved; files that cannot be read are left out.
     """
     found: set[str] = set()
-    for file in folder.iterdir() if folder.is_dir() else ():
-        if not is_pipeline_file(file):
-            continue
-        try:
-            document = read_document(file)
-            members = members_in(document) or {"": {}}
-        except UsageError:
-            continue
-        found |= _resolved(document, members)
+    for file in _files_in(folder):
+        with suppress(OSError, UsageError):
+            found |= _defined_by(file, file.read_bytes())[1]
     return found
-
-
-def _resolved(document: Document, members: Mapping[str, Parameters]) -> set[str]:
-    """List the tables that a file's pipelines fill."""
-    names = [name for _, name in table_names(document.content)]
-    return {replaced(name, (), one, []) for name in names for one in members.values()}
 
 
 def names_in(folder: Path) -> list[str]:
@@ -165,10 +168,9 @@ def names_in(folder: Path) -> list[str]:
 
     A file whose ``for_each`` is invalid is listed by its own name, so that loading it reports why.
     """
-    files = [file for file in folder.iterdir() if is_pipeline_file(file)] if folder.is_dir() else []
-    shared = set(_shared_files(folder))
+    shared = set(_files_with_for_each(folder))
     found: set[str] = set()
-    for file in files:
+    for file in _files_in(folder):
         try:
             members = members_in(read_document(file)) if file in shared else {}
         except ConfigError:
@@ -198,7 +200,7 @@ def read_definition(file: Path, name: str | None = None) -> tuple[Document, Para
     if len(present) > 1:
         raise UsageError(f"{file.parent} has both {_DEFAULTS}.yml and .yaml; keep one of them")
     for path in present:
-        lay_below(document, read_document(path, may_be_empty=True))
+        merge_defaults(document, read_document(path, may_be_empty=True))
     if not members:
         return document, {}
     document.content.pop(_FOR_EACH)
@@ -217,8 +219,8 @@ def defaults_beside(file: Path) -> list[Path]:
     return [path for path in places if path.is_file()]
 
 
-def lay_below(document: Document, defaults: Document) -> None:
-    """Merge defaults below a document: mappings deep, anything else of the document replaces.
+def merge_defaults(document: Document, defaults: Document) -> None:
+    """Add a folder's defaults to a document: mappings are merged, any other value is overridden.
 
     Keys of the defaults come first, as silver's columns follow the order of ``select``. Findings at
     a value of the defaults name that file and its line.
@@ -284,18 +286,14 @@ def _is_plain(path: KeyPath) -> bool:
     return False
 
 
-def _shared_files(folder: Path) -> list[Path]:
+def _files_with_for_each(folder: Path) -> list[Path]:
     """List the pipeline files that may have ``for_each``, without parsing them."""
-    files = sorted(folder.iterdir()) if folder.is_dir() else []
     found = []
-    for file in files:
-        if is_pipeline_file(file) and file.is_file():
-            try:
-                if _FOR_EACH.encode() in file.read_bytes():
-                    found.append(file)
-            except OSError:
-                # Reading it by name reports why.
-                continue
+    for file in _files_in(folder):
+        # Of a file that cannot be read, reading it by name reports why.
+        with suppress(OSError):
+            if file.is_file() and _FOR_EACH.encode() in file.read_bytes():
+                found.append(file)
     return found
 
 
@@ -374,11 +372,9 @@ def _shared_tables(content: Mapping[str, Any], items: list[Parameters]) -> Itera
 def table_names(content: Mapping[str, Any]) -> Iterator[tuple[KeyPath, str]]:
     """List the names of tables in a pipeline file, each with its place."""
     for part, key in _TABLES:
-        tables = content.get(part)
-        for index, table in enumerate(tables if isinstance(tables, list) else []):
-            name = table.get(key) if isinstance(table, dict) else None
-            if isinstance(name, str):
-                yield (part, index, key), name
+        for path, table in mappings_in(content.get(part), (part,)):
+            if isinstance(table.get(key), str):
+                yield (*path, key), table[key]
 
 
 def duplicate_tables(raw: dict[str, Any]) -> Iterator[Finding]:

@@ -13,7 +13,16 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tidelake.config.document import Finding, KeyPath
-from tidelake.config.model import ByteSize, Model, PositiveInt, Problems, Text, matching, url_of
+from tidelake.config.model import (
+    ByteSize,
+    Model,
+    PositiveInt,
+    Problems,
+    Text,
+    free_of,
+    matching,
+    url_of,
+)
 from tidelake.external import MOUNTED, is_external
 from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
 from tidelake.names import quoted
@@ -244,15 +253,6 @@ def option_problems(options: dict[str, str]) -> Iterator[str]:
             yield f"option {name} is not a setting of a Kafka client: those begin with kafka."
 
 
-def _client_options(options: dict[str, str]) -> dict[str, str]:
-    if problems := [*option_problems(options)]:
-        raise Problems(problems)
-    return options
-
-
-ClientOptions = Annotated[dict[str, Setting], AfterValidator(_client_options)]
-
-
 def _starting(text: str) -> str:
     if text in ("earliest", "latest"):
         return text
@@ -301,7 +301,7 @@ class KafkaSource(Model):
     topic: Topics = None
     pattern: Text | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
-    options: ClientOptions = Field(default_factory=dict)
+    options: Annotated[dict[str, Setting], free_of(option_problems)] = Field(default_factory=dict)
     format: Format = "json"
     envelope: Envelope | None = None
     registry: Registry | None = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from tidelake.names import IS_DELETE, SEQUENCE
 
@@ -24,6 +25,13 @@ STANDARD = _columns(
     rule STRING, evidence STRING, valid_from TIMESTAMP, valid_to TIMESTAMP, is_current BOOLEAN
     """
 )
+
+
+def standard_types(names: Iterable[str]) -> dict[str, str | None]:
+    """Return the types of some standard columns."""
+    return {name: STANDARD[name] for name in names}
+
+
 BOOKS_COLUMNS = _columns(
     """
     pipeline string, table_name string, hop string, generation string, batch bigint, version bigint,

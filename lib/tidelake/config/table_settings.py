@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from tidelake.config.document import Finding, KeyPath, dotted
+from tidelake.config.document import Finding, KeyPath, dotted, mappings_in
 from tidelake.config.environment import Environment, refuse_service_credential, resolved
-from tidelake.config.model import Documented, Model, Problems, Text, match_whole, matching
+from tidelake.config.model import Documented, Model, Text, free_of, match_whole, matching
 from tidelake.config.source import (
     KafkaSource,
     Setting,
@@ -28,39 +28,33 @@ from tidelake.names import ColumnName
 LOG_RETENTION, FILE_RETENTION = "delta.logRetentionDuration", "delta.deletedFileRetentionDuration"
 LEAST = {LOG_RETENTION: timedelta(days=30), FILE_RETENTION: timedelta(days=7)}
 _INTERVAL = re.compile(r"interval ([1-9][0-9]{0,4}) (hour|day|week)s?")
-_READERS = "it changes what readers and writers of the table must support"
 # Properties that Tidelake depends on, in lower case, with the reason; * stands for any ending.
 _REFUSED = {
     "delta.appendonly": "gold is written by MERGE",
     "delta.checkpointinterval": "Tidelake sets it",
-    "delta.checkpointpolicy": _READERS,
-    "delta.columnmapping.*": _READERS,
     "delta.dataskippingnumindexedcols": "Tidelake sets the columns with statistics",
     "delta.dataskippingstatscolumns": "Tidelake sets the columns with statistics",
     "delta.enablechangedatafeed": "Tidelake sets it where a hop reads the table's changes",
     "delta.enabledeletionvectors": "Tidelake sets it by the table's size",
     "delta.enableexpiredlogcleanup": "the log would grow without limit",
-    "delta.enableicebergcompat*": _READERS,
-    "delta.enableincommittimestamps": _READERS,
-    "delta.enablerowtracking": _READERS,
     "delta.enabletypewidening": "Tidelake sets it when a type is widened",
-    "delta.feature.*": _READERS,
-    "delta.incommittimestamp*": _READERS,
     "delta.isolationlevel": "merges and compactions run side by side",
-    "delta.minreaderversion": _READERS,
-    "delta.minwriterversion": _READERS,
-    "delta.rowtracking.*": _READERS,
     "delta.settransactionretentionduration": "appends are identified by their transactions",
-    "delta.universalformat.*": _READERS,
+    **dict.fromkeys(
+        (
+            *("delta.checkpointpolicy", "delta.columnmapping.*", "delta.enableicebergcompat*"),
+            *("delta.enableincommittimestamps", "delta.enablerowtracking", "delta.feature.*"),
+            *("delta.incommittimestamp*", "delta.minreaderversion", "delta.minwriterversion"),
+            *("delta.rowtracking.*", "delta.universalformat.*"),
+        ),
+        "it changes what readers and writers of the table must support",
+    ),
     "tidelake.*": "Tidelake keeps its metadata there",
     "comment": "write description instead",
-    "external": "Spark reserves it",
-    "is_managed_location": "Spark reserves it",
-    "location": "Spark reserves it",
-    "option.*": "Spark reserves it",
-    "owner": "Spark reserves it",
-    "path": "Spark reserves it",
-    "provider": "Spark reserves it",
+    **dict.fromkeys(
+        ("external", "is_managed_location", "location", "option.*", "owner", "path", "provider"),
+        "Spark reserves it",
+    ),
 }
 _LONGEST_VALUE = 1000
 _MOST_TAGS = 50
@@ -90,33 +84,27 @@ def _unprintable(found: dict[str, str]) -> Iterator[str]:
             yield f"{key} must be one line of at most {_LONGEST_VALUE:,} characters"
 
 
-def _properties(found: dict[str, str]) -> dict[str, str]:
-    problems = [*_unprintable(found)]
+def _property_problems(found: dict[str, str]) -> Iterator[str]:
+    yield from _unprintable(found)
     known: dict[str, str] = {}
     for key in found:
         # Delta's own properties have one spelling, whatever the case in which they are set.
         if known.setdefault(key.lower(), key) != key:
-            problems.append(f"{key} and {known[key.lower()]} differ only in case")
+            yield f"{key} and {known[key.lower()]} differ only in case"
     for key, least in LEAST.items():
         if key.lower() not in known:
             continue
         length = interval_of(found[known[key.lower()]])
         if length is None:
-            problems.append(f"{key} must look like 'interval 30 days'")
+            yield f"{key} must look like 'interval 30 days'"
         elif length < least:
-            problems.append(f"{key} must be at least 'interval {least.days} days'")
-    if problems:
-        raise Problems(problems)
-    return found
+            yield f"{key} must be at least 'interval {least.days} days'"
 
 
-def _tags(found: dict[str, str]) -> dict[str, str]:
-    problems = [*_unprintable(found)]
+def _tag_problems(found: dict[str, str]) -> Iterator[str]:
+    yield from _unprintable(found)
     if len(found) > _MOST_TAGS:
-        problems.append(f"are {len(found)}; a table can have {_MOST_TAGS}")
-    if problems:
-        raise Problems(problems)
-    return found
+        yield f"are {len(found)}; a table can have {_MOST_TAGS}"
 
 
 _PropertyKey = Annotated[str, AfterValidator(_property_key)]
@@ -161,10 +149,10 @@ class TableSettings(Model):
         row_filter: Which rows the views for analysts show.
     """
 
-    properties: Annotated[dict[_PropertyKey, Setting], AfterValidator(_properties)] = Field(
+    properties: Annotated[dict[_PropertyKey, Setting], free_of(_property_problems)] = Field(
         default_factory=dict, exclude=True
     )
-    tags: Annotated[dict[_TagName, Setting], AfterValidator(_tags)] = Field(
+    tags: Annotated[dict[_TagName, Setting], free_of(_tag_problems)] = Field(
         default_factory=dict, exclude=True
     )
     masks: dict[ColumnName, FunctionName] = Field(default_factory=dict, exclude=True)
@@ -193,11 +181,9 @@ _FIXED = (
 _TABLES = ("gold", "joins", "detections", "queries")
 
 
-def _without_fixed(options: dict[str, str]) -> dict[str, str]:
-    fixed = [f"option {name} is set by Tidelake" for name in options if name in _FIXED]
-    if problems := [*option_problems(options), *fixed]:
-        raise Problems(problems)
-    return options
+def _producer_problems(options: dict[str, str]) -> Iterator[str]:
+    yield from option_problems(options)
+    yield from (f"option {name} is set by Tidelake" for name in options if name in _FIXED)
 
 
 class Publish(Model):
@@ -212,7 +198,7 @@ class Publish(Model):
 
     topic: TopicName
     bootstrap: Text
-    options: Annotated[dict[str, Setting], AfterValidator(_without_fixed)] = Field(
+    options: Annotated[dict[str, Setting], free_of(_producer_problems)] = Field(
         default_factory=dict
     )
 
@@ -265,11 +251,9 @@ def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Findi
 def _written(raw: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
     """List the file's ``publish`` sections, valid or not, with their paths."""
     for key in _TABLES:
-        tables = raw.get(key)
-        for at, table in enumerate(tables if isinstance(tables, list) else []):
-            publish = table.get("publish") if isinstance(table, dict) else None
-            if isinstance(publish, dict):
-                yield (key, at, "publish"), publish
+        for path, table in mappings_in(raw.get(key), (key,)):
+            if isinstance(table.get("publish"), dict):
+                yield (*path, "publish"), table["publish"]
 
 
 def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str]]:
@@ -284,8 +268,7 @@ def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str
     for topic in topics if isinstance(topics, list) else ():
         if isinstance(topic, str):
             yield (bootstrap, topic.strip()), "source"
-    detections = raw.get("detections")
-    for at, detection in enumerate(detections if isinstance(detections, list) else []):
-        fast = detection.get("fast") if isinstance(detection, dict) else None
+    for path, detection in mappings_in(raw.get("detections"), ("detections",)):
+        fast = detection.get("fast")
         if isinstance(fast, dict) and isinstance(fast.get("topic"), str):
-            yield (bootstrap, fast["topic"]), dotted(("detections", at, "fast"))
+            yield (bootstrap, fast["topic"]), dotted((*path, "fast"))

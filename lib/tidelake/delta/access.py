@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from threading import Thread
+from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
@@ -38,6 +40,17 @@ def load_old(spark: SparkSession, table: Table, version: int) -> DataFrame:
     """Read a version of a table, however old, if its files are still there."""
     with _old_versions(spark):
         return load(spark, table, version=version)
+
+
+def has_files(spark: SparkSession, table: Table, version: int) -> bool:
+    """Return whether all data files of a version are still there.
+
+    True where its files cannot be looked at: in a catalog, and on an object store.
+    """
+    if not table.reads_files_directly:
+        return True
+    uris = load_old(spark, table, version).inputFiles()
+    return all(Path(unquote(urlsplit(uri).path)).exists() for uri in uris)
 
 
 @contextmanager
@@ -95,12 +108,6 @@ def ask_ahead(ask: Callable[[], object]) -> None:
     Thread(target=quietly, daemon=True, name=ASKING_AHEAD).start()
 
 
-def details(spark: SparkSession, table: Table) -> dict[str, str]:
-    """Read what Spark says of a table or a view, by name; runs no Spark job."""
-    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table.sql}").collect()
-    return {row["col_name"]: row["data_type"] for row in rows}
-
-
 def properties(spark: SparkSession, table: Table) -> dict[str, str]:
     """Read a table's properties, including features, without its list of files."""
     return {
@@ -122,9 +129,7 @@ def read_between(
         with _old_versions(spark):
             return _inserted(table.open(reader.option("endingVersion", until[0] - 1)))
     files = files_between(table, after, until)
-    if not files:
-        return None
-    return read_parquet(spark, files, load(spark, table).schema)
+    return read_parquet(spark, files, load(spark, table).schema) if files else None
 
 
 def read_parquet(

@@ -18,10 +18,10 @@ from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from tidelake.config.descriptions import Meaning, standard_meaning
-from tidelake.delta.access import details, load, properties
+from tidelake.delta.access import load, properties
 from tidelake.delta.log import FOLLOWS, REBUILT, encode, last_commit
 from tidelake.delta.merge import HAVE_STATISTICS, LISTED, STATISTICS, retry_conflicts
-from tidelake.delta.store import Mode, no_rows, sql_text
+from tidelake.delta.store import Mode, details, no_rows, sql_text
 from tidelake.delta.tables import HOPS, Table
 from tidelake.errors import SchemaChangedError
 from tidelake.names import ID_HASH, quoted
@@ -67,8 +67,7 @@ def append(
         options["overwriteSchema"] = "true"
     elif may_add_columns:
         options["mergeSchema"] = "true"
-    is_batch = note.get("hop") in HOPS and note["batch"] >= 0
-    is_guarded = is_batch and table.needs_transaction_ids
+    is_guarded = note.get("hop") in HOPS and note["batch"] >= 0 and table.needs_transaction_ids
     if not replaces_where and (even_empty or is_guarded):
         # Delta's transaction versions start at 0, which belongs to the first batch; the creating
         # commit (batch -1) needs an application id of its own.
@@ -76,10 +75,12 @@ def append(
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
     if replaces:
-        if table.is_created_first and not table.exists:
+        if table.exists:
+            stored = load(rows.sparkSession, table).schema
+            _drop_statistics(rows, table, stored)
+            rows = _with_stored_comments(rows, stored)
+        elif table.is_created_first:
             table.create(rows.sparkSession, rows.schema, _properties(table, rows.schema))
-        rows = _with_stored_comments(rows, table)
-        _drop_statistics(rows, table)
     mode: Mode = "overwrite" if replaces or replaces_where else "append"
     begins = REBUILT in note or FOLLOWS in note
     before = last_commit(table) if begins else None
@@ -101,8 +102,7 @@ def append_nothing(
     spark: SparkSession, table: Table, note: dict[str, Any], *, may_repeat: bool = False
 ) -> None:
     """Commit metadata without rows; ``may_repeat`` is that of :func:`append`."""
-    rows = load(spark, table).limit(0)
-    append(rows, table, note, even_empty=True, may_repeat=may_repeat)
+    append(load(spark, table).limit(0), table, note, even_empty=True, may_repeat=may_repeat)
 
 
 def ensure_table(
@@ -135,11 +135,10 @@ def ensure_table(
     pipeline = str(note.get("pipeline", "PIPELINE"))
     stored = evolve(spark, table, schema, freedom, pipeline, written) if table.exists else None
     if stored is None:
-        created = commented(schema, comments)
         first = {**_properties(table, schema, searched_by), **(settings or {})}
         if has_change_feed:
             first[_CHANGE_FEED] = "true"
-        table.create(spark, created, first, encode(note), comments.description)
+        table.create(spark, commented(schema, comments), first, encode(note), comments.description)
     # Also if an earlier run created the table and failed before it wrote the metadata.
     if table.is_created_first and (stored is None or last_commit(table) is None):
         append(no_rows(spark, schema), table, note, even_empty=True)
@@ -306,23 +305,20 @@ def commented(schema: StructType, meaning: Meaning) -> StructType:
     return result
 
 
-def _with_stored_comments(rows: DataFrame, table: Table) -> DataFrame:
+def _with_stored_comments(rows: DataFrame, stored: StructType) -> DataFrame:
     """Copy the table's column comments to rows that overwrite it, which would drop them."""
-    if not table.exists:
-        return rows
-    fields = [*rows.schema.fields, *load(rows.sparkSession, table).schema.fields]
-    metadata = {field.name: field.metadata for field in fields}
+    metadata = {field.name: field.metadata for field in [*rows.schema.fields, *stored.fields]}
     columns = [F.col(quoted(name)).alias(name, metadata=metadata[name]) for name in rows.columns]
     return rows.select(*columns)
 
 
-def _drop_statistics(rows: DataFrame, table: Table) -> None:
+def _drop_statistics(rows: DataFrame, table: Table, stored: StructType) -> None:
     """Drop statistics of columns that rows do not have: Delta refuses to overwrite them then.
 
     Without a list of columns, Delta collects statistics of the first ones of the table.
     """
     spark = rows.sparkSession
-    if not table.exists or set(load(spark, table).columns) <= set(rows.columns):
+    if set(stored.names) <= set(rows.columns):
         return
     listed = LISTED.findall(properties(spark, table).get(STATISTICS, ""))
     kept = [name for name in listed if name in {*rows.columns, *map(quoted, rows.columns)}]

@@ -244,8 +244,7 @@ def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str
     """
     if pipeline.transform:
         return {}
-    parts = [tidelake.__version__, *_whole(pipeline), dict(dimensions)]
-    return {_DECIDED_BY: _short(parts)}
+    return {_DECIDED_BY: _short([tidelake.__version__, *_whole(pipeline), dict(dimensions)])}
 
 
 def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:

@@ -267,12 +267,6 @@ def _lives(process: Any, started: str = "") -> bool:
     return False
 
 
-def _process_in(text: str) -> tuple[str, str]:
-    """Split a lock file's text into its holder's process id and start time."""
-    process, _, started = text.strip().partition(" ")
-    return process, started
-
-
 # Operations that change several tables in sequence.
 Work = Literal["erasure", "swap"]
 # Errors of volumes and some network drives that support no locks, or no appending to a file.
@@ -353,15 +347,19 @@ def hold_hops(
                 folder, what = lake.checkpoints(pipeline, hop), f"{pipeline}, hop {hop},"
                 check = held.enter_context(hold(folder, what, optional=not lake.needs_locks))
                 locks.checks.append(check)
-            _refuse_unfinished(lake, pipeline, hops, resumes)
+            refuse_unfinished(lake, pipeline, hops, resumes=resumes)
             yield locks
     except LeaseLostError as error:
         raise locks.lost(error) from error
 
 
-def _refuse_unfinished(
-    lake: Lake, pipeline: str, hops: Sequence[Hop], resumes: Work | None
+def refuse_unfinished(
+    lake: Lake, pipeline: str, hops: Sequence[Hop], *, resumes: Work | None = None
 ) -> None:
+    """Raise a RefusedError if an interrupted operation, but ``resumes``, holds up some of the hops.
+
+    Beside an unfinished swap of silver and gold, bronze may run.
+    """
     for work, what in unfinished(lake, pipeline).items():
         if work != resumes and (work == "erasure" or {"silver", "gold"} & set(hops)):
             raise RefusedError(what)
@@ -446,7 +444,8 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
             "Wait for it to end, or stop it, then run again."
         ) from error
     file.truncate(0)
-    # Not through the buffer, which would be written again when the file is closed.
+    # The process id and its start time. Not through the buffer, which would be written again when
+    # the file is closed.
     os.write(file.fileno(), f"{os.getpid()} {psutil.Process().create_time():.2f}".encode())
 
 
@@ -461,7 +460,7 @@ def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
     except (OSError, ValueError):
         return None
     if lease is None:
-        process, started = _process_in(text)
+        process, _, started = text.strip().partition(" ")
         return int(process) if _lives(process, started) else None
     is_held = lease.get("machine") == _machine() and not lease.get("free")
     return int(lease["process"]) if is_held and _lives(lease.get("process")) else None
@@ -471,7 +470,7 @@ def _holder(file: TextIO) -> str:
     """Read the process id of a lock's holder, which a new holder takes a moment to write."""
     for _ in range(_POLLS):
         file.seek(0)
-        process, _ = _process_in(file.read())
+        process = file.read().strip().partition(" ")[0]
         if _lives(process):
             break
         time.sleep(_POLL_SECONDS)

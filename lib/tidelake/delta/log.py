@@ -254,17 +254,14 @@ def created_id(folder: Folder) -> str | None:
 
 def checkpointed_metadata(log: Folder, key: str) -> tuple[int, Any] | None:
     """Return the version of a log's last checkpoint, and a value of its metadata; None without."""
-    import pyarrow.parquet as pq  # noqa: PLC0415  as in _checkpoint
-
     found = _last_checkpoint(log)
     if found is None or found[1] is None:
         return None
     try:
-        with found[1].open("rb") as file:
-            rows = pq.ParquetFile(file).read(columns=[f"metaData.{key}"])["metaData"].to_pylist()
+        rows = _rows_of(found[1], f"metaData.{key}")
     except (OSError, ValueError):
         return None
-    return next(((found[0], one[key]) for one in rows if one), None)
+    return next(((found[0], row["metaData"][key]) for row in rows if row["metaData"]), None)
 
 
 def _listed(log: Folder) -> Iterator[LogFile]:
@@ -296,37 +293,28 @@ def live_files(
     Raises:
         OSError, ValueError: The log cannot be read.
     """
-    found = _checkpoint(table.path / "_delta_log")
+    found = _last_checkpoint(table.path / "_delta_log")
     if found is None:
         return None
-    version, adds = found
+    version, file = found
+    rows = [] if file is None else _rows_of(file, "add.path", "add.stats", "sidecar.path")
     newer = commits_after(table, version)
-    if newer is None:
+    if newer is None or any(row.get("sidecar") for row in rows):
         return None
-    files = {add["path"]: read(add) for add in adds}
+    files = {add["path"]: read(add) for row in rows if (add := row["add"])}
     for commit in newer:
         commit.apply(files, read)
         version = commit.version
     return version, files
 
 
-def _checkpoint(log: Folder) -> tuple[int, list[dict[str, Any]]] | None:
-    """Read the version and the data files of :func:`_last_checkpoint`."""
+def _rows_of(checkpoint: Folder, *columns: str) -> list[dict[str, Any]]:
     # Imported here: commands that read no checkpoint do not load Arrow.
     import pyarrow.parquet as pq  # noqa: PLC0415
 
-    found = _last_checkpoint(log)
-    if found is None:
-        return None
-    version, file = found
-    if file is None:
-        return version, []
-    columns = ("add.path", "add.stats", "sidecar.path")
-    with pq.ParquetFile(str(file)) as checkpoint:
-        rows = checkpoint.read(columns=columns).to_pylist()
-    if any(row.get("sidecar") for row in rows):
-        return None
-    return version, [row["add"] for row in rows if row["add"]]
+    with checkpoint.open("rb") as file:
+        rows: list[dict[str, Any]] = pq.ParquetFile(file).read(columns=columns).to_pylist()
+        return rows
 
 
 def _last_checkpoint(log: Folder) -> tuple[int, Folder | None] | None:

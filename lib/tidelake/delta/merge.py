@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from typing import Any
 
 from delta.exceptions import (
@@ -101,8 +100,10 @@ def merge(plan: MergePlan, target: Table, note: dict[str, Any], *, copied: int) 
         f"VALUES ({', '.join(values.values())})"
     )
     _recognize_conflicts()
+    # MERGE has no writer option for its commit's metadata.
+    settings = {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS}
     more = tuning.COMPILED_SETTINGS if copied > tuning.COMPILED_ROWS else {}
-    with _commit_metadata(rows.sparkSession, note), with_settings(rows.sparkSession, more):
+    with with_settings(rows.sparkSession, settings), with_settings(rows.sparkSession, more):
         target.merge(rows, on=plan.on, clauses=clauses)
 
 
@@ -113,10 +114,9 @@ def delete_records(records: DataFrame, target: Table, *, within: str = "") -> No
     ``t`` that bounds them by literals, or empty. If the table's files or properties are rewritten
     meanwhile, it is tried again.
     """
-    spark = records.sparkSession
     condition = " AND ".join(filter(None, ["t.record_id = s.record_id", within]))
     ids = records.select("record_id")
-    with with_settings(spark, tuning.MERGE_SETTINGS):
+    with with_settings(records.sparkSession, tuning.MERGE_SETTINGS):
         retry_conflicts(lambda: target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE"))
 
 
@@ -148,11 +148,6 @@ def _recognize_conflicts() -> None:
         # Not imported at once: it loads the client of Spark Connect.
         with contextlib.suppress(ImportError):
             import delta.connect.exceptions  # noqa: F401, PLC0415
-
-
-def _commit_metadata(spark: SparkSession, note: dict[str, Any]) -> AbstractContextManager[None]:
-    """Set metadata for the session's commits until the block ends; MERGE has no other option."""
-    return with_settings(spark, {USER_METADATA: encode(note), **tuning.MERGE_SETTINGS})
 
 
 def is_due(batch: int, hop: str = "") -> bool:

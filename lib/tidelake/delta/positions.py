@@ -125,8 +125,7 @@ def version_at(table: Table, position: Position) -> int | None:
     inside a commit or nothing was read. The log may no longer have the version.
     """
     version, read = position[0] - 1, max(position[1] + 1, 0)
-    since = list(entries_since(table, version + 1))
-    for entry in reversed(since):
+    for entry in reversed(list(entries_since(table, version + 1))):
         unread = len(entry.added()) - (read if entry.version == position[0] else 0)
         if entry.version != version + 1 or unread > 0 or entry.removes_rows():
             break
@@ -226,11 +225,10 @@ class TopicPosition:
         """Return the writer options of the commit that records the position in a table."""
         # Delta omits a commit that has neither rows nor a transaction id, and skips one whose
         # transaction version is not above the last.
-        step = 2 * self.version + (not self.begun)
         return {
             "userMetadata": encode(asdict(self), key=_KEY),
             "txnAppId": f"{table.name}/published/{self.topic}/{self.topic_id}",
-            "txnVersion": str(step),
+            "txnVersion": str(2 * self.version + (not self.begun)),
         }
 
 

@@ -147,8 +147,7 @@ class FolderTable(_NamedTable):
         from tidelake.spark.engine import with_settings  # noqa: PLC0415
 
         # CREATE TABLE fails on the remains of an interrupted creation; a DataFrame writer does not.
-        was_begun = (self.path / "_delta_log").exists()
-        if not (was_begun or is_remote()):
+        if not ((self.path / "_delta_log").exists() or is_remote()):
             comment = f"COMMENT {sql_text(description)}" if description else ""
             sibling = _sibling(spark)
             with _CREATE_LOCK, with_settings(sibling, {USER_METADATA: metadata}):
@@ -330,11 +329,10 @@ class CatalogTable(_NamedTable):
             rows.write.format("delta").mode(mode).options(**options).saveAsTable(self.sql)
 
 
-def _is_delta(session: SparkSession, table: CatalogTable) -> bool:
-    rows = session.sql(f"DESCRIBE TABLE EXTENDED {table.sql}").collect()
-    return any(
-        row["col_name"] == "Provider" and row["data_type"].lower() == "delta" for row in rows
-    )
+def details(spark: SparkSession, table: _NamedTable) -> dict[str, str]:
+    """Read what Spark says of a table or a view, by name; runs no Spark job."""
+    rows = spark.sql(f"DESCRIBE TABLE EXTENDED {table.sql}").collect()
+    return {row["col_name"]: row["data_type"] for row in rows}
 
 
 def _history(table: CatalogTable, limit: int | None) -> list[HistoryEntry]:
@@ -349,7 +347,7 @@ def _history(table: CatalogTable, limit: int | None) -> list[HistoryEntry]:
     except AnalysisException:
         # Checked only on failure, because nearly all tables exist. Others may have made a table of
         # another kind in the schemas.
-        if table.exists and _is_delta(session, table):
+        if table.exists and details(session, table).get("Provider", "").lower() == "delta":
             raise
         return []
     entries = []

@@ -114,8 +114,7 @@ class Lake:
         Others are the requeue, which commands write, and the silver tables of other pipelines.
         """
         own = self.bronze(pipeline.name), self.silver(pipeline.name)
-        inputs = self.hop_inputs(pipeline, hop)
-        return {key: table for key, table in inputs.items() if table in own}
+        return {key: table for key, table in self.hop_inputs(pipeline, hop).items() if table in own}
 
     def silver(self, pipeline: str) -> Table:
         """Accepted, deduplicated events."""
@@ -214,8 +213,7 @@ def lake_of(environment: Environment) -> Lake:
                 "DuckDB would misread: give another --root"
             )
         return Lake(environment.files, needs_locks=environment.locks == "required")
-    session = functools.cache(lambda: build_session(environment))
-    catalog = Catalog(environment.catalog, session)
+    catalog = Catalog(environment.catalog, functools.cache(lambda: build_session(environment)))
     return Lake(environment.files, catalog=catalog, needs_locks=False)
 
 

@@ -44,7 +44,6 @@ FOUND = "_found"
 _COUNT_NOW, _SUM_NOW, _NOW = "_count_now", "_sum_now", "_now"
 _LAST, _RECENT = "_last", "_recent"
 _EARTH_KM = 6371.0088
-_SECONDS_AN_HOUR = 3600
 _WITHOUT_ZEROS = (
     "regexp_replace({{{}.evidence}}, "
     """'^(."value":-?[0-9]+)(?:[.]0*|([.][0-9]*[1-9])0*)(?=,)', '$1$2')"""
@@ -141,7 +140,7 @@ class Detected(GoldKind):
             None if no event of the batch has all keys, or no alert is found or removed.
         """
         events, on = keyed(batch.events, self.detection), list(self.detection.keys)
-        bounds = span(events, "event_time", "event_time")
+        bounds = span(events, "event_time")
         if bounds is None:
             return None
         first = bounds[0]
@@ -354,7 +353,7 @@ def impossible(rule: ImpossibleTravel, origin: Column, place: Column) -> Column:
     """Test for two places too far apart for the time between them."""
     km = _distance(origin, place)
     micros = F.unix_micros(place.getField("at")) - F.unix_micros(origin.getField("at"))
-    hours = micros / F.lit(1e6 * _SECONDS_AN_HOUR)
+    hours = micros / F.lit(HOUR / timedelta(microseconds=1))
     too_far = (km >= rule.at_least_km) & (km > hours * F.lit(float(rule.kmh)))
     return finding(
         "impossible_travel",
@@ -417,7 +416,8 @@ def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detectio
     """Detect alerts immediately, without waiting for the tables.
 
     ``events`` have silver's columns, plus ``sent_at``, when the source received each;
-    ``known_keys`` are from :func:`known`, and broadcast. Returns the columns of :func:`to_alerts`.
+    ``known_keys`` are from :func:`features_by_key`, and broadcast. Returns the columns of
+    :func:`to_alerts`.
     """
     inputs = rule_inputs(
         keyed(events, detection), detection, hours_plan(detection.hours), "sent_at"

@@ -88,10 +88,10 @@ class Joined(GoldKind):
         if batch.is_first:
             return MergePlan(batch.stamped(matched(new_left, new_right, join)), on="")
         # Time bounds of the left events that the batch may affect.
-        spans = [span(new_left, LEFT_TIME, LEFT_TIME)]
-        of_right = span(new_right, RIGHT_TIME, RIGHT_TIME)
-        spans.append(None if of_right is None else (of_right[0] - join.within, of_right[1]))
-        bounds = [found for found in spans if found is not None]
+        of_left, of_right = span(new_left, LEFT_TIME), span(new_right, RIGHT_TIME)
+        bounds = [of_left] if of_left else []
+        if of_right:
+            bounds.append((of_right[0] - join.within, of_right[1]))
         if not bounds:
             return None
         first, last = min(low for low, _ in bounds), max(high for _, high in bounds)

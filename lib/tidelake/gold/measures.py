@@ -16,7 +16,7 @@ from operator import or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, failed_within, holds, is_plain_name, try_eval
+from tidelake.columns import VALUE, failed_within, holds, try_eval
 from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
 from tidelake.config.types import is_comparable
@@ -113,7 +113,7 @@ class TypedTable:
         tried = [
             tried_of(measure).isNull()
             for measure in self.table.measures
-            if not (_counts_rows(measure) or _is_safe(measure))
+            if not _counts_rows(measure)
         ]
         return failed_within(self.table.where, reduce(or_, tried, F.lit(False)))
 
@@ -127,21 +127,17 @@ class GoldPlan:
 
     def typed(self, events: DataFrame) -> TypedTable:
         """Return the table typed for the schema of ``events``, cached by schema."""
-        table, kind = self.table, ""
-        valued = [measure for measure in table.measures if not _counts_rows(measure)]
-        if not all(measure.value_type for measure in valued):
-            kind = events.schema.simpleString()
-        if kind not in self._typed:
-            if kind:
-                values = [F.expr(measure.expression).alias(measure.name) for measure in valued]
-                types = dict(events.select(*values).dtypes)
-                measures = tuple(
-                    measure.typed(types[measure.name]) if measure.name in types else measure
-                    for measure in table.measures
-                )
-                table = table.model_copy(update={"measures": measures})
-            self._typed[kind] = TypedTable(table)
-        return self._typed[kind]
+        valued = [measure for measure in self.table.measures if not _counts_rows(measure)]
+        schema = events.schema.simpleString() if valued else ""
+        if schema not in self._typed:
+            values = [F.expr(measure.expression).alias(measure.name) for measure in valued]
+            types = dict(events.select(*values).dtypes)
+            measures = tuple(
+                measure.typed(types[measure.name]) if measure.name in types else measure
+                for measure in self.table.measures
+            )
+            self._typed[schema] = TypedTable(self.table.model_copy(update={"measures": measures}))
+        return self._typed[schema]
 
 
 def to_values(events: DataFrame, table: TypedTable) -> DataFrame:
@@ -166,10 +162,6 @@ def _value(measure: Measure) -> str:
 def value_of(measure: Measure) -> Column:
     """Return a measure's value for an event, null if its expression fails."""
     return tried_of(measure).getField(VALUE)
-
-
-def _is_safe(measure: Measure) -> bool:
-    return is_plain_name(measure.expression) and _cast_of(measure) is None
 
 
 def tried_of(measure: Measure) -> Column:
@@ -248,10 +240,10 @@ def columns_of(table: GoldTable) -> list[str]:
 
 def with_shown(states: DataFrame, table: GoldTable) -> DataFrame:
     """Compute the result columns of combined states."""
-    computed = {
-        one.name: one.over({name: quoted(name) for name in one.states}) for one in shown_of(table)
+    columns = {
+        one.name: F.expr(one.over({name: quoted(name) for name in one.states}))
+        for one in shown_of(table)
     }
-    columns = {name: F.expr(sql) for name, sql in computed.items()}
     return states.withColumns(columns) if columns else states
 
 
@@ -275,9 +267,9 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
                 pick, wins = "max", ">"
             # Ties are broken by event id.
             partial, combine, same = _INSTANT, at, f"t.{name}"
-            if _is_ordered(measure):
+            if measure.value_type is not None and is_comparable(measure.value_type):
                 # An id that came back past the TTL may be in silver twice at one instant: then by
-                # value, as a struct orders it, with null as the least.
+                # value, as a struct orders it, with null as the least. Maps have no order.
                 partial, combine = f"struct({partial}, {sql})", f"struct({at}, {quoted(name)})"
                 same = f"greatest(s.{name}, t.{name})"
                 if pick == "min":
@@ -296,12 +288,6 @@ def _states(measure: Measure, sql: str) -> list[MeasureState]:
             if measure.aggregate == "approx_count_distinct":
                 sql = _distinct_text(sql, measure.value_type)
             return [MeasureState(sketch, partial.format(sql), combine.format(sketch), merge)]
-
-
-def _is_ordered(measure: Measure) -> bool:
-    """Return whether Spark orders a measure's values, which it does not for maps and variants."""
-    kind = measure.value_type
-    return kind is not None and is_comparable(kind)
 
 
 def _sketch_of(measure: Measure) -> str:

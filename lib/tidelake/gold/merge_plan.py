@@ -54,16 +54,19 @@ class FrameCheckpoints(Protocol):
         """Checkpoint eagerly, in a job that also computes aggregates, returned by name."""
 
 
-def span(rows: DataFrame, low: str, high: str) -> tuple[datetime, datetime] | None:
-    """Return the minimum of ``low`` and the maximum of ``high`` (UTC); None without rows."""
-    return _instants(rows.agg(*_bounds(low, high)).collect()[0].asDict())
+def span(rows: DataFrame, column: str) -> tuple[datetime, datetime] | None:
+    """Return the minimum and the maximum of a column (UTC); None without rows."""
+    return _instants(rows.agg(*_bounds(column, column)).collect()[0].asDict())
 
 
 def checkpoint_with_span(
-    rows: DataFrame, low: str, high: str, frames: FrameCheckpoints
+    frames: FrameCheckpoints, rows: DataFrame, low: str, high: str | None = None
 ) -> tuple[DataFrame, tuple[datetime, datetime]]:
-    """Checkpoint rows and compute their span in one job; there must be at least one row."""
-    kept, found = frames.materialize(rows, *_bounds(low, high))
+    """Checkpoint rows; in the same job, compute the minimum of ``low`` and the maximum of ``high``.
+
+    There must be at least one row. Without ``high``, both are of ``low``.
+    """
+    kept, found = frames.materialize(rows, *_bounds(low, high or low))
     bounds = _instants(found)
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")

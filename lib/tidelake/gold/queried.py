@@ -57,6 +57,8 @@ class Queried(GoldKind):
         self.moment, self.reach = parts.window.name, lasts
         self.ends = FinalAfter(parts.window.name, lasts)
         self.reads = (source.name,) if source else ()
+        # All aggregates but count(*).
+        self._valued = [call for call in parts.calls if call.argument != "*"]
 
     def expressions(self) -> dict[str, Expression]:
         """Return the query's parts over silver, or those of the other table that it reads."""
@@ -117,7 +119,7 @@ class Queried(GoldKind):
             starts = starts.select(window_of(self.source.gold.window).alias(_WINDOW))
             starts = starts.select(F.col(f"{_WINDOW}.start").alias(start))
         touched = starts.select(self._cut().alias(_WINDOW)).distinct()
-        windows, (first, last) = checkpoint_with_span(touched, _WINDOW, _WINDOW, batch.frames)
+        windows, (first, last) = checkpoint_with_span(batch.frames, touched, _WINDOW)
 
         def within(rows: DataFrame, window: Column) -> DataFrame:
             """Select the rows in the batch's windows."""
@@ -169,9 +171,8 @@ class Queried(GoldKind):
         keys = {
             key.internal: try_eval(key.sql) for key in parts.keys if key.internal != window.internal
         }
-        valued = [call for call in parts.calls if call.argument != "*"]
         measures = self._measured(rows)
-        tried = keys | {call.internal: tried_of(measures[call.internal]) for call in valued}
+        tried = keys | {name: tried_of(measure) for name, measure in measures.items()}
         each = rows.select(
             self._cut().alias(window.internal),
             *[column.alias(name) for name, column in tried.items()],
@@ -207,11 +208,9 @@ class Queried(GoldKind):
 
     @cached_property
     def _plan(self) -> GoldPlan | None:
-        measures = tuple(
-            measure_of(call, _bare(call)) for call in self.parts.calls if call.argument != "*"
-        )
-        if not measures:
+        if not self._valued:
             return None
+        measures = tuple(measure_of(call, _bare(call)) for call in self._valued)
         window = GlobalWindow(kind="global")
         return GoldPlan(GoldTable(name="query", window=window, measures=measures))
 
@@ -220,8 +219,7 @@ class Queried(GoldKind):
         if self._plan is None:
             return {}
         typed = {one.name: one for one in self._plan.typed(rows).table.measures}
-        calls = (call for call in self.parts.calls if call.argument != "*")
-        return {call.internal: typed[_bare(call)] for call in calls}
+        return {call.internal: typed[_bare(call)] for call in self._valued}
 
     def _cut(self) -> Column:
         """Return the query's window of a row that it reads."""

@@ -62,7 +62,7 @@ class Sessions(Aggregated):
         sessions = to_sessions(events, self.columns, salt=salt)
         if batch.is_first:
             return self.first(batch, sessions.withColumn("session_id", session_id(self.gold)))
-        partials, (first, last) = checkpoint_with_span(sessions, *_BOUNDS, batch.frames)
+        partials, (first, last) = checkpoint_with_span(batch.frames, sessions, *_BOUNDS)
         # Bounds of the stored sessions that may be within the gap of a new one.
         within = (
             f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"
@@ -182,13 +182,12 @@ def _group(rows: DataFrame, table: GoldTable, *, form: _Form, salt: str | None =
     numbered = rows.withColumn("_starts", starts).withColumn(
         "_session", F.sum("_starts").over(by_start.rowsBetween(Window.unboundedPreceding, 0))
     )
-    shown = [] if form == "combine" else shown_of(table)
-    likes = [F.expr(one.like).alias(one.name) for one in shown]
+    shown = shown_of(table) if form == "partial" else ()
     grouped = numbered.groupBy(*keys, "_session").agg(
         F.min("session_start").alias("session_start"),
         F.max("session_end").alias("session_end"),
         *[F.expr(getattr(state, form)).alias(state.name) for state in states_of(table)],
-        *likes,
+        *[F.expr(one.like).alias(one.name) for one in shown],
     )
     if form == "combine":
         grouped = with_shown(grouped, table)

@@ -227,9 +227,7 @@ class Windowed(Aggregated):
         if self.moment is None:
             partials = batch.frames.checkpoint(partials)
         else:
-            partials, bounds = checkpoint_with_span(
-                partials, self.moment, self.moment, batch.frames
-            )
+            partials, bounds = checkpoint_with_span(batch.frames, partials, self.moment)
             within = [between(f"t.{self.moment}", bounds)]
         on = " AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within])
         if self.derived or merges_at_random(self.gold):
@@ -304,32 +302,22 @@ def _steps(table: GoldTable) -> tuple[list[Column], list[Column], list[Column]]:
 
 def window_of(window: object) -> Column:
     """Return an event's window, ``start`` and ``end``; hopping windows make a row for each."""
-    if isinstance(window, TumblingWindow):
-        return F.window("event_time", _interval(window.size), startTime=_interval(window.offset))
-    if isinstance(window, HoppingWindow) and window.size <= window.slide * _PLANNED_WINDOWS:
-        return F.window(
-            "event_time", _interval(window.size), _interval(window.slide), _interval(window.offset)
-        )
-    if isinstance(window, HoppingWindow):
-        size, slide, offset = map(_micros, (window.size, window.slide, window.offset))
-        at = F.unix_micros("event_time")
-        last = at - F.pmod(at - F.lit(offset), F.lit(slide))
-        # The first start that is later than a size before the event.
-        spare = last + F.lit(size - 1) - at
-        first = last - spare + F.pmod(spare, F.lit(slide))
-        starts = F.sequence(first, last, F.lit(slide))
-        return F.explode(F.transform(starts, lambda start: _bounded(start, F.lit(size))))
-    raise TypeError(f"{window!r} has no bounds")
+    if not isinstance(window, TumblingWindow | HoppingWindow):
+        raise TypeError(f"{window!r} has no bounds")
+    step = window.slide if isinstance(window, HoppingWindow) else window.size
+    lengths = [one // timedelta(microseconds=1) for one in (window.size, step, window.offset)]
+    size, slide, offset = lengths
+    if size <= slide * _PLANNED_WINDOWS:
+        return F.window("event_time", *[f"{length} microseconds" for length in lengths])
+    at = F.unix_micros("event_time")
+    last = at - F.pmod(at - F.lit(offset), F.lit(slide))
+    # The first start that is later than a size before the event.
+    spare = last + F.lit(size - 1) - at
+    first = last - spare + F.pmod(spare, F.lit(slide))
+    starts = F.sequence(first, last, F.lit(slide))
+    return F.explode(F.transform(starts, lambda start: _bounded(start, F.lit(size))))
 
 
 def _bounded(start: Column, size: Column) -> Column:
     bounds = F.timestamp_micros(start), F.timestamp_micros(start + size)
     return F.struct(bounds[0].alias("start"), bounds[1].alias("end"))
-
-
-def _interval(length: timedelta) -> str:
-    return f"{_micros(length)} microseconds"
-
-
-def _micros(length: timedelta) -> int:
-    return length // timedelta(microseconds=1)

@@ -311,8 +311,7 @@ class _Partition:
     def add(self, batch: int, begins: int | None, end: int, read: int | None) -> None:
         what = f"bronze, batch {batch}: it read partition {self.name} from offset {begins} on, and"
         if begins is not None and begins > self.end:
-            gone = _span(self.end, begins)
-            self.problems.append(f"{what} {gone} before that were never read")
+            self.problems.append(f"{what} {_span(self.end, begins)} before that were never read")
         elif begins is not None and begins < self.end:
             self.problems.append(f"{what} {_span(begins, self.end)} had been read before")
         self.end = max(self.end, end)

@@ -124,7 +124,7 @@ def closed_version(lake: Lake, table: Table) -> int:
     Compute that refuses commit metadata merges a batch in one commit and closes it by another.
     """
     version = newest_version(table)
-    last = last_commit(table, up_to=version) if version >= 0 else None
+    last = last_commit(table, up_to=version)
     if last is None:
         return version
     later = takewhile(lambda entry: entry.version > last.version, table.entries(version))
@@ -368,7 +368,7 @@ def needs_of(
         Need(one.table, at, one.by, one.remedy, one.runs)
         for one in needed
         # Files of the newest version are never deleted.
-        if one.table.name in wanted and one.table.exists and one.version < newest_version(one.table)
+        if one.table.name in wanted and one.version < newest_version(one.table)
         if (at := written_at(one.table, max(one.version, 0))) is not None
     ]
 
@@ -393,7 +393,7 @@ def _readers(lake: Lake, own: Pipeline | None) -> Iterator[_VersionReader]:
         reached = positions(last)
         followed |= {key: lake.table(key) for key in reached if key.startswith("silver.")}
         for key, table in followed.items():
-            version = _version_read(table, reached.get(key, BEGINNING))
+            version = version_read(table, reached.get(key, BEGINNING))
             by = f"{filled.name} has not read further"
             remedy = runnable("tidelake run", pipeline, f"--hop {hop}")
             if hop == "gold" and pipeline != name:
@@ -402,12 +402,12 @@ def _readers(lake: Lake, own: Pipeline | None) -> Iterator[_VersionReader]:
             yield _VersionReader(table, version, by, remedy, pipeline)
 
 
-def _version_read(table: Table, reached: Position) -> int:
-    """Return the version that a reader at a position needs.
+def version_read(table: Table, reached: Position) -> int:
+    """Return the newest version of which a reader at a position has read all rows.
 
-    One that has read all rows does not need the version before a compaction.
+    One that has read all rows is at the version after a compaction, and needs none before it.
     """
-    version = version_at(table, reached) if table.exists else None
+    version = version_at(table, reached)
     return reached[0] - 1 if version is None else version
 
 
@@ -432,8 +432,7 @@ def _sources(lake: Lake, followers: Iterable[tuple[Pipeline, Table]]) -> Iterato
             reached = planned_positions(checkpoint, closed, 1) or reached
         by = f"{pipeline.name}, whose source it is, has not read further"
         remedy = runnable("tidelake run", pipeline.name, "--hop bronze")
-        version = _version_read(table, reached[0])
-        yield _VersionReader(table, version, by, remedy, pipeline.name)
+        yield _VersionReader(table, version_read(table, reached[0]), by, remedy, pipeline.name)
 
 
 def _epochs(lake: Lake) -> Iterator[_VersionReader]:
@@ -490,7 +489,7 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
                 followed = silver if key == "silver" else lake.table(key)
                 # Gold continues at the end of a silver that is restored.
                 if followed.name not in state["before"]:
-                    read = _version_read(followed, reached)
+                    read = version_read(followed, reached)
                     versions[followed.name] = min(read, versions.get(followed.name, read))
         for name, version in versions.items():
             by = f"the rollback of {pipeline}'s backfill"

@@ -399,8 +399,7 @@ def _stopped_by_interrupt(connection: duckdb.DuckDBPyConnection) -> Iterator[Non
 
 def _columns_for_json(rows: duckdb.DuckDBPyRelation) -> str:
     """Return SQL of columns with null for NaN and infinity, which JSON does not have."""
-    names = [_quoted(name) for name in rows.columns]
-    pairs = zip(names, rows.types, strict=True)
+    pairs = zip(map(_quoted, rows.columns), rows.types, strict=True)
     return ", ".join(f"{_finite(name, kind)} AS {name}" for name, kind in pairs)
 
 

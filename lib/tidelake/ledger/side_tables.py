@@ -24,19 +24,6 @@ _TREND = 8
 
 
 @dataclass(frozen=True)
-class ClosedBatch:
-    """Silver's last committed batch: rows of later ones are uncommitted and will be retried."""
-
-    generation: str
-    batch: int
-
-    @staticmethod
-    def of(last: Commit | None) -> ClosedBatch:
-        """Return the batch that silver's newest commit closed; one before the first for None."""
-        return ClosedBatch("", -1) if last is None else ClosedBatch(last.generation, last.batch)
-
-
-@dataclass(frozen=True)
 class LateDay:
     """Late rows of one event date: all and waiting ones, lateness, and the newest watermark."""
 
@@ -69,25 +56,22 @@ class ReasonGroup:
     example: bytes
 
 
-def closed_batch(lake: Lake, pipeline: str) -> ClosedBatch:
-    """Return silver's last committed batch."""
-    return ClosedBatch.of(last_commit(lake.silver(pipeline)))
-
-
-def in_closed_batch(closed: ClosedBatch) -> str:
+def in_closed_batch(closed: Commit | None) -> str:
     """Return the SQL condition that excludes rows of ``q`` of uncommitted batches.
 
-    It keeps rows of no batch, which another writer inserted.
+    These are later than the batch of ``closed``, silver's newest commit (None if it has none), and
+    will be retried. It keeps rows of no batch, which another writer inserted.
     """
+    generation, batch = (closed.generation, closed.batch) if closed else ("", CREATION)
     # A generation's name is generated, a letter and digits, so it needs no quoting.
-    open_batch = f"q._generation = '{closed.generation}' AND q._batch > {closed.batch}"
+    open_batch = f"q._generation = '{generation}' AND q._batch > {batch}"
     return f"({open_batch}) IS NOT TRUE"
 
 
-def not_requeued(side: Table, requeue: Table, closed: ClosedBatch) -> str:
+def not_requeued(side: Table, requeue: Table, closed: Commit | None) -> str:
     """Return SQL, for Spark and DuckDB, for a side table's rows that were not requeued since.
 
-    Rows of batches after ``closed`` are left out.
+    Rows of batches after the one of ``closed``, a commit of silver, are left out.
 
     Raises:
         UsageError: One of the tables was deleted.
@@ -126,7 +110,7 @@ def unless_discarded(query: str, discarded: Table) -> str:
 
 
 def side_rows(
-    lake: Lake, name: str, closed: ClosedBatch, versions: Mapping[str, int]
+    lake: Lake, name: str, closed: Commit | None, versions: Mapping[str, int]
 ) -> dict[str, int]:
     """Count the side tables' rows that were not requeued, up to a batch; versions by table name."""
     if not lake.silver(name).exists:
@@ -141,7 +125,7 @@ def side_rows(
 
 
 def quarantined_by(
-    lake: Lake, name: str, expression: str, closed: ClosedBatch, versions: Mapping[str, int]
+    lake: Lake, name: str, expression: str, closed: Commit | None, versions: Mapping[str, int]
 ) -> dict[str, int]:
     """Count the rows of quarantine among :func:`side_rows`, by an SQL expression over them."""
     if not lake.silver(name).exists:
@@ -152,9 +136,9 @@ def quarantined_by(
     return {str(what): int(count) for what, count in ask(lake, counted, versions).rows}
 
 
-def _has_no_rows(side: Table, closed: ClosedBatch) -> bool:
+def _has_no_rows(side: Table, closed: Commit | None) -> bool:
     """Return whether a side table is missing because silver has committed no batch yet."""
-    return not side.exists and closed.batch <= CREATION
+    return not side.exists and (closed is None or closed.batch <= CREATION)
 
 
 def list_late(lake: Lake, pipeline: Pipeline, within: Range = ALWAYS) -> list[LateDay]:
@@ -165,7 +149,7 @@ def list_late(lake: Lake, pipeline: Pipeline, within: Range = ALWAYS) -> list[La
     """
     require_tables(lake, pipeline.name)
     late = lake.late(pipeline.name)
-    closed = closed_batch(lake, pipeline.name)
+    closed = last_commit(lake.silver(pipeline.name))
     if _has_no_rows(late, closed):
         return []
     there = not_requeued(late, lake.requeue(pipeline.name), closed)
@@ -200,13 +184,14 @@ def list_quarantine(
     require_tables(lake, pipeline.name)
     name = pipeline.name
     quarantine, requeue, discarded = lake.quarantine(name), lake.requeue(name), lake.discarded(name)
-    closed = closed_batch(lake, name)
+    closed = last_commit(lake.silver(name))
     if _has_no_rows(quarantine, closed):
         return []
     given_up = "FALSE"
     if discarded.exists:
         given_up = f"EXISTS (SELECT 1 FROM {discarded.name} d WHERE d.record_id = q.record_id)"
-    newest = range(closed.batch - _TREND + 1, closed.batch + 1)
+    last = closed.batch if closed else CREATION
+    newest = range(last - _TREND + 1, last + 1)
     rows = ask(
         lake,
         "SELECT stage, reason, count(*), count_if(given_up), sum(attempts), min(ingested_at), "

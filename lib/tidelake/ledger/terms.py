@@ -6,7 +6,7 @@ is derived from another.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -21,6 +21,7 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
 )
+from tidelake.delta.locks import rolls_back
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
@@ -36,7 +37,7 @@ from tidelake.ledger.commit_checks import (
 )
 from tidelake.ledger.history import closed_version, history, offered_files, require_tables
 from tidelake.ledger.query import ask
-from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch, quarantined_by, side_rows
+from tidelake.ledger.side_tables import in_closed_batch, quarantined_by, side_rows
 from tidelake.names import logical_name
 from tidelake.runtime.landed_files import taken_files
 from tidelake.typed import runnable
@@ -168,23 +169,22 @@ def ledger_by(
 
     ``within`` limits them to those that were closed in a range.
     """
-    lines: dict[str, LedgerLine] = {}
+    grouped: dict[str, list[Batch]] = defaultdict(list)
     for batch in batches:
-        if not within.includes(batch.closed_at):
-            continue
-        names = {"batch": f"batch {batch.number}", "day": f"{batch.closed_at:%Y-%m-%d}"}
-        name = names.get(by, by)
-        before = lines.get(name, LedgerLine(name, 0, 0, Counter(), 0, batch.closed_at))
-        conflicts = sum(c.rows for c in batch.counts if c.stage == "conflicting_duplicate")
-        lines[name] = LedgerLine(
+        if within.includes(batch.closed_at):
+            names = {"batch": f"batch {batch.number}", "day": f"{batch.closed_at:%Y-%m-%d}"}
+            grouped[names.get(by, by)].append(batch)
+    return [
+        LedgerLine(
             name,
-            before.taken + batch.taken,
-            before.returned + batch.returned,
-            before.fates + add_up(batch.counts),
-            before.conflicts + conflicts,
-            batch.closed_at,
+            sum(one.taken for one in group),
+            sum(one.returned for one in group),
+            add_up(count for one in group for count in one.counts),
+            sum(c.rows for one in group for c in one.counts if c.stage == "conflicting_duplicate"),
+            group[-1].closed_at,
         )
-    return list(lines.values())
+        for name, group in grouped.items()
+    ]
 
 
 def read_ledger(lake: Lake, pipeline: Pipeline) -> Ledger:
@@ -216,17 +216,16 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
     last = closing[0] if closing else None
     pending, requeued = (
-        rows_between(read, position(last, key), (newest[read.name] + 1, -1)) if read.exists else 0
+        rows_between(read, position(last, key), (newest[read.name] + 1, -1))
         for key, read in (("bronze", bronze), ("requeue", requeue))
     )
-    closed = ClosedBatch.of(last)
     tables = {
         "bronze": tally_bronze(lake, bronze, versions),
         "silver": tally(lake, silver, versions),
-        "quarantined": tally(lake, lake.quarantine(name), versions, in_closed_batch(closed)),
-        "late": tally(lake, lake.late(name), versions, in_closed_batch(closed)),
+        "quarantined": tally(lake, lake.quarantine(name), versions, in_closed_batch(last)),
+        "late": tally(lake, lake.late(name), versions, in_closed_batch(last)),
     }
-    sides = side_rows(lake, name, closed, versions)
+    sides = side_rows(lake, name, last, versions)
     booked = add_up(count for batch in batches for count in batch.counts)
     erased = [one for batch in batches for one in batch.erased]
     fates = Counter(
@@ -250,11 +249,16 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         if counts.expected != counts.counted
     ]
     problems += [*_gone(lake, name), *_ahead(lake, pipeline)]
+    unfinished = {}
     if lake.erasure(name).exists():
-        resume = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
-        problems.insert(
-            0, f"an erasure has not finished; if none is running, continue it: {resume}"
-        )
+        unfinished["an erasure"] = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
+    if lake.swap(name).exists():
+        command = "rollback" if rolls_back(lake, name) else "promote"
+        unfinished["a swap of its tables"] = runnable(f"tidelake backfill {command}", name)
+    problems[:0] = [
+        f"{what} has not finished; if none is running, continue it: {command}"
+        for what, command in unfinished.items()
+    ]
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
@@ -262,8 +266,8 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         bronze=tables["bronze"].total.rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
-        stages=quarantined_by(lake, name, "stage", closed, versions),
-        reasons=quarantined_by(lake, name, "unnest(reasons)", closed, versions),
+        stages=quarantined_by(lake, name, "stage", last, versions),
+        reasons=quarantined_by(lake, name, "unnest(reasons)", last, versions),
         discarded=sides["discarded"],
         requeued=requeued,
         pending=pending,
@@ -282,18 +286,15 @@ def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
     # silver, the positions are of no use.
     closing = lake.closing_tables(pipeline, "gold")
     unfilled = unfilled_tables(closing)
-    for table in closing:
-        if table in unfilled:
-            continue
+    for table in (one for one in closing if one not in unfilled):
         for key, (version, _) in positions(last_commit(table)).items():
             if version > furthest.get(key, (0, ""))[0]:
                 furthest[key] = version, table.name
     for key, (version, name) in furthest.items():
-        read = inputs.get(key)
-        newest = -1 if read is None else newest_version(read)
-        if read is not None and version > newest + 1:
+        if key in inputs and version > (newest := newest_version(inputs[key])) + 1:
             is_what = f"whose newest version is {newest}" if newest >= 0 else "which is gone"
-            yield f"{name} was merged up to version {version - 1} of {read.name}, {is_what}"
+            read = inputs[key].name
+            yield f"{name} was merged up to version {version - 1} of {read}, {is_what}"
 
 
 def _gone(lake: Lake, pipeline: str) -> Iterator[str]:

@@ -34,7 +34,7 @@ from tidelake.visible import first_line
 
 # Sends a body; returns why it was not accepted, or "".
 Deliver = Callable[[Mapping[str, Any]], str]
-# That an alert, by its key, "opens" or "closes" with a severity.
+# A change of an alert: what happens, the alert's key, and its severity.
 _Change = tuple[Literal["opens", "closes"], str, Severity]
 
 _TIMEOUT_SECONDS = 5.0
@@ -222,8 +222,7 @@ class AlertReporter:
         with suppress(FileNotFoundError, PermissionError, ValueError, KeyError, TypeError):
             kept = json.loads(self._file.read_text(encoding="utf-8"))
             stored = {Alert(**{**one, "since": None}).key: one for one in kept["open"]}
-        changed = stored | self._unstored
-        return {key: one for key, one in changed.items() if one is not None}
+        return {key: one for key, one in (stored | self._unstored).items() if one is not None}
 
     def _store(self) -> None:
         """Store the changes that are not stored yet; if that fails, print it once."""
@@ -275,31 +274,27 @@ def watching(
     """
     end = threading.Event()
 
-    def evaluate() -> str:
-        """Evaluate the rules once; return why that failed, or ""."""
-        try:
-            found = context()
-            if not found.lake.bronze(found.pipeline.name).exists:
-                return ""
+    def evaluate() -> None:
+        found = context()
+        if found.lake.bronze(found.pipeline.name).exists:
             alerts = judge(found, RUNNING)
             reporter.report(alerts, rules=RUNNING, measures=found.measures)
             # Last, since it may ask brokers for the lag.
             if on_result is not None:
                 on_result(alerts, found.waiting, found.lag)
-        except Exception as error:
-            # No error here may stop the run, which itself reports problems with its tables.
-            return first_line(error)
-        return ""
 
     def work() -> None:
         problem, pause, is_last = "", _EVERY_SECONDS, False
         while not is_last:
             is_last = end.wait(pause)
             began = time.monotonic()
-            reason = evaluate()
-            if reason and reason != problem:
-                problem = reason
-                say(f"alerts: the rules could not be evaluated: {reason}. The run continues.")
+            try:
+                evaluate()
+            except Exception as error:
+                # No error here may stop the run, which itself reports problems with its tables.
+                if (reason := first_line(error)) != problem:
+                    problem = reason
+                    say(f"alerts: the rules could not be evaluated: {reason}. The run continues.")
             pause = max(_EVERY_SECONDS, _SHARE * (time.monotonic() - began))
 
     thread = threading.Thread(target=work, name="tidelake-alerts", daemon=True)

@@ -6,6 +6,7 @@ needs Spark or takes a lock, so all of them are safe during a run.
 
 from __future__ import annotations
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,6 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
+from itertools import takewhile
 from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
@@ -208,9 +210,8 @@ def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
     opened, pipeline = [], context.pipeline
     for name, rule in RULES.items():
         limit = getattr(pipeline.alerts, rule.limit) if rule.limit else None
-        if name not in rules or (rule.limit and limit is None):
-            continue
-        if name in _COMPARING and erases_or_swaps(context.lake, pipeline.name):
+        is_off = name not in rules or (rule.limit and limit is None)
+        if is_off or (name in _COMPARING and erases_or_swaps(context.lake, pipeline.name)):
             continue
         for one in _found(rule, context, limit):
             command, how = one.command or rule.command, one.severity or rule.severity
@@ -245,13 +246,15 @@ def _unbalanced(context: AlertContext, _: None) -> Iterator[Found]:
 def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
     """Find hops whose next run would be refused."""
     lake, name = context.lake, context.pipeline.name
-    if lake.erasure(name).exists():
+    erases, swaps = lake.erasure(name).exists(), lake.swap(name).exists()
+    if erases:
         what = f"an erasure of {name} has started and not finished"
         yield Found(what, command="erase", options="--subject COLUMN=VALUE")
-    if lake.swap(name).exists():
+    if swaps:
         what = f"a swap of {name}'s tables has started and not finished"
         yield Found(what, command=f"backfill {'rollback' if rolls_back(lake, name) else 'promote'}")
-    for hop in hops_in(context.pipeline):
+    # Of a hop that must wait for that, no other remedy can be followed yet.
+    for hop in () if erases else HOPS[:1] if swaps else hops_in(context.pipeline):
         # Also missing tables: a checkpoint with batches shows that they were deleted.
         error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
         if isinstance(error, GenerationError):
@@ -410,11 +413,8 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
 def _slow_batches(context: AlertContext, limit: timedelta) -> Iterator[Found]:
     """Find hops whose recent batches all took longer than the trigger interval."""
     for hop in HOPS:
-        slow: list[Measured] = []
-        for one in reversed([m for m in context.measures if m.hop == hop and not m.error_class]):
-            if one.interval_seconds is None or one.seconds <= one.interval_seconds:
-                break
-            slow.append(one)
+        batches = (m for m in reversed(context.measures) if m.hop == hop and not m.error_class)
+        slow = list(takewhile(lambda m: m.seconds > (m.interval_seconds or math.inf), batches))
         if len(slow) < _MIN_BATCHES or context.now - slow[0].ended_at > limit:
             continue
         if slow[0].ended_at - slow[-1].started_at > limit:

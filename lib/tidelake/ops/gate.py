@@ -138,7 +138,6 @@ def _context(docs: Path) -> Any:
                     "class_name": "TupleFilesystemStoreBackend",
                     "base_directory": str(docs.resolve()),
                 },
-                "site_index_builder": {"class_name": "DefaultSiteIndexBuilder"},
             }
         },
         analytics_enabled=False,
@@ -248,9 +247,8 @@ def as_gx(expectation: Expectation, types: dict[str, str], now: datetime) -> Any
     if expectation.type == SQL_RULE:
         # The query is a format string, in which braces are doubled.
         condition = expectation.kwargs["sql"].replace("{", "{{").replace("}", "}}")
-        query = f"SELECT * FROM {{batch}} WHERE NOT (\n{condition}\n)"
         return import_gx().expectations.UnexpectedRowsExpectation(
-            unexpected_rows_query=query,
+            unexpected_rows_query=f"SELECT * FROM {{batch}} WHERE NOT (\n{condition}\n)",
             meta={"rule": expectation.kwargs["name"]},
             severity=FailureSeverity(expectation.severity),
         )

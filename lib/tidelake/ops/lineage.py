@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -212,10 +213,9 @@ class LineageReporter:
         self._lineage = lineage
         self._client = client
         self._job = Job(run.pipeline.name, streams)
-        self._jobs: dict[Hop, Job] = {}
-        self._before: dict[Hop, Mapping[str, int]] = {}
-        # Hops that have started and not ended; accessed only by the run's thread.
-        self._open: list[Hop] = []
+        # Hops that have started and not ended, with the versions of their tables at the start;
+        # accessed only by the run's thread.
+        self._open: dict[Hop, tuple[Job, Mapping[str, int]]] = {}
         self._error = ""
         self._queue: SimpleQueue[Callable[[], Any] | None] = SimpleQueue()
         self._thread = threading.Thread(target=self._work, name="tidelake-lineage", daemon=True)
@@ -225,25 +225,22 @@ class LineageReporter:
     def starts(self, hop: Hop) -> None:
         """Report the start of a hop; a restart with another batch limit is not reported."""
         if hop not in self._open:
-            self._open.append(hop)
             self._change("START", hop)
 
     def ends(self, hop: Hop) -> None:
         """Report the end of a hop, unless it never started for lack of input."""
         if hop in self._open:
-            self._open.remove(hop)
             self._change("COMPLETE", hop)
 
     def failed(self, hop: Hop, error: Exception) -> None:
         """Report that a hop failed, even if it failed before its start."""
         self.starts(hop)
-        self._open.remove(hop)
         self._error = first_line(error)
         self._change("FAIL", hop, self._error)
 
     def close(self) -> None:
         """Report the end of open hops and of the run, and wait briefly for the backend."""
-        for hop in self._open:
+        for hop in list(self._open):
             self._change("ABORT" if self._error else "COMPLETE", hop)
         state: State = "FAIL" if self._error else "COMPLETE"
         event = partial(event_of, self._lineage, self._job, state, now(), error=self._error)
@@ -252,17 +249,24 @@ class LineageReporter:
         self._thread.join(_CLOSE_SECONDS)
 
     def _change(self, state: State, hop: Hop, error: str = "") -> None:
+        begun = self._open.pop(hop, None)
         # Read versions now: tables may change before the thread handles the event.
         flow, at = flow_of(self._run.lake, self._run.pipeline, hop), now()
         versions = {table.name: newest_version(table) for table in _tables(flow.outputs)}
-        if state == "START":
-            self._jobs[hop] = Job(f"{self._job.name}.{hop}", self._job.streams, self._job)
-            self._before[hop] = versions
-        job, before = self._jobs[hop], self._before[hop]
+        if begun is None:
+            begun = Job(f"{self._job.name}.{hop}", self._job.streams, self._job), versions
+            self._open[hop] = begun
+        job, before = begun
 
         def event() -> Any:
             written = {} if state == "START" else _written(flow, before, versions)
-            columns = self._schemas(flow)
+            tables = _tables((*flow.inputs, *flow.outputs))
+            columns: dict[str, list[tuple[str, str]]] = {}
+            # The session may have ended.
+            with suppress(*FOREIGN):
+                columns = {
+                    one.name: load(self._run.spark, one).dtypes for one in tables if one.exists
+                }
             return event_of(
                 self._lineage, job, state, at, flow, schemas=columns, written=written, error=error
             )
@@ -281,14 +285,6 @@ class LineageReporter:
                 "The run continues without lineage."
             )
         self._client.close(0)
-
-    def _schemas(self, flow: LineageFlow) -> dict[str, list[tuple[str, str]]]:
-        """Read the columns of existing tables; empty if the session has ended."""
-        try:
-            tables = _tables((*flow.inputs, *flow.outputs))
-            return {one.name: load(self._run.spark, one).dtypes for one in tables if one.exists}
-        except FOREIGN:
-            return {}
 
 
 def _tables(places: Sequence[LineagePlace]) -> list[Table]:

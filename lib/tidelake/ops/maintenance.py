@@ -128,14 +128,12 @@ def plan_upkeep(
         if table.name not in pipeline.gold_names and last.note.get("hop") == "gold"
     ]
     tables = [*_tables(lake, pipeline), *former]
-    published = tuple(pipeline.published) if publishes else ()
-    rollbacks_since = moment - horizon
     needs = needs_of(
         lake,
         tables,
-        rollbacks_since=rollbacks_since,
+        rollbacks_since=moment - horizon,
         own=pipeline,
-        published=published,
+        published=tuple(pipeline.published) if publishes else (),
         followers=delta_readers(tables, environment, own=pipeline.name) if environment else (),
     )
     # Cluster by time if rows have one: merges read a batch's windows, and queries read days.

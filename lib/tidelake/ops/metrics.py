@@ -203,8 +203,7 @@ def measures_since(
 def newest_measures(lake: Lake, pipeline: str, since: datetime) -> dict[str, Measured]:
     """Read the newest metrics, or failure, of each hop since an instant (UTC)."""
     select, order = "SELECT DISTINCT ON (hop)", "hop, ended_at DESC, batch DESC"
-    found = _measures(lake, pipeline, select, _ended_since(since), order)
-    return {one.hop: one for one in found}
+    return {one.hop: one for one in _measures(lake, pipeline, select, _ended_since(since), order)}
 
 
 def _ended_since(instant: datetime) -> str:
@@ -227,10 +226,9 @@ def _measures(
     except TidelakeError:
         # Without this table only the metrics are missing; reports still have the logs.
         return ()
-    rows = found.as_dicts()
     return tuple(
         Measured(**row | {"phases": row["phases"] or {}, "fates": row["fates"] or {}})
-        for row in rows
+        for row in found.as_dicts()
     )
 
 

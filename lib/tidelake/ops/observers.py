@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from operator import methodcaller
+from operator import attrgetter, methodcaller
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -180,8 +180,7 @@ class BatchJoiner:
 
     def pauses(self, hop: Hop, batch: int) -> Iterable[Measured]:
         """A batch was committed to the tables, and may wait for other hops."""
-        self._waited[hop] = batch, 0.0, _NOT_YET
-        return ()
+        return self.gave_way(hop, batch, 0.0, _NOT_YET)
 
     def gave_way(self, hop: Hop, batch: int, seconds: float, at: datetime) -> Iterable[Measured]:
         """A batch waited for other hops, after it was committed to the tables."""
@@ -194,9 +193,8 @@ class BatchJoiner:
             if trigger.query == f"{self._pipeline.name}-{hop}":
                 # With Spark Connect the trigger's progress may arrive before the batch's report.
                 batch, seconds, _ = self._waited.get(hop, _NEVER)
-                self._reported[hop] = (
-                    trigger.without(seconds) if batch == trigger.batch else trigger
-                )
+                has_waited = batch == trigger.batch
+                self._reported[hop] = trigger.without(seconds) if has_waited else trigger
                 yield from self._joined(hop)
 
     def _joined(self, hop: Hop) -> Iterator[Measured]:
@@ -208,12 +206,11 @@ class BatchJoiner:
 
     def rest(self, *, until: datetime | None = None) -> Iterator[Measured]:
         """Yield the batches over before ``until`` whose trigger Spark did not report."""
-        for key, closed in sorted(self._open.items(), key=lambda one: one[1].at):
-            hop, batch = key
-            waited, _, over = self._waited.get(hop, _NEVER)
-            over = max(over, closed.at) if waited == batch else closed.at
+        for closed in sorted(self._open.values(), key=attrgetter("at")):
+            waited, _, over = self._waited.get(closed.hop, _NEVER)
+            over = max(over, closed.at) if waited == closed.batch else closed.at
             if until is None or over < until:
-                del self._open[key]
+                del self._open[closed.hop, closed.batch]
                 yield self._measured(closed, None)
 
     def _record(self, hop: Hop, **values: Any) -> Measured:

@@ -208,8 +208,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         warnings.update(batch_note.warnings)
         for use in batch_note.dimensions:
             newest = dimensions.get(use.table, use._replace(unmatched=0))
-            unmatched = newest.unmatched + use.unmatched
-            dimensions[use.table] = newest._replace(unmatched=unmatched)
+            dimensions[use.table] = newest._replace(unmatched=newest.unmatched + use.unmatched)
     arrived = histories[lake.bronze(name).name]
     lag = source_lag(pipeline, arrived, now=now)
     waiting = _waiting(lake, pipeline, arrived, lag)

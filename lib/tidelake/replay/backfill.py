@@ -32,7 +32,7 @@ from tidelake.delta.positions import Position, files_between, rewritten_after, r
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
-from tidelake.instants import ahead, from_json
+from tidelake.instants import Range, ahead, from_json
 from tidelake.ledger.history import closed_version, history, rate_of
 from tidelake.ledger.query import ask
 from tidelake.names import quoted
@@ -48,17 +48,16 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
-from tidelake.replay.generations import is_outdated, is_replaced, rebuild_gold, rebuild_silver
+from tidelake.replay.generations import is_outdated, rebuild_gold, rebuild_silver, stream_breaks
 from tidelake.replay.repairing import (
     can_restore,
     fill_table,
     gold_table,
-    need_gold,
+    recomputed_from,
     refuse_narrow,
 )
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
-from tidelake.runtime.checkpoints import refuse_foreign_gold
 from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
@@ -102,9 +101,9 @@ def green_run(run: Run, start: Start, table: str | None = None) -> Run:
 
 
 def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
-    """Return the gold tables whose earlier rows a rollback of all keeps, with their commits then.
+    """Return the gold tables of which a rollback of all tables brings back rows, and their commits.
 
-    It empties the others: those that were added by the promotion or since, or held no batch.
+    These are of before the promotion. Others, which were added since or held no batch, are emptied.
     """
     last = {
         one: last_commit(one, up_to=state.before[one.name])
@@ -130,7 +129,9 @@ def recomputes_gold(lake: Lake, pipeline: Pipeline, state: State) -> bool:
             return True
         del inputs[OWN]
     since = last.written_at if last else None
-    return any(is_replaced(table, position(last, key), since) for key, table in inputs.items())
+    return any(
+        any(stream_breaks(inputs[key], "gold", position(last, key), since)) for key in inputs
+    )
 
 
 def plan_rollback(
@@ -169,7 +170,7 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
         RefusedError: Another pipeline fills one of the gold tables.
     """
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
-    source = _source(lake, pipeline, start)
+    source = recomputed_from(lake, pipeline, start)
 
     def count(one: Table) -> int:
         return int(ask(lake, f"SELECT count(*) FROM {one.name}").rows[0][0])
@@ -177,26 +178,16 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
     steps = []
     rows = count(source)
     if start == "bronze":
-        rate = rate_of(history(lake, silver)) if silver.exists else None
+        rate = rate_of(history(lake, silver))
         own = green_lake(lake, pipeline, start).own
         fills = tuple(sorted(one for one in own if one.startswith("silver.")))
         steps.append(Step("silver", bronze.name, newest_version(bronze), rows, fills, rate))
         rows = count(silver) if silver.exists else rows
     for gold in lake.closing_tables(pipeline, "gold")[:1]:
-        rate = rate_of(history(lake, gold)) if gold.exists else None
-        version = newest_version(silver)
+        rate = rate_of(history(lake, gold))
         fills = pipeline.gold_names if table is None else (table,)
-        steps.append(Step("gold", silver.name, version, rows, fills, rate))
+        steps.append(Step("gold", silver.name, newest_version(silver), rows, fills, rate))
     return steps
-
-
-def _source(lake: Lake, pipeline: Pipeline, start: Start) -> Table:
-    if start == "silver":
-        need_gold(pipeline)
-    refuse_foreign_gold(lake, pipeline)
-    source = lake.bronze(pipeline.name) if start == "bronze" else lake.silver(pipeline.name)
-    require_table(source, pipeline.name)
-    return source
 
 
 def build(
@@ -206,23 +197,24 @@ def build(
     *,
     since: datetime | None = None,
     table: str | None = None,
+    gives_up: bool = True,
 ) -> State:
     """Fill green tables from the current contents of their input; live hops may run meanwhile.
 
     No row is late in a backfill: the result depends on bronze and the definition, but not on
     arrival times or batch boundaries. From silver, ``span`` limits the event times whose gold is
     recomputed, or ``table`` the gold tables (logical name); from bronze, ``since`` the arrivals
-    (UTC) that are recomputed.
+    (UTC) that are recomputed. Without ``gives_up`` a promotion that can be rolled back is kept.
 
     Raises:
-        UsageError: The input does not exist, a swap was interrupted, or the live tables do not
-            allow a partial backfill.
+        UsageError: The input does not exist, a swap was interrupted, a promotion is to be kept, or
+            the live tables do not allow a partial backfill.
         NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: Another pipeline fills one of the gold tables, or an erasure was interrupted.
         LockedError: Another process fills the same tables, promotes them or rolls back.
     """
     lake, pipeline = run.lake, run.pipeline
-    _source(lake, pipeline, start)
+    recomputed_from(lake, pipeline, start)
     if start == "bronze" and pipeline.dedup.prefilter == "operator":
         raise NotBuiltError(
             f"{pipeline.file}: a backfill of silver with dedup.prefilter: operator",
@@ -244,6 +236,11 @@ def build(
         state = read_state(lake, pipeline)
         if state is not None and state.stage in SWAPS:
             raise UsageError(what_next(pipeline, state))
+        if state is not None and state.is_promoted and not gives_up:
+            raise UsageError(
+                f"the backfill of {pipeline.name} was promoted meanwhile, and another one would "
+                f"give up its rollback. To decide that: {backfill_again(pipeline)}"
+            )
         if state not in (wanted, built):
             # It has another definition or range, or was swapped already. Until then it can be
             # rolled back, so what cannot be filled is refused first.
@@ -310,24 +307,24 @@ def _can_continue(green: Run, hop: Hop) -> bool:
         return False
     since = min(one.written_at for one in filled)
     return not any(
-        _is_lost(green, table, after, since)
+        _is_lost(green, hop, table, after, since)
         for key, table in lake.hop_inputs(pipeline, hop).items()
         for after in {position(one, key) for one in filled}
     )
 
 
 def _is_looked_up_twice(green: Run, last: Commit) -> bool:
-    """Return whether rows of green silver are, or would be, enriched from different dimensions.
+    """Return whether green silver's rows are, or would be, enriched from different dimension rows.
 
-    A promotion makes one batch of them, which records one version of each dimension. Also if that
-    version can no longer be read.
+    A promotion makes one batch of them, which records one version of each dimension. Also true if
+    that version can no longer be read.
     """
     lake, pipeline = green.lake, green.pipeline
     bronze = lake.bronze(pipeline.name)
-    notes = [SilverNote.of(one) for one in history(lake, lake.silver(pipeline.name))]
     versions: dict[str, set[int]] = defaultdict(set)
-    for use in (use for note in notes for use in note.dimensions):
-        versions[use.table].add(use.version)
+    for commit in history(lake, lake.silver(pipeline.name)):
+        for use in SilverNote.of(commit).dimensions:
+            versions[use.table].add(use.version)
     if rows_between(bronze, position(last, "bronze")):
         # These rows would be looked up in the version of the last ones.
         since = datetime.now(UTC) - min(green.environment.recovery_horizon, LEAST[FILE_RETENTION])
@@ -344,12 +341,12 @@ def _is_looked_up_twice(green: Run, last: Commit) -> bool:
     )
 
 
-def _is_lost(green: Run, table: Table, after: Position, since: datetime) -> bool:
+def _is_lost(green: Run, hop: Hop, table: Table, after: Position, since: datetime) -> bool:
     """Return whether an input cannot be followed from a position, reached at ``since`` (UTC).
 
     Rows were rewritten, or commits or files are gone: maintenance keeps none for a backfill.
     """
-    if is_replaced(table, after, since):
+    if any(stream_breaks(table, hop, after, since)):
         return True
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.
@@ -422,8 +419,8 @@ def _begin_gold(green: Run, live: Run, span: Sequence[str] | None) -> None:
     if _can_continue(green, "gold"):
         return
     if span is None:
-        count = len(green.pipeline.gold_names)
-        green.progress.say(f"computing {count} gold tables from all of silver")
+        names = green.pipeline.gold_names
+        green.progress.say(f"computing {len(names)} gold tables from all of silver")
         rebuild_gold(green)
         return
     versions, until = _pinned_gold(live)
@@ -442,16 +439,13 @@ def _pinned_gold(run: Run) -> tuple[dict[str, int], Mapping[str, Position]]:
     name = run.pipeline.name
     versions, reached = {}, []
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
-
-    def read(key: str) -> DataFrame:
-        return load(run.spark, inputs[key])
-
     for target in targets_of(run.lake, run.pipeline):
         # Read the version before the commit: a batch committed in between must not be read.
         version = closed_version(run.lake, target.table)
-        last = last_commit(target.table, up_to=version) if version >= 0 else None
-        kind = target.kind
-        is_other = changed_definition(last, kind.definition) or changed_types(kind, last, read)
+        last, kind = last_commit(target.table, up_to=version), target.kind
+        is_other = changed_definition(last, kind.definition) or changed_types(
+            kind, last, lambda key: load(run.spark, inputs[key])
+        )
         if last is None or is_other:
             raise UsageError(
                 f"{target.table.name} was not filled under the current definition, and a backfill "
@@ -476,7 +470,6 @@ def _rows_in(
     A row is in the range if its first instant is. Tables whose rows have no instant are recomputed
     whole.
     """
-    first, end = map(F.lit, span)
 
     def rows_of(target: Target, inputs: Inputs) -> DataFrame:
         kind = target.kind
@@ -485,15 +478,13 @@ def _rows_in(
         reach = kind.reach
         if reach is not None:
             # Rows in the range depend on no other events.
-            event_time, after = F.col("event_time"), F.lit(ahead(span[1], reach))
-            near = (event_time >= first) & (event_time < after)
+            near = Range(span[0], ahead(span[1], reach)).holds("event_time")
             whole = inputs.whole
             inputs = Inputs({}, lambda key: whole(key).where(near))
-        moment = F.col(kind.moment)
-        inside = (moment >= first) & (moment < end)
+        inside = F.expr(Range(*span).holds(quoted(kind.moment)))
         name = target.table.name
         stored = load_old(run.spark, run.lake.table(name), versions[name])
-        kept = stored.drop(*BATCH_COLUMNS).where(~inside | moment.isNull())
+        kept = stored.drop(*BATCH_COLUMNS).where(~inside | F.isnull(kind.moment))
         return kept.unionByName(kind.of_all(inputs).where(inside))
 
     return rows_of

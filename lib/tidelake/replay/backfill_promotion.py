@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 
 from tidelake.config import Pipeline
-from tidelake.delta.access import load, read_between
+from tidelake.delta.access import has_files, load, read_between
 from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
@@ -62,10 +62,9 @@ from tidelake.replay.generations import (
 from tidelake.replay.repairing import can_restore, install_table, recompute_table
 from tidelake.replay.requeue import requeue_again, waiting
 from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
-from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import have_consumed, refuse_foreign_gold
 from tidelake.runtime.epochs import copy_books
-from tidelake.runtime.failures import TOO_OLD, error_text, named
+from tidelake.runtime.failures import NO_INPUT, TOO_OLD, error_text, named, naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.hop import Run
@@ -144,13 +143,11 @@ def promote(run: Run) -> State:
     lake, pipeline = run.lake, run.pipeline
     if not ended_swap(lake, pipeline, "promoted"):
         need_promotable(lake, pipeline)
-    with _holding(run, "promote") as locks:
-        run = replace(run, locks=locks)
-        state = ended_swap(lake, pipeline, "promoted") or _promote_tables(run)
-        state = _advance(run, "record that all tables are swapped", state, stage="promoted")
-        if state.start == "bronze":
-            remedy = f"Roll it back with: {runnable('tidelake backfill rollback', pipeline.name)}"
-            _check_ledger(run, f"{pipeline.name} is promoted", remedy)
+    with _holding(run, "promote") as held:
+        state = ended_swap(lake, pipeline, "promoted") or _promote_tables(held)
+        state = _advance(held, "record that all tables are swapped", state, stage="promoted")
+        remedy = f"Roll it back with: {runnable('tidelake backfill rollback', pipeline.name)}"
+        _check_ledger(held, state, remedy)
     return state
 
 
@@ -184,7 +181,13 @@ def _promote_tables(run: Run) -> State:
             before=replaced_versions(lake, pipeline, state),
             gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
         )
-    with fitted_to_bronze(run):
+    retry = f"Continue with: {runnable('tidelake backfill promote', pipeline.name)}"
+    gone = (
+        "a file of the tables that it swaps in is gone. Roll back with: "
+        f"{runnable('tidelake backfill rollback', pipeline.name)}, then fill them again with: "
+        f"{backfill_again(pipeline, state)}"
+    )
+    with fitted_to_bronze(run), naming(run, "promotion", gone=gone, retry=retry):
         if from_bronze:
             _install_silver(run, green)
             _requeue_quarantined(run, state)
@@ -197,7 +200,8 @@ def _promote_tables(run: Run) -> State:
 
 
 @contextmanager
-def _holding(run: Run, command: str) -> Iterator[HopLocks]:
+def _holding(run: Run, command: str) -> Iterator[Run]:
+    """Hold the locks of the backfill, silver and gold; yield the run with them."""
     lake, name = run.lake, run.pipeline.name
     retry = runnable(f"tidelake backfill {command}", name)
     with (
@@ -207,7 +211,7 @@ def _holding(run: Run, command: str) -> Iterator[HopLocks]:
         ) as locks,
     ):
         locks.checks.append(check)
-        yield locks
+        yield replace(run, locks=locks)
 
 
 def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
@@ -217,12 +221,13 @@ def _advance(run: Run, step: str, state: State, **changes: Any) -> State:
     return state
 
 
-def _check_ledger(run: Run, done: str, remedy: str) -> None:
-    problems = read_ledger(run.lake, run.pipeline).problems
+def _check_ledger(run: Run, state: State, remedy: str) -> None:
+    name = run.pipeline.name
+    problems = read_ledger(run.lake, run.pipeline).problems if state.start == "bronze" else ()
     if problems:
         raise UnbalancedError(
-            f"{done}, but its ledger does not balance: {problems[0]}. List all problems with: "
-            f"{runnable('tidelake ledger', run.pipeline.name)}. {remedy}"
+            f"{name} is {state.stage}, but its ledger does not balance: {problems[0]}. "
+            f"List all problems with: {runnable('tidelake ledger', name)}. {remedy}"
         )
 
 
@@ -253,10 +258,8 @@ def _requeue_quarantined(run: Run, state: State) -> None:
 
     The green tables accepted the other waiting rows from bronze.
     """
-    with CheckpointedFrames() as frames:
-        quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
-        rows = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
-        requeue_again(run, frames.checkpoint(rows))
+    quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
+    requeue_again(run, _waited(run, state).join(quarantined, on="record_id", how="left_semi"))
 
 
 def _waited(run: Run, state: State) -> DataFrame:
@@ -322,15 +325,12 @@ def rollback(run: Run) -> State:
     lake, pipeline = run.lake, run.pipeline
     if not (ended_swap(lake, pipeline, "rolled back") or begun_swap(lake, pipeline)):
         need_state(lake, pipeline, *CAN_ROLL_BACK)
-    with _holding(run, "rollback") as locks:
-        run = replace(run, locks=locks)
+    with _holding(run, "rollback") as held:
         if (begun := begun_swap(lake, pipeline)) is not None:
-            return _advance(run, "record that no table is swapped", begun)
-        state = ended_swap(lake, pipeline, "rolled back") or _restore_tables(run)
-        state = _advance(run, "record that all tables are restored", state, stage="rolled back")
-        if state.start == "bronze":
-            remedy = f"Recompute its tables with: {_recomputing(pipeline)}"
-            _check_ledger(run, f"{pipeline.name} is rolled back", remedy)
+            return _advance(held, "record that no table is swapped", begun)
+        state = ended_swap(lake, pipeline, "rolled back") or _restore_tables(held)
+        state = _advance(held, "record that all tables are restored", state, stage="rolled back")
+        _check_ledger(held, state, f"Recompute its tables with: {_recomputing(pipeline)}")
     return state
 
 
@@ -342,13 +342,16 @@ def _restore_tables(run: Run) -> State:
         recompute_table(run, state.table)
         apply_gold_settings(run)
         return state
-    if state.stage != "rolling back":
-        state = replace(state, stage="rolling back", requeue=newest_version(requeue))
-    state = _advance(run, "record that the rollback has begun", state)
-    # Restore the requeue last: the promoted silver must not read the restored requeue.
-    with fitted_to_bronze(run):
-        for own in sorted(state.before, key=lambda one: (one == requeue.name, one)):
-            _restore(run, state, own)
+    retry = f"Continue with: {runnable('tidelake backfill rollback', pipeline.name)}"
+    with fitted_to_bronze(run), naming(run, "rollback", gone=NO_INPUT, retry=retry):
+        if state.stage != "rolling back":
+            _refuse_gone(run, state)
+            state = replace(state, stage="rolling back", requeue=newest_version(requeue))
+        state = _advance(run, "record that the rollback has begun", state)
+        # Restore the requeue last: the promoted silver must not read the restored requeue.
+        order = sorted(state.before, key=lambda one: (one == requeue.name, one))
+        for number, own in enumerate(order):
+            _restore(run, state, own, order[:number])
         if state.start == "bronze":
             _continue_restored_silver(run, state)
         if state.table:
@@ -358,7 +361,25 @@ def _restore_tables(run: Run) -> State:
     return state
 
 
-def _restore(run: Run, state: State, own: str) -> None:
+def _refuse_gone(run: Run, state: State) -> None:
+    """Raise a RefusedError if a version to restore is gone, before the first table is restored.
+
+    Otherwise gold could be of before the promotion, and silver not.
+    """
+    for own, version in state.before.items():
+        try:
+            if has_files(run.spark, run.lake.table(own), version):
+                continue
+            why = "files of that version are gone"
+        except PySparkException as error:
+            if not any(one in error_text(error) for one in _GONE):
+                raise
+            why = str(error).splitlines()[0]
+        raise _unrestorable(run.pipeline, state, own, f"{why}. No table was changed")
+
+
+def _restore(run: Run, state: State, own: str, restored: Sequence[str]) -> None:
+    """Restore a table to its version before the promotion, after those named ``restored``."""
     table, version = run.lake.table(own), state.before[own]
     run.locks.step(f"restore {own}")
     try:
@@ -373,12 +394,22 @@ def _restore(run: Run, state: State, own: str) -> None:
             place = f"{run.pipeline.name}, restoring {own} to version {version},"
             raise named(error, place, retry=retry) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
-        write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
-        raise RefusedError(
-            f"{own} cannot be restored to version {version}, its state before the promotion: "
-            f"{str(error).splitlines()[0]}\n"
-            f"Recompute the tables with: {_recomputing(run.pipeline)}"
-        ) from error
+        state = replace(state, stage="promoted")
+        write_state(run.lake, run.pipeline, state)
+        why = str(error).splitlines()[0].rstrip(".")
+        if restored:
+            why += f". Already restored, so that silver and gold differ: {', '.join(restored)}"
+        raise _unrestorable(run.pipeline, state, own, why) from error
+
+
+def _unrestorable(pipeline: Pipeline, state: State, own: str, why: str) -> RefusedError:
+    remedy = f"Recompute the tables with: {_recomputing(pipeline)}"
+    if state.stage == "promoting":
+        remedy = f"Finish it with: {runnable('tidelake backfill promote', pipeline.name)}"
+    return RefusedError(
+        f"{own} cannot be restored to version {state.before[own]}, its state before the promotion: "
+        f"{why}.\n{remedy}"
+    )
 
 
 def _recomputing(pipeline: Pipeline) -> str:
@@ -401,12 +432,11 @@ def _continue_restored_silver(run: Run, state: State) -> None:
     restored = state.before[requeue.name]
     sent = restored if state.requeue is None else max(state.requeue, restored)
     since = _requeued_between(run, (restored + 1, -1), (sent + 1, -1))
-    with CheckpointedFrames() as frames:
-        side = waiting(run, lake.quarantine(name)).select("record_id")
-        side = side.union(waiting(run, lake.late(name)).select("record_id"))
-        # The other rows arrived after the restored version of silver: the next run decides them.
-        known = since.join(side, on="record_id", how="left_semi")
-        requeue_again(run, frames.checkpoint(_waited(run, state).unionByName(known)))
+    side = waiting(run, lake.quarantine(name)).select("record_id")
+    side = side.union(waiting(run, lake.late(name)).select("record_id"))
+    # The other rows arrived after the restored version of silver: the next run decides them.
+    known = since.join(side, on="record_id", how="left_semi")
+    requeue_again(run, _waited(run, state).unionByName(known))
 
 
 def _empty_silver(run: Run, until: Mapping[str, Position]) -> None:
@@ -429,9 +459,8 @@ def _continue_restored_table(run: Run, name: str) -> None:
     table = run.lake.table(name)
     if (last := last_commit(table)) is not None:
         run.locks.step(f"record that {name} is restored")
-        note = {**continued(last), **NOTHING_READ}
         # The table has a commit of this batch: without an id of its own this one is skipped.
-        append_nothing(run.spark, table, note, may_repeat=True)
+        append_nothing(run.spark, table, {**continued(last), **NOTHING_READ}, may_repeat=True)
     # RESTORE brings back the table's settings of that version; set the current ones.
     apply_gold_settings(run)
 

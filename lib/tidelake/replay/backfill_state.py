@@ -131,11 +131,6 @@ def read_state(lake: Lake, pipeline: Pipeline) -> State | None:
     return State(**json.loads(file.read_text(encoding="utf-8"))) if file.exists() else None
 
 
-def forget_state(lake: Lake, pipeline: Pipeline) -> None:
-    """Delete the state of a backfill, if there is one: then its tables belong to none."""
-    (folder_of(lake, pipeline) / _STATE).unlink(missing_ok=True)
-
-
 def clear(run: Run) -> list[str]:
     """Remove a backfill: its tables, its checkpoints, and its state.
 
@@ -144,7 +139,7 @@ def clear(run: Run) -> list[str]:
     """
     green, dropped = green_lake(run.lake, run.pipeline, "bronze"), list[str]()
     # First, so that a removal that is cut off leaves no backfill to promote.
-    forget_state(run.lake, run.pipeline)
+    (green.root / _STATE).unlink(missing_ok=True)
     if (catalog := run.lake.catalog) is not None:
         for layer in LAYERS:
             # As listed: gold tables among them may have left the pipeline file.

@@ -176,18 +176,13 @@ def _applied(
     follows = {}
     for name, sql in shape.derived.items():
         if {name.lower(), *columns_in(sql)} <= {column.lower() for column in stored}:
-            near[name] = f"{{s.{_follows(name)}}}"
+            # No other column begins with two underscores.
+            follow = f"__{name}_follows"
+            near[name] = f"{{s.{follow}}}"
             value, kind = try_eval(sql).getField(VALUE).cast(stored[name]), {name: stored[name]}
             # By hash, because not all types can be compared.
-            follows[_follows(name)] = row_hash({name: value}, kind) == row_hash(
-                {name: F.col(name)}, kind
-            )
+            follows[follow] = row_hash({name: value}, kind) == row_hash({name: F.col(name)}, kind)
     return replace(shape, near=near, unhashed=shape.unhashed | follows.keys()), follows
-
-
-def _follows(name: str) -> str:
-    # No other column begins with two underscores.
-    return f"__{name}_follows"
 
 
 def by_group(sums: Sums) -> dict[str, tuple[int, int]]:

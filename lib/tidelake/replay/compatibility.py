@@ -19,6 +19,7 @@ from tidelake.delta.commit_metadata import changed_definition, changed_parts, po
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake
+from tidelake.ledger.history import gold_of
 from tidelake.ledger.query import ask
 from tidelake.runtime.gold_tables import holds_nothing
 from tidelake.runtime.hop import Run
@@ -32,7 +33,7 @@ from tidelake.runtime.schemas import (
 from tidelake.silver.fates import new_columns
 
 _SAMPLE = 10_000
-Drift = Literal["unknown", "absent"]
+
 Standing = Literal[
     "continues", "not there yet", "new", "new input", "redefined", "no longer filled"
 ]
@@ -68,7 +69,7 @@ class FieldDrift:
     """
 
     field: str
-    kind: Drift
+    kind: Literal["unknown", "absent"]
     rows: int
     sampled: int
     follows: str
@@ -146,12 +147,8 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
         # A backfill of the table alone is refused then.
         standing = "new input" if reached and reads_new else standing
         yield TableVerdict(table.name, standing, column_changes(run, target))
-    for table in run.lake.existing():
-        last = last_commit(table)
-        # `fast reconcile` writes tables without a pipeline.
-        note = last.note if last is not None else {}
-        is_own = note.get("pipeline") == run.pipeline.name
-        if is_own and note.get("hop") == "gold" and table not in tables:
+    for table, _ in gold_of(run.lake, run.pipeline.name):
+        if table not in tables:
             yield TableVerdict(table.name, "no longer filled")
 
 

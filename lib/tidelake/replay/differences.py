@@ -82,26 +82,24 @@ def differences(run: Run, state: State) -> Differences:
     green = green_run(run, state.start, state.table)
     silver = tuple(_silver_changes(run, green)) if state.start == "bronze" else ()
     gold, redefined = {}, set()
-    for live, target in zip(
-        targets_of(run.lake, run.pipeline), targets_of(green.lake, run.pipeline), strict=True
-    ):
-        if state.table not in (None, live.table.name):
+    for live, kind in targets_of(run.lake, run.pipeline):
+        if state.table not in (None, live.name):
             continue
-        exists = live.table.exists
-        if not exists or changed_definition(last_commit(live.table), live.kind.definition):
-            redefined.add(live.table.name)
+        exists = live.exists
+        if not exists or changed_definition(last_commit(live), kind.definition):
+            redefined.add(live.name)
         if exists:
-            made = load(run.spark, target.table).drop(*BATCH_COLUMNS)
-            stored = load(run.spark, live.table).drop(*BATCH_COLUMNS)
+            made = load(run.spark, green.lake.table(live.name)).drop(*BATCH_COLUMNS)
+            stored = load(run.spark, live).drop(*BATCH_COLUMNS)
             both = [name for name in made.columns if name in stored.columns]
-            stored, shape = _comparable(made, stored, shape_of(target.kind, stored))
+            stored, shape = _comparable(made, stored, shape_of(kind, stored))
             if set(shape.key) <= set(both):
                 found = compare(made.select(*both), stored, shape)
             else:
                 # Under another key no row is the same.
                 rows = stored.count()
                 found = TableComparison(rows, {}, {}, rows + made.count())
-            gold[live.table.name] = found
+            gold[live.name] = found
     return Differences(silver, gold, frozenset(redefined))
 
 

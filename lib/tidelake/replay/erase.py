@@ -167,7 +167,10 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             remove_tree(lake.data_docs(pipeline.name))
             locks.step("record that all rows are erased")
             erase_records.end(run)
-        has_erased = begun is not None or _has_erased(run)
+        # Old files of an earlier erasure may be there too.
+        has_erased = begun is not None or any(
+            erasure_of(commit) for commit in history(lake, lake.bronze(pipeline.name))
+        )
         if now and not has_erased:
             run.progress.say("no row was erased, now or before: old files are kept")
         purges = now and has_erased
@@ -206,12 +209,6 @@ def _warn_of_readers(run: Run) -> None:
             f"warning: {remains.where} is {remains.what}, and so is an erasure there. "
             f"First erase the subject there: {first}"
         )
-
-
-def _has_erased(run: Run) -> bool:
-    """Return whether rows of the pipeline were ever erased, whose old files may be there."""
-    bronze = run.lake.bronze(run.pipeline.name)
-    return any(erasure_of(commit) for commit in history(run.lake, bronze))
 
 
 def _refuse_backfill(run: Run, begun: erase_records.Erasure | None = None) -> None:
@@ -253,7 +250,7 @@ def _delete(run: Run, begun: erase_records.Erasure) -> None:
     """Delete the records from every table that holds them, bronze's rows last."""
     with CheckpointedFrames() as frames:
         records = frames.checkpoint(erase_records.stored_ids(run, "records"))
-        reach = span(records, "ingested_at", "ingested_at")
+        reach = span(records, "ingested_at")
         # The range lets Delta skip files.
         within = between("t.ingested_at", reach) if reach else ""
         for table in erase_records.tables_with_records(run.lake, run.pipeline.name):
@@ -302,11 +299,9 @@ def _continue(run: Run, begun: erase_records.Erasure) -> None:
 
 def _requeue_neighbours(run: Run) -> int:
     """Requeue rows that are in quarantine because an erased row had their event id."""
-    with CheckpointedFrames() as frames:
-        ids = erase_records.stored_ids(run, "neighbours")
-        rows = erase_records.conflicting(run).join(ids, on="record_id", how="left_semi")
-        chosen = rows.select("record_id", "ingested_at").distinct()
-        return requeue_from(run, chosen, "quarantine", frames)
+    ids = erase_records.stored_ids(run, "neighbours")
+    rows = erase_records.conflicting(run).join(ids, on="record_id", how="left_semi")
+    return requeue_from(run, rows.select("record_id", "ingested_at").distinct(), "quarantine")
 
 
 def _forget_ids(run: Run) -> None:

@@ -145,7 +145,7 @@ def end(run: Run) -> None:
 
 
 def find_all(run: Run, subject: Subject, frames: CheckpointedFrames) -> tuple[DataFrame, int]:
-    """Find a subject's records in bronze, and count those of which it is unclear.
+    """Find a subject's records in bronze, and count those of which it is unclear whose they are.
 
     Returns:
         ``record_id``, ``ingested_at``, ``source`` and ``filtered`` (whether the definition's
@@ -244,9 +244,9 @@ def _found_by_id(run: Run, subject: Subject, bronze: DataFrame) -> DataFrame:
 
 
 def _find_copies(run: Run, records: DataFrame) -> DataFrame:
-    """Find the records with the payload and key of given ones, of which only a row says whose.
+    """Find the copies, by payload and key, of records that only a stored row ascribes to a subject.
 
-    Duplicates and quarantined rows have no such row.
+    Their copies that are duplicates or were quarantined have no row in silver or late.
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
     rows = bronze.select("record_id", "ingested_at", "source", "key", "payload")

@@ -46,12 +46,8 @@ class Remains(NamedTuple):
 
 def filled_tables(run: Run) -> list[Table]:
     """List the existing tables of a pipeline that may hold a subject's rows."""
-    lake, name = run.lake, run.pipeline.name
-    gold = lake.closing_tables(run.pipeline, "gold")
-    return [
-        *reversed(tables_with_records(lake, name)),
-        *[table for table in gold if table.exists],
-    ]
+    gold = [one for one in run.lake.closing_tables(run.pipeline, "gold") if one.exists]
+    return [*reversed(tables_with_records(run.lake, run.pipeline.name)), *gold]
 
 
 def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
@@ -80,15 +76,13 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
                 by = f"its {FILE_RETENTION} of '{text}' keeps them; "
             yield Remains(what, table.name, now + max(kept, of_others), f"{by}{remedy}")
     # Maintenance gives all tables of a pipeline the same retention, or that of the file.
-    bronze = run.lake.bronze(run.pipeline.name)
-    stored = properties(run.spark, bronze).get(LOG_RETENTION, "")
+    stored = properties(run.spark, run.lake.bronze(run.pipeline.name)).get(LOG_RETENTION, "")
     retention = stored_interval(stored) if stored else LEAST[LOG_RETENTION]
     of_file = [one[LOG_RETENTION] for one in retentions.values() if LOG_RETENTION in one]
-    retention = max([retention, *of_file])
     yield Remains(
         "column minima and maxima of deleted files, in Delta's log",
         "every table",
-        now + retention,
+        now + max([retention, *of_file]),
         "Delta then cleans up its log with the table's next commits",
     )
 
@@ -107,8 +101,7 @@ def _files_left(run: Run, table: Table) -> int | None:
     """Count a table's data files that its newest version does not use; None in a catalog."""
     if run.lake.catalog is not None:
         return None
-    stored = load(run.spark, table)
-    active = {uri.rsplit("/", 1)[-1] for uri in stored.inputFiles()}
+    active = {uri.rsplit("/", 1)[-1] for uri in load(run.spark, table).inputFiles()}
     files = (file for file in table.path.rglob("*.parquet") if "_delta_log" not in file.parts)
     return sum(file.name not in active for file in files)
 
@@ -217,5 +210,4 @@ def _fast_alerts(
             yield Remains("features of the fast lane", str(lane / "known"), None, restart)
     table = reconciled_table(lake, detection)
     if table.exists:
-        what = "alerts of the fast lane, with their verdicts"
-        yield Remains(what, table.name, None, remedy)
+        yield Remains("alerts of the fast lane, with their verdicts", table.name, None, remedy)

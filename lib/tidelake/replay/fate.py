@@ -17,12 +17,11 @@ from sqlglot.errors import SqlglotError
 from tidelake.config import GoldTable, Pipeline
 from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import commits, last_commit
-from tidelake.delta.positions import version_at
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
-from tidelake.ledger.history import require_tables
+from tidelake.ledger.history import require_tables, version_read
 from tidelake.ledger.query import ask
-from tidelake.ledger.side_tables import closed_batch, in_closed_batch
+from tidelake.ledger.side_tables import in_closed_batch
 from tidelake.names import logical_name
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.silver.envelope import unwrap
@@ -31,7 +30,7 @@ from tidelake.typed import runnable
 FateState = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"
 ]
-Verdict = Literal["counts", "outside", "waiting", "no row", "unknown"]
+
 Row = Mapping[str, Any]
 
 
@@ -45,7 +44,7 @@ class GoldCount:
     """
 
     table: str
-    verdict: Verdict
+    verdict: Literal["counts", "outside", "waiting", "no row", "unknown"]
     rows: tuple[Row, ...] = ()
 
 
@@ -150,7 +149,7 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
         f"WHERE {condition} ORDER BY ingested_at, record_id",
     ).as_dicts()
     inside = f"q.record_id IN ({_listed(row['record_id'] for row in rows)})"
-    closed = f"{inside} AND {in_closed_batch(closed_batch(lake, name))}"
+    closed = f"{inside} AND {in_closed_batch(last_commit(lake.silver(name)))}"
     # The table that may hold a record, its rows that count, and their order: the last one counts.
     places = {
         "silver": (lake.silver(name), inside, "q._batch"),
@@ -174,9 +173,7 @@ def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
     last = last_commit(lake.silver(pipeline))
     instants: list[str | None] = []
     for key, table in lake.silver_inputs(pipeline).items():
-        reached = position(last, key)
-        whole = version_at(table, reached)
-        taken = reached[0] - 1 if whole is None else whole
+        taken = version_read(table, position(last, key))
         stamp = "ingested_at" if key == "bronze" else "requeued_at"
         for commit in commits(table):
             if commit.version <= taken:

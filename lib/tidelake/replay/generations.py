@@ -44,7 +44,7 @@ from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.history import closed_version, history
-from tidelake.ledger.side_tables import ClosedBatch, in_closed_batch
+from tidelake.ledger.side_tables import in_closed_batch
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare, refuse_foreign_gold
 from tidelake.runtime.gold_settings import apply_gold_settings
@@ -111,8 +111,7 @@ def prepare_checkpoint(
         for key, table in lake.hop_inputs(run.pipeline, hop).items()
     ]
     run.locks.step(f"prepare the checkpoint of {hop}, generation {generation}")
-    folder = lake.checkpoints(name, hop) / generation
-    prepare(folder, batch, [*source, *offsets], files=files)
+    prepare(lake.checkpoints(name, hop) / generation, batch, [*source, *offsets], files=files)
     return {"pipeline": name, "hop": hop, "generation": generation, "batch": batch}
 
 
@@ -217,7 +216,7 @@ def newest_of(run: Run, hop: Hop, table: Table) -> log.Commit:
     Raises:
         UsageError: The hop has not run.
     """
-    last = log.last_commit(table) if table.exists else None
+    last = log.last_commit(table)
     if last is None:
         # Gold may also read the silver tables of other pipelines.
         name = run.pipeline.name if hop == "gold" else table.bare
@@ -234,17 +233,28 @@ def _delete_uncommitted(run: Run) -> None:
     Only silver's generation can have one: it is deleted before the next generation begins.
     """
     lake, name = run.lake, run.pipeline.name
-    closed = ClosedBatch.of(newest_of(run, "silver", lake.silver(name)))
+    closed = newest_of(run, "silver", lake.silver(name))
     for side in (lake.quarantine(name), lake.late(name)):
         run.locks.step(f"delete rows of uncommitted batches from {side.name}")
         run.spark.sql(f"DELETE FROM {side.sql} AS q WHERE NOT ({in_closed_batch(closed)})")
 
 
-def replace_rows(run: Run, table: Table, rows: DataFrame | None, note: Mapping[str, Any]) -> None:
-    """Replace all rows of a table in one commit; None leaves it empty."""
+def replace_rows(
+    run: Run,
+    table: Table,
+    rows: DataFrame | None,
+    note: Mapping[str, Any],
+    *,
+    may_repeat: bool = False,
+) -> None:
+    """Replace all rows of a table in one commit; None leaves it empty.
+
+    ``may_repeat`` if the table may have a commit of this batch, which would be skipped otherwise.
+    """
     run.locks.step(f"{'empty' if rows is None else 'replace'} {table.name}")
     rows = load(run.spark, table).limit(0) if rows is None else rows
-    append(rows, table, {**note, log.REBUILT: True}, even_empty=True, replaces=True)
+    made = {**note, log.REBUILT: True}
+    append(rows, table, made, even_empty=True, replaces=True, may_repeat=may_repeat)
 
 
 def replace_tables(
@@ -296,15 +306,19 @@ def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     return {key: (log.newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
-def is_replaced(table: Table, position: Position, since: datetime | None) -> bool:
-    """Return whether a stream cannot continue in a table from a position, reached at ``since``.
+def stream_breaks(
+    table: Table, hop: Hop, position: Position, since: datetime | None
+) -> Iterator[str]:
+    """Yield why a hop cannot follow a table from a position, reached at ``since`` (UTC).
 
-    Rows that it read may have been rewritten, commits that it has not read are gone, or the table
-    was created again after that instant (UTC; None before the first batch).
+    ``since`` is None if no batch has read the table yet.
     """
-    is_rewritten = rewritten_after(table, position) is not None
-    is_other = since is not None and is_recreated(table, since)
-    return is_rewritten or is_cut_off(table, position) or is_other
+    if since is not None and is_recreated(table, since):
+        yield f"{table.name} was recreated"
+    if rewritten_after(table, position) is not None:
+        yield f"{table.name} was rewritten"
+    if is_cut_off(table, position):
+        yield f"commits of {table.name} that {hop} has not read are gone"
 
 
 def is_outdated(table: Table, version: int, since: datetime) -> bool:
@@ -323,7 +337,7 @@ def gold_mismatches(run: Run) -> Iterator[str]:
     found: list[log.Commit] = []
     for target in targets_of(run.lake, run.pipeline):
         table = target.table
-        last = log.last_commit(table) if table.exists else None
+        last = log.last_commit(table)
         if last is None:
             yield f"{table.name} is new"
             return
@@ -340,14 +354,10 @@ def gold_mismatches(run: Run) -> Iterator[str]:
         yield "its tables are at different batches"
     reached = positions(found[0])
     for key, table in run.lake.hop_inputs(run.pipeline, "gold").items():
-        if reached and is_recreated(table, found[0].written_at):
-            yield f"{table.name} was recreated"
         if reached and key not in reached:
             yield f"{table.name} is a new input"
-        if rewritten_after(table, reached.get(key, BEGINNING)) is not None:
-            yield f"{table.name} was rewritten"
-        if is_cut_off(table, reached.get(key, BEGINNING)):
-            yield f"commits of {table.name} that gold has not read are gone"
+        since = found[0].written_at if key in reached else None
+        yield from stream_breaks(table, "gold", reached.get(key, BEGINNING), since)
 
 
 def rebuild_silver(run: Run, kept: Stored | None = None) -> str:

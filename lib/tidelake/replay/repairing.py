@@ -14,27 +14,19 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Literal, NamedTuple
 
-from pyspark.sql import DataFrame
-
 from tidelake.config import FilesSource, KafkaSource, Pipeline
 from tidelake.delta.access import load, read_between
-from tidelake.delta.append import append, schema_differences
-from tidelake.delta.commit_metadata import SilverNote, changed_definition, changed_parts, positions
+from tidelake.delta.append import schema_differences
+from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import (
-    BEGINNING,
-    Position,
-    is_cut_off,
-    is_recreated,
-    rewritten_after,
-    unfilled_tables,
-)
+from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.positions import BEGINNING, Position, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
 from tidelake.ledger.history import history
+from tidelake.names import logical_name
 from tidelake.replay.generations import (
     continue_gold,
     continue_hop,
@@ -44,6 +36,8 @@ from tidelake.replay.generations import (
     newest_of,
     rebuild_gold,
     rebuild_silver,
+    replace_rows,
+    stream_breaks,
 )
 from tidelake.runtime.checkpoints import (
     bronze_is_gone,
@@ -97,10 +91,10 @@ def repair(run: Run, hop: Hop, *, agreed: Callable[[str], None] = lambda why: No
             with naming(run, "repair", gone=NO_INPUT, retry=_AGAIN):
                 return Repaired((rebuild_silver if hop == "silver" else rebuild_gold)(locked), why)
         tables = run.lake.closing_tables(run.pipeline, hop)
-        last = newest_of(run, hop, tables[0])
+        until = positions(newest_of(run, hop, tables[0]))
         if hop == "silver":
-            return Repaired(continue_silver(locked, SilverNote.of(last).until), why)
-        return Repaired(continue_gold(locked, tables, positions(last)), why)
+            return Repaired(continue_silver(locked, until), why)
+        return Repaired(continue_gold(locked, tables, until), why)
 
 
 def why_rebuilt(run: Run, hop: Hop) -> str:
@@ -137,9 +131,9 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
 
 
 def refuse_narrow(run: Run) -> None:
-    """Raise a UsageError if silver's types are still to be widened: gold would keep those of now.
+    """Raise a UsageError if silver's next run will widen types of its columns.
 
-    The next run would refuse what was computed from them.
+    Gold would be computed from the narrower ones, and its next run would refuse that.
     """
     silver, wanted = run.lake.silver(run.pipeline.name), silver_schemas(run.spark, run.plan)
     stored = load(run.spark, silver).schema
@@ -165,15 +159,10 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
         yield f"{' and '.join(changed)} changed"
     if replaced := replaced_sides(lake, name, last):
         yield replaced
-    until = SilverNote.of(last).until
+    until = positions(last)
     for key, followed in lake.silver_inputs(name).items():
-        position = until.get(key, BEGINNING)
-        if key in until and is_recreated(followed, last.written_at):
-            yield f"{followed.name} was recreated"
-        elif rewritten_after(followed, position) is not None:
-            yield f"{followed.name} was rewritten"
-        elif is_cut_off(followed, position):
-            yield f"commits of {followed.name} that silver has not read are gone"
+        since = last.written_at if key in until else None
+        yield from stream_breaks(followed, "silver", until.get(key, BEGINNING), since)
     if _are_requeued_unread(run, until):
         yield f"{lake.requeue(name).name} holds copies of records that silver has yet to read"
 
@@ -202,13 +191,24 @@ def _refuse_prefilter(pipeline: Pipeline) -> None:
         )
 
 
-def refuse_unresettable(lake: Lake, pipeline: Pipeline, hop: Literal["silver", "gold"]) -> None:
-    """Raise what :func:`reset` raises of a pipeline that cannot be recomputed; needs no Spark."""
-    name = pipeline.name
-    if hop == "gold":
+def recomputed_from(lake: Lake, pipeline: Pipeline, layer: Literal["bronze", "silver"]) -> Table:
+    """Return the table of a layer from which the next ones can be recomputed; needs no Spark.
+
+    Raises:
+        UsageError: The table does not exist, or no gold table is computed from it.
+        RefusedError: Another pipeline fills one of the gold tables.
+    """
+    if layer == "silver":
         need_gold(pipeline)
     refuse_foreign_gold(lake, pipeline)
-    require_table(lake.bronze(name) if hop == "silver" else lake.silver(name), name)
+    source = lake.table(logical_name(layer, pipeline.name))
+    require_table(source, pipeline.name)
+    return source
+
+
+def refuse_unresettable(lake: Lake, pipeline: Pipeline, hop: Literal["silver", "gold"]) -> None:
+    """Raise what :func:`reset` raises of a pipeline that cannot be recomputed; needs no Spark."""
+    recomputed_from(lake, pipeline, "bronze" if hop == "silver" else "silver")
     if hop == "silver":
         _refuse_prefilter(pipeline)
 
@@ -331,7 +331,8 @@ def install_table(run: Run, name: str, green: Table) -> None:
     """
     last = last_commit(green)
     if last is not None:
-        _replace(run, run.lake.table(name), load(run.spark, green), last.note)
+        table, rows = run.lake.table(name), load(run.spark, green)
+        replace_rows(run, table, rows, last.note, may_repeat=True)
 
 
 def can_restore(lake: Lake, pipeline: Pipeline, name: str, version: int) -> bool:
@@ -366,14 +367,7 @@ def recompute_table(run: Run, name: str, table: Table | None = None) -> None:
     target, closed = gold_table(run.lake, run.pipeline, name)
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
     for _, rows, note in filled_as_of(run.spark, inputs, [target], closed):
-        _replace(run, table or target.table, rows, note)
-
-
-def _replace(run: Run, table: Table, rows: DataFrame, note: dict[str, Any]) -> None:
-    run.locks.step(f"replace {table.name}")
-    made = {**note, REBUILT: True}
-    # The table may have a commit of this batch: without an id of its own this one is skipped.
-    append(rows, table, made, even_empty=True, replaces=True, may_repeat=True)
+        replace_rows(run, table or target.table, rows, note, may_repeat=True)
 
 
 def _batch_of(last: Commit | None) -> object:

@@ -8,7 +8,7 @@ run writes silver, unless they are dry runs.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
@@ -21,13 +21,13 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.commit_metadata import SilverNote, position
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, FIRST_GENERATION, last_commit
+from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, batch_reached, last_commit
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.merge_plan import span
 from tidelake.instants import ALWAYS, Range, from_micros, now, now_after, to_json
-from tidelake.ledger.side_tables import ClosedBatch, closed_batch, not_requeued, unless_discarded
+from tidelake.ledger.side_tables import not_requeued, unless_discarded
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -53,7 +53,7 @@ def waiting(run: Run, side: Table) -> DataFrame:
 def read_side(
     run: Run,
     side: Table,
-    closed: ClosedBatch | None = None,
+    closed: Commit | None = None,
     *,
     requeued: DataFrame | None = None,
     exclude_discarded: bool = False,
@@ -63,7 +63,7 @@ def read_side(
     Args:
         run: The run.
         side: The quarantine or late table.
-        closed: The committed batch up to which rows are read; None for silver's newest.
+        closed: The commit of silver up to whose batch rows are read; None for the newest.
         requeued: The requeued rows to exclude; None for the whole requeue, including rows that
             silver has not processed yet.
         exclude_discarded: Whether rows that were discarded are left out.
@@ -73,7 +73,7 @@ def read_side(
     """
     lake, name = run.lake, run.pipeline.name
     requeue, discarded = lake.requeue(name), lake.discarded(name)
-    query = not_requeued(side, requeue, closed or closed_batch(lake, name))
+    query = not_requeued(side, requeue, closed or last_commit(lake.silver(name)))
     named = [side, requeue]
     if exclude_discarded:
         query = unless_discarded(query, discarded)
@@ -101,11 +101,9 @@ def _holding_silver(
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
     retry = runnable(f"tidelake {command}", name)
-    with ExitStack() as held, CheckpointedFrames() as frames:
-        if not dry_run:
-            silver = hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop)
-            run = replace(run, locks=held.enter_context(silver))
-        yield run, frames
+    silver = hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop)
+    with nullcontext(run.locks) if dry_run else silver as locks, CheckpointedFrames() as frames:
+        yield replace(run, locks=locks), frames
 
 
 def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> int:
@@ -114,11 +112,11 @@ def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> in
     All of them, or those ``within`` a range of event time. Requeued late rows skip the lateness
     test.
     """
-    with _holding_silver(run, "late apply", dry_run=dry_run) as (locked, frames):
+    with _holding_silver(run, "late apply", dry_run=dry_run) as (locked, _):
         rows = waiting(run, run.lake.late(run.pipeline.name)).where(within.holds("event_time"))
         if dry_run:
             return rows.count()
-        return requeue_from(locked, rows.select("record_id", "ingested_at"), "late", frames)
+        return requeue_from(locked, rows.select("record_id", "ingested_at"), "late")
 
 
 @dataclass(frozen=True)
@@ -178,9 +176,8 @@ def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Rep
         failed = frames.checkpoint(chosen.select(*columns))
         rows = frames.checkpoint(as_requeued(run, failed, "quarantine"))
         last = last_commit(lake.silver(name))
-        mark, batch = SilverNote.of(last).watermark, closed_batch(lake, name).batch + 1
-        end = position(last, "requeue")
-        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch, end)
+        mark, batch = SilverNote.of(last).watermark, batch_reached(lake.silver(name)) + 1
+        accepted = AcceptedRows(run.spark, run.pipeline, lake, batch, position(last, "requeue"))
         # Do not store the schemas: the run that processes the rows requests them itself.
         schemas = schemas_for(run, rows, keeps=False)
         place = f"{name}, quarantine replay"
@@ -239,13 +236,15 @@ def _append_next(
     append(rows, table, {**note, "generation": generation, "batch": batch})
 
 
-def requeue_from(run: Run, rows: DataFrame, reason: Reason, frames: CheckpointedFrames) -> int:
+def requeue_from(run: Run, rows: DataFrame, reason: Reason) -> int:
     """Requeue rows of a side table, and return their number; see :func:`as_requeued`."""
-    chosen = frames.checkpoint(rows)
-    expected = chosen.count()
-    if not expected:
-        return 0
-    return requeue_rows(run, frames.checkpoint(as_requeued(run, chosen, reason)), expected=expected)
+    with CheckpointedFrames() as frames:
+        chosen = frames.checkpoint(rows)
+        expected = chosen.count()
+        if not expected:
+            return 0
+        requeued = frames.checkpoint(as_requeued(run, chosen, reason))
+        return requeue_rows(run, requeued, expected=expected)
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
@@ -256,7 +255,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     side table is matched with one bronze row.
     """
     bronze = load(run.spark, run.lake.bronze(run.pipeline.name))
-    if reach := span(rows, "ingested_at", "ingested_at"):
+    if reach := span(rows, "ingested_at"):
         # Literal bounds let Delta skip the files of other days.
         bronze = bronze.where(between("ingested_at", reach))
     same = ["record_id", "ingested_at"]
@@ -301,15 +300,14 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
 
 
 def requeue_again(run: Run, rows: DataFrame) -> None:
-    """Append rows of an earlier version of the requeue to it, each record once.
-
-    The rows must be checkpointed: they are read from the table that is appended to.
-    """
-    once = rows.dropDuplicates(["record_id"])
-    for reason, count in sorted(once.groupBy("reason").count().collect()):
-        wanted = once.where(F.col("reason") == reason)
-        wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
-        requeue_rows(run, wanted, expected=count)
+    """Append rows of an earlier version of the requeue to it, each record once."""
+    with CheckpointedFrames() as frames:
+        # They are read from the table that is appended to.
+        once = frames.checkpoint(rows.dropDuplicates(["record_id"]))
+        for reason, count in sorted(once.groupBy("reason").count().collect()):
+            wanted = once.where(F.col("reason") == reason)
+            wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
+            requeue_rows(run, wanted, expected=count)
 
 
 def next_instant(run: Run) -> datetime:

@@ -128,11 +128,11 @@ def verify(
     with fitted_to_bronze(run):
         # Read silver's position first, so that no table is read past it.
         inputs = read_inputs(run).since(since)
-        for table, version, comparison in _judged(run, inputs, since):
-            found = comparison.with_more(changes.get(table.name, ()))
+        for one in _judged(run, inputs, since):
+            found = one.comparison.with_more(changes.get(one.table.name, ()))
             verdict = "equal" if found.equal else f"{found.differing:,} DIFFER"
-            run.progress.say(f"{table.name}: {found.rows:,} rows, {verdict}")
-            judged.append(Judged(table, version, found))
+            run.progress.say(f"{one.table.name}: {found.rows:,} rows, {verdict}")
+            judged.append(one._replace(comparison=found))
         repeated = find_repeated_ids(inputs)
     return Verification(name, since, tuple(judged), repeated)
 
@@ -204,13 +204,18 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
         )
         for (generation, batch), versions in repeated(counted).items()
     ]
-    count, doubled = _doubled(rows)
+    count, first = _more_than_once(rows, "record_id", F.xxhash64("record_id"))
+    total = len(differences) + len(repeats) + count
+    repeats += [
+        RowDifference("doubled", {"record_id": value}, {"rows": (1, copies)})
+        for value, copies in first
+    ]
     return version, TableComparison(
         sum(mark.rows for mark in found.values()),
         {name: kind for name, kind in types_of(rows.schema).items() if name in BRONZE_COLUMNS},
         by_day,
-        len(differences) + len(repeats) + count,
-        (*repeats, *doubled, *differences)[:SHOWN],
+        total,
+        (*repeats, *differences)[:SHOWN],
     )
 
 
@@ -242,15 +247,6 @@ def _stored(
             total, hashes = days.get(day, (0, 0))
             days[day] = total + count, hashes + joined(parts)
     return found, days
-
-
-def _doubled(rows: DataFrame) -> tuple[int, list[RowDifference]]:
-    """Count the records that bronze holds more than once, and list the first of them."""
-    total, first = _more_than_once(rows, "record_id", F.xxhash64("record_id"))
-    return total, [
-        RowDifference("doubled", {"record_id": value}, {"rows": (1, count)})
-        for value, count in first
-    ]
 
 
 def find_repeated_ids(inputs: SilverInputs) -> RepeatedIds:
@@ -294,7 +290,7 @@ def judge_target(run: Run, target: Target, version: int, since: datetime | None)
     if since is None or kind.reach is None or kind.moment is None:
         return compare(kind.of_all(Inputs({}, read)), found, shape)
     arrived = F.col("ingested_at") >= F.lit(since)
-    spans = [span(read(key).where(arrived), "event_time", "event_time") for key in kind.sources]
+    spans = [span(read(key).where(arrived), "event_time") for key in kind.sources]
     earliest = min((one[0] for one in spans if one), default=None)
     if earliest is None:
         return compare(found.limit(0), found.limit(0), shape)

@@ -23,7 +23,6 @@ from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.instants import from_json
 from tidelake.ledger.history import history
-from tidelake.ledger.side_tables import ClosedBatch
 from tidelake.replay import compare
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
@@ -111,12 +110,11 @@ def read_inputs(run: Run) -> SilverInputs:
     last = closing[0]
     inputs = lake.silver_inputs(name)
     read = up_to(spark, inputs, {key: position(last, key) for key in inputs})
-    closed = ClosedBatch.of(last)
     requeued = read("requeue")
     decided = {
         silver: with_id_hash(load_old(spark, silver, version)),
-        quarantine: read_side(run, quarantine, closed, requeued=requeued),
-        late: with_id_hash(read_side(run, late, closed, requeued=requeued)),
+        quarantine: read_side(run, quarantine, last, requeued=requeued),
+        late: with_id_hash(read_side(run, late, last, requeued=requeued)),
     }
     return SilverInputs(version, closing, read("bronze"), requeued, decided)
 
@@ -262,10 +260,10 @@ def _decided_in_turn(
 
 
 def _turns(run: Run, inputs: SilverInputs) -> Iterator[dict[str, datetime | None]]:
-    """Find the replays that were not taken in the order of the arrivals in bronze.
+    """Find the replays of quarantined rows that silver read out of the order of arrival.
 
-    By the instant of the requeue: the first arrival that its batch left, at least in part, and the
-    instant after the last one that it took (UTC).
+    Yields for each when it was requeued, the first arrival in bronze that its batch left unread,
+    at least in part, and the instant after the last arrival that it read (UTC).
     """
     lake, name = run.lake, run.pipeline.name
     replays = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -114,9 +114,7 @@ class GoldHop(HopQuery):
         unfilled = self._unfilled()
         others = [(one, last_commit(one.table)) for one in self._targets if one not in unfilled]
         empty = [target for target, last in others if holds_nothing(target.table, last)]
-        for target, last in others:
-            if target not in empty:
-                self._refuse_redefined(target, last)
+        self._refuse_redefined([(one, last) for one, last in others if one not in empty])
         for target in unfilled:
             self._refuse_missing_columns(target)
         redefined = [
@@ -152,20 +150,36 @@ class GoldHop(HopQuery):
         if not redefined:
             ensure_views(self.run, consistent=False)
 
-    def _refuse_redefined(self, target: Target, last: Commit | None) -> None:
-        """Raise a GenerationError if a table's rows are of another definition or other types."""
-        table, what = target.table, ""
-        if changed_definition(last, target.kind.definition):
-            what = f"{table.name} was filled under another definition"
-        elif changed := changed_types(target.kind, last, self._stored):
-            one = changed[0]
-            what = (
-                f"the expressions of {table.name} were computed from {one.column} as "
-                f"{one.stored}; it is {one.defined} now"
-            )
-        if what:
+    def _refuse_redefined(self, filled: Sequence[tuple[Target, Commit | None]]) -> None:
+        """Raise a GenerationError if rows of tables are of another definition or other types.
+
+        Each table comes with its last commit. One alone may be recomputed beside the others.
+        """
+        found = [
+            (target.table, what)
+            for target, last in filled
+            if (what := self._difference(target, last))
+        ]
+        if not found:
+            return
+        (table, what), more = found[0], ""
+        if len(found) == 1:
             run = runnable("tidelake backfill run", self.run.pipeline.name, f"--table {table.bare}")
-            raise self.fence.refusal(what, f"; or that table alone with: {run}, then promote")
+            more = f"; or that table alone with: {run}, then promote"
+        raise self.fence.refusal(what, more)
+
+    def _difference(self, target: Target, last: Commit | None) -> str:
+        """Describe how the rows of a table differ from its definition; empty if they do not."""
+        name = target.table.name
+        if changed_definition(last, target.kind.definition):
+            return f"{name} was filled under another definition"
+        if changed := changed_types(target.kind, last, self._stored):
+            one = changed[0]
+            return (
+                f"the expressions of {name} were computed from {one.column} as {one.stored}; "
+                f"it is {one.defined} now"
+            )
+        return ""
 
     def _stored(self, key: str) -> DataFrame:
         """Read an input: it may not have the types of the definition before its hop has run."""

@@ -19,11 +19,11 @@ from pyspark.sql import SparkSession
 
 from tidelake.config.sections import NOT_UNITY, settings_of
 from tidelake.config.table_settings import TableSettings
-from tidelake.delta.access import details, load
+from tidelake.delta.access import load
 from tidelake.delta.commit_metadata import changed_definition, last_epochs, recent_epochs
 from tidelake.delta.log import last_commit
 from tidelake.delta.properties import apply_settings
-from tidelake.delta.store import Catalog, sql_text
+from tidelake.delta.store import Catalog, details, sql_text
 from tidelake.delta.tables import Table
 from tidelake.errors import ConfigError, Violation
 from tidelake.names import quoted, split_name

@@ -53,7 +53,7 @@ from tidelake.silver import payloads
 from tidelake.silver.avro_schema import schema_problem
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.enrich import look_up, without_entry
-from tidelake.silver.fates import QUARANTINE_DDL, decide, marked, to_late, to_silver
+from tidelake.silver.fates import QUARANTINE_DDL, decide, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.stages import SELECTED, payload_scope
@@ -114,10 +114,10 @@ def silver_schemas(spark: SparkSession, plan: SilverPlan) -> dict[str, StructTyp
         judged = plan.judge(spark.createDataFrame([], REQUEUE_DDL))
         allowed = plan.pipeline.watermark.allowed_lateness
         decided = decide(judged, Repeats(None, 0), plan.fates, watermark=None, allowed=allowed)
-        rows, mark = enriched(decided, plan, []), marked(None)
+        rows = enriched(decided, plan, [])
         plan.schemas = {
             "silver": to_silver(rows, plan.routing, generation="", batch=0).schema,
-            "late": to_late(rows, plan.routing, watermark=mark, generation="", batch=0).schema,
+            "late": to_late(rows, plan.routing, None, generation="", batch=0).schema,
         }
     return plan.schemas
 

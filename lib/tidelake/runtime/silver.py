@@ -343,8 +343,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         return failed.unionByName(stamped(stored.quarantine, **context.stamp))
 
     def late() -> DataFrame:
-        mark = fates.marked(watermark)
-        return fates.to_late(decided, plan.routing, watermark=mark, extra=filled, **context.stamp)
+        return fates.to_late(decided, plan.routing, watermark, extra=filled, **context.stamp)
 
     sides = [
         _Side(lake.quarantine(name), quarantined, total[fates.QUARANTINED]),

@@ -1,13 +1,8 @@
 """Deduplicate a batch: find the duplicates and conflicting duplicates of accepted events.
 
-A row is compared with the earliest accepted row that has its id and arrived within the TTL of it
-or, if the rules are widened, has the same event date. The same payload makes it a duplicate,
-another payload a conflict. Accepted rows are those of silver and late, then the first arrivals of
-the batch itself.
-
-Only rows whose id hash occurs twice need comparing. The driver finds and compares them
-(:mod:`tidelake.silver.driver_dedup`). If they are too many for the driver, Spark compares them
-(second half of this module): only ids, hashes and positions are shuffled.
+:func:`find_repeats` has the rules. Only rows whose id hash occurs twice need comparing. The driver
+finds and compares them (:mod:`tidelake.silver.driver_dedup`). If they are too many for the driver,
+Spark compares them (second half of this module): only ids, hashes and positions are shuffled.
 :mod:`tidelake.silver.fates` joins the verdicts to the wide rows.
 """
 

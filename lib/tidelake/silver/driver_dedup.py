@@ -119,7 +119,7 @@ ACCEPTED = pa.schema(
 # Maximum pairs of a new and an accepted row with equal ids; each takes about 50 bytes.
 MOST_PAIRS = 4_000_000
 # The record id of requeued rows, to recognize the late row that they were requeued from.
-_REQUEUED_RECORD = "again"
+_REQUEUED_RECORD = "requeued_record"
 # Arrival order within an id. The last column makes it total.
 _ORDER = ("arrived", ARRIVED_AT, "source", "place", "position", ROW, PAYLOAD_HASH, NUMBER)
 _OPEN, _SAME, _OTHER = range(3)

@@ -23,7 +23,7 @@ import msgspec
 import pyarrow as pa
 
 from tidelake.silver.decode import Decoder
-from tidelake.silver.values import MOST_DEPTH, Number, is_too_deep
+from tidelake.silver.values import Number, is_too_deep
 
 # Written for a large value that an update did not change and the database did not log.
 _PLACEHOLDER = b"__debezium_unavailable_value"
@@ -167,7 +167,7 @@ def unwrap(payload: bytes | None, key: bytes | None = None) -> Unwrapped:
 
 def _read(payload: bytes | None) -> tuple[_Event | None, bytes]:
     """Return the event, None for a tombstone, and the JSON of its schema; or raise."""
-    if payload is None or _is_too_deep(payload):
+    if payload is None or is_too_deep(payload):
         raise ValueError(_NO_EVENT)
     message = _message.decode(payload)
     event: _Event | None = message
@@ -226,7 +226,7 @@ def _code(item: Any) -> Any:
 
 def _row_of_key(key: bytes | None) -> bytes | None:
     """Return the fields of a record's key as a JSON object; None if it is none."""
-    if key is None or _is_too_deep(key):
+    if key is None or is_too_deep(key):
         return None
     try:
         fields = _fields.decode(key)
@@ -238,10 +238,6 @@ def _row_of_key(key: bytes | None) -> bytes | None:
         return row if convert is None else convert(row)
     except (*_BROKEN, KeyError, AttributeError):
         return None
-
-
-def _is_too_deep(payload: bytes) -> bool:
-    return len(payload) > 2 * MOST_DEPTH and is_too_deep(payload)
 
 
 def _instant(micros: Any, millis: Any) -> int | None:
@@ -346,8 +342,7 @@ def _decimal(value: Any, *, scale: int) -> str | None:
     if not unscaled or len(unscaled) > _MOST_BYTES:
         return None
     number = int.from_bytes(unscaled, "big", signed=True)
-    digits = tuple(map(int, str(abs(number))))
-    return format(Decimal((number < 0, digits, -scale)), "f")
+    return format(Decimal(f"{number}e{-scale}"), "f")
 
 
 def _variable_decimal(value: Any) -> str | None:
@@ -426,27 +421,10 @@ class ChangeDecoder:
     def __init__(self, rows: Decoder) -> None:
         """Store the decoder of the rows."""
         self.rows = rows
-        fields = {field.name: field for field in rows.type}
-        self._values = pa.struct(
-            [
-                *fields["values"].type,
-                *_OWN.items(),
-            ]
-        )
-        self.type: pa.StructType = pa.struct(
-            [
-                fields["parsed"],
-                ("values", self._values),
-                fields["broken"],
-                fields["unknown"],
-                ("skipped", pa.bool_()),
-                ("refusal", pa.string()),
-            ]
-        )
-
-    def __reduce__(self) -> tuple[type[ChangeDecoder], tuple[Decoder]]:
-        """Pickle only the schema."""
-        return ChangeDecoder, (self.rows,)
+        types = {field.name: field.type for field in rows.type}
+        self._values = pa.struct([*types["values"], *_OWN.items()])
+        types |= {"values": self._values, "skipped": pa.bool_(), "refusal": pa.string()}
+        self.type: pa.StructType = pa.struct([*types.items()])
 
     def decode(self, payloads: pa.Array, keys: pa.Array) -> pa.StructArray:
         """Decode records, given their payloads and keys, both binary."""

@@ -203,8 +203,8 @@ def silver_columns(routing: Routing, extra: Sequence[str]) -> list[Column]:
 def to_late(
     decided: DataFrame,
     routing: Routing,
+    watermark: datetime | None,
     *,
-    watermark: Column,
     extra: Sequence[str] = (),
     generation: str,
     batch: int,
@@ -213,7 +213,7 @@ def to_late(
     # Filter first: few rows are too late, and only these need the join with the verdicts.
     too_late = decided.where(F.col(LATENESS) == TOO_LATE)
     return too_late.where(F.col(FATE) == LATE).select(
-        *late_columns(routing, extra, watermark), *_origin(generation, batch)
+        *late_columns(routing, extra, marked(watermark)), *_origin(generation, batch)
     )
 
 

@@ -123,13 +123,6 @@ def read_payloads(
     return _decoded(read, F.col(_TEXT).cast("binary"), F.col(REFUSAL), pipeline, decode)
 
 
-def _layout() -> Column:
-    """Return the layout of the CSV file that a record is from; null if it has none."""
-    # Bronze writes no other header beside it. Searching all takes twice as long.
-    first = F.get("headers", F.lit(0))
-    return F.when(first["key"] == LAYOUT_HEADER, first["value"])
-
-
 def _decoded(
     rows: DataFrame, text: Column, refusal: Column | None, pipeline: Pipeline, decode: Any
 ) -> DataFrame:
@@ -138,7 +131,9 @@ def _decoded(
     decode = decode or decoding(pipeline)
     inputs, own = [text], []
     if pipeline.csv:
-        inputs.append(_layout())
+        # Bronze writes no header but that of the layout. Searching all takes twice as long.
+        first = F.get("headers", F.lit(0))
+        inputs.append(F.when(first["key"] == LAYOUT_HEADER, first["value"]))
     elif pipeline.envelope:
         # What could not become JSON has a reason already.
         refusal = F.when(text.isNull(), refusal).otherwise(F.col(_DECODED)["refusal"])
@@ -188,17 +183,12 @@ def decoding(pipeline: Pipeline) -> Any:
         return None
     decoder = _decoder(pipeline)
 
-    def decode_one(payloads: pa.Array) -> pa.Array:
+    def decode(*columns: pa.Array) -> pa.Array:
         leave_loaded_alone()
-        return decoder.decode(payloads)
+        return decoder.decode(*columns)
 
-    def decode_two(payloads: pa.Array, beside: pa.Array) -> pa.Array:
-        leave_loaded_alone()
-        return decoder.decode(payloads, beside)
-
-    function = decode_two if pipeline.csv or pipeline.envelope else decode_one
     # Spark would call a deterministic UDF once for each field extracted from its result.
-    return arrow_udf(function, _decoded_ddl(pipeline)).asNondeterministic()
+    return arrow_udf(decode, _decoded_ddl(pipeline)).asNondeterministic()
 
 
 def _mapped(rows: DataFrame, inputs: Sequence[Column], pipeline: Pipeline) -> DataFrame:
@@ -324,10 +314,10 @@ def _as_json(
             head = f'{{"schema":{logical_types(schema)},"payload":'
             json = F.concat(F.lit(head), json, F.lit("}"))
         text = F.when(is_whole, json).otherwise(text)
-    read = read.withColumn("_said", text)
-    valid = F.when(_is_valid_utf8(F.col("_said")), F.col("_said"))
+    read = read.withColumn("_json", text)
+    valid = F.when(_is_valid_utf8(F.col("_json")), F.col("_json"))
     converted = read.withColumn(_TEXT, valid).withColumn(REFUSAL, refusal)
-    return converted.drop("_said", "_datum", "_digest", *columns)
+    return converted.drop("_json", "_datum", "_digest", *columns)
 
 
 def _is_valid_utf8(text: Column) -> Column:

@@ -44,7 +44,7 @@ def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
 def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
     """Count the rows that no test has quarantined, and return which accepted rows to search."""
     arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
-    requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("again")
+    requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("requeued_day")
     groups = (
         judged.where(F.col(STAGE).isNull())
         .groupBy(F.unix_date("event_date").alias("day"), requeued_day)
@@ -53,10 +53,10 @@ def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
         )
         .collect()
     )
-    first = min((group["first"] for group in groups if group["again"] is None), default=None)
-    days = {group["day"] for group in groups}
-    requeued = [(group["first"], group["last"]) for group in groups if group["again"] is not None]
-    return sum(group["rows"] for group in groups), _scope(first, days, requeued, rules)
+    first = min((one["first"] for one in groups if one["requeued_day"] is None), default=None)
+    days = {one["day"] for one in groups}
+    requeued = [(one["first"], one["last"]) for one in groups if one["requeued_day"] is not None]
+    return sum(one["rows"] for one in groups), _scope(first, days, requeued, rules)
 
 
 def _scope(
@@ -121,14 +121,12 @@ class DedupScope:
 
         In late, a requeued row may find itself.
         """
-        # record_id is silver's longest column and only late rows need it: two silver rows never
-        # share an id and an arrival, since they would be within each other's TTL.
-        record_id = F.col("record_id") if is_late_table else F.lit(None).cast("string")
-        columns = [
-            record_id.alias(name) if name == "record_id" else name for name in ACCEPTED_COLUMNS
-        ]
         rows = with_id_hash(table.where(self._condition()))
-        return rows.select(*columns, ID_HASH, F.lit(is_late_table).alias("_late"))
+        if not is_late_table:
+            # The longest column of silver, and only late rows need it: two rows of silver never
+            # share an id and an arrival, since they would be within each other's TTL.
+            rows = rows.withColumn("record_id", F.lit(None).cast("string"))
+        return rows.select(*ACCEPTED_COLUMNS, ID_HASH, F.lit(is_late_table).alias("_late"))
 
     def _condition(self) -> Column:
         """Return the filter, with literals so that Delta skips files by their statistics."""

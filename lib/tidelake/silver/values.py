@@ -26,7 +26,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.instants import DATE, STAMP
 
 # Deeper objects are refused: how deep Python can parse depends on its stack.
 MOST_DEPTH = 500
@@ -42,13 +42,7 @@ _LOSSY = re.compile(
     r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
     r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
-_DATE = re.compile(DATE)
-_ZONED, _LOCAL, _TO_THE_MINUTE = (re.compile(text) for text in (ZONED, LOCAL, TO_THE_MINUTE))
-_STAMP = re.compile(
-    r"([0-9]{4})-([0-9]{2})-([0-9]{2})"
-    r"(?:[T ]([0-9]{2}):([0-9]{2}):([0-9]{2})(?:\.([0-9]{1,6})0*)?)?"
-    r"(?:Z|([+-])([0-9]{2}):?([0-9]{2}))?"
-)
+_DATE, _STAMP = re.compile(DATE), re.compile(STAMP)
 _MOST_OFFSET_MINUTES = 18 * 60
 # Timestamps that Arrow parses exactly as _timestamp does.
 _ARROW_STAMP = (
@@ -77,7 +71,8 @@ class Refused(Exception):
 
 def is_too_deep(payload: bytes) -> bool:
     """Return whether an object is nested deeper than :data:`MOST_DEPTH`."""
-    if payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
+    # Each level takes two characters.
+    if len(payload) <= 2 * MOST_DEPTH or payload.count(b"[") + payload.count(b"{") <= MOST_DEPTH:
         return False
     letters = _TEXTS_OF_JSON.sub(b"", payload)
     depths = accumulate((letter in b"[{") - (letter in b"]}") for letter in letters)
@@ -156,11 +151,10 @@ def _fast_plain(values: list[Any], kind: pa.DataType) -> _Column | None:
 
 def _fast_numbers(values: list[Any], kind: pa.DataType) -> _Column | None:
     """Convert decimals and doubles that are written without an exponent."""
-    types = set(map(type, values))
-    if not types <= {str, Number, int, NoneType}:
+    if not set(map(type, values)) <= {str, Number, int, NoneType}:
         return None
     written = [str(value) if type(value) is int else value for value in values]
-    texts = pa.array(written if int in types else values, pa.string())
+    texts = pa.array(written, pa.string())
     return _with_rest(texts, _plain_pattern(kind) or "", values, kind)
 
 
@@ -292,12 +286,8 @@ def _date(value: Any, _: pa.DataType) -> int:
 
 def _timestamp(value: Any, kind: pa.DataType) -> int:
     """Return microseconds since the epoch; a timestamp without a zone is UTC."""
-    text = text_of(value)
-    if _TO_THE_MINUTE.fullmatch(text):
-        text = _TO_THE_MINUTE.sub(r"\1:00\2", text)
-    found = _STAMP.fullmatch(text)
-    is_allowed = _LOCAL.fullmatch(text) or (kind.tz is not None and _ZONED.fullmatch(text))
-    if found is None or not is_allowed:
+    found = _STAMP.fullmatch(text_of(value))
+    if found is None or (found[8] and kind.tz is None):
         raise Refused
     day = _day(*(int(found[number]) for number in (1, 2, 3)))
     hour, minute, second = (int(found[number] or 0) for number in (4, 5, 6))
@@ -305,11 +295,11 @@ def _timestamp(value: Any, kind: pa.DataType) -> int:
         raise Refused
     micros = int((found[7] or "").ljust(6, "0"))
     offset = 0
-    if found[8]:
-        offset = int(found[9]) * 60 + int(found[10])
-        if offset > _MOST_OFFSET_MINUTES or int(found[10]) > 59:
+    if found[9]:
+        offset = int(found[10]) * 60 + int(found[11])
+        if offset > _MOST_OFFSET_MINUTES or int(found[11]) > 59:
             raise Refused
-        offset = -offset if found[8] == "-" else offset
+        offset = -offset if found[9] == "-" else offset
     seconds = hour * 3600 + (minute - offset) * 60 + second
     return day * _DAY_MICROS + seconds * 1_000_000 + micros
 
@@ -374,11 +364,13 @@ def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
 
 
 _ANY = msgspec.json.Decoder(float_hook=Number)
+_INTEGERS = [kind.id for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())]
 _READERS: dict[int, Callable[[Any, Any], Any]] = {
     pa.string().id: _string,
     pa.bool_().id: _boolean,
-    **{kind.id: _integer for kind in (pa.int8(), pa.int16(), pa.int32(), pa.int64())},
-    **{kind.id: _floating for kind in (pa.float32(), pa.float64())},
+    **dict.fromkeys(_INTEGERS, _integer),
+    pa.float32().id: _floating,
+    pa.float64().id: _floating,
     pa.decimal128(1).id: _decimal,
     pa.date32().id: _date,
     pa.timestamp("us").id: _timestamp,
@@ -388,11 +380,9 @@ _READERS: dict[int, Callable[[Any, Any], Any]] = {
     pa.struct([]).id: _struct,
 }
 _FAST: dict[int, Callable[[list[Any], Any], _Column | None]] = {
-    **{
-        kind.id: _fast_plain
-        for kind in (pa.string(), pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64())
-    },
-    **{kind.id: _fast_numbers for kind in (pa.float64(), pa.decimal128(1))},
+    **dict.fromkeys((pa.string().id, pa.bool_().id, *_INTEGERS), _fast_plain),
+    pa.float64().id: _fast_numbers,
+    pa.decimal128(1).id: _fast_numbers,
     pa.timestamp("us").id: _fast_stamps,
 }
 
@@ -446,21 +436,14 @@ def _variant_text(text: str) -> str:
 
 def _as_java(number: float) -> str:
     """Format a double as Java's ``Double.toString``."""
-    if number == 0:
-        return "-0.0" if math.copysign(1, number) < 0 else "0.0"
-    sign = "-" if number < 0 else ""
-    shortest = repr(abs(number))
-    if len(shortest.partition("e")[0].replace(".", "").strip("0")) == 1:
+    if number == 0 or 1e-3 <= abs(number) < 1e7:
+        # Python writes these in the same way.
+        return repr(number)
+    digits, _, power = f"{Decimal(repr(number)).normalize():E}".partition("E")
+    if "." not in digits:
         # Java writes at least two digits; the second is usually zero.
-        shortest = f"{abs(number):.1e}"
-    power = Decimal(shortest).adjusted()
-    digits = shortest.partition("e")[0].replace(".", "").strip("0")
-    if 1e-3 <= abs(number) < 1e7:
-        if power >= 0:
-            digits = digits.ljust(power + 1, "0")
-            return f"{sign}{digits[: power + 1]}.{digits[power + 1 :] or '0'}"
-        return f"{sign}0.{'0' * (-power - 1)}{digits}"
-    return f"{sign}{digits[0]}.{digits[1:] or '0'}E{power}"
+        digits, _, power = f"{number:.1e}".partition("e")
+    return f"{digits}E{int(power)}"
 
 
 def as_text(value: Any) -> str | None:

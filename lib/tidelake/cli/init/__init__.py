@@ -316,6 +316,10 @@ def name_from(source: str) -> str:
 
 def document_of(draft: Draft, written: list[str]) -> dict[str, object]:
     """Return the choices of a draft, and the files, as JSON."""
+    keys = [column.name for column in draft.key]
+    filled: dict[str, object] = {"dimension": {"key": keys, "why": draft.why}}
+    if (table := draft.table) is not None:
+        filled = {"gold": {"name": table.name, "key": table.key, "why": table.why}}
     return {
         "pipeline": draft.name,
         "files": written,
@@ -323,18 +327,11 @@ def document_of(draft: Draft, written: list[str]) -> dict[str, object]:
         "schema": {field.name: field.type.sql for field in draft.payload.fields},
         "id": {"sql": draft.id.sql, "why": draft.id.why},
         "time": {"sql": draft.time.sql, "why": draft.time.why},
-        **_table_as_json(draft),
+        **filled,
         "delay": as_text(draft.lateness.delay),
         "allowed_lateness": as_text(draft.lateness.allowed),
         "notes": list(draft.notes),
     }
-
-
-def _table_as_json(draft: Draft) -> dict[str, object]:
-    table = draft.table
-    if table is not None:
-        return {"gold": {"name": table.name, "key": table.key, "why": table.why}}
-    return {"dimension": {"key": [column.name for column in draft.key], "why": draft.why}}
 
 
 def _say_next(draft: Draft, target: Path, where: Place) -> None:
@@ -357,11 +354,8 @@ def _say_next(draft: Draft, target: Path, where: Place) -> None:
     # SELECT * would include the system columns and not fit a screen.
     shown = [column.name for column in (*draft.key, *draft.columns)]
     if table is not None:
-        bounds = ["window_start", *([table.key] if table.key else [])]
-        shown, name = (
-            [*bounds, *(name for name, _, _ in table.measures)],
-            logical_name("gold", table.name),
-        )
+        name, keys = logical_name("gold", table.name), [table.key] if table.key else []
+        shown = ["window_start", *keys, *(measure for measure, _, _ in table.measures)]
     dialect = dialect_of(where.environment.catalog)
     columns = in_sql([*dict.fromkeys(shown)][:_SHOWN_COLUMNS], dialect)
     query = f"SELECT {columns} FROM {name} LIMIT 10"

@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import Any
 
 from tidelake.bronze.avro_files import datum_reader
-from tidelake.cli.init.file_schema import common_types, of_avro
+from tidelake.cli.init.file_schema import common_types, fields_of_avro
 from tidelake.cli.init.sample import Record, Sample, sample_of
 from tidelake.config import Registry
 from tidelake.config.types import FieldType
@@ -119,11 +119,9 @@ def _row_of(schema: Any) -> Any:
 
 def _types(schema: Any) -> dict[str, FieldType]:
     """Return the types of a record's fields; those that the envelope converts are left out."""
-    row = _row_of(schema) or schema
-    fields = row.get("fields", []) if isinstance(row, dict) else []
-    named: dict[str, FieldType] = {}
-    types = {field["name"]: of_avro(field["type"], named) for field in fields}
-    if row is schema:
+    row = _row_of(schema)
+    types = fields_of_avro(row or schema)
+    if row is None:
         return types
     converted = json.loads(logical_types(json.dumps(row)))["fields"]
     return types | {field["field"]: FieldType("string") for field in converted if "name" in field}

@@ -19,6 +19,7 @@ from tidelake.cli.init.sample import Record
 from tidelake.config import CsvFormat
 from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
 from tidelake.errors import SourceError
+from tidelake.visible import shortened
 
 _DELIMITERS = ",;\t|"
 # Records that are looked at to find the delimiter, and the share of them with the usual number of
@@ -83,12 +84,10 @@ def sample_csv(
     width = max((len(_fields(record, dialect) or ()) for record in chain(*split)), default=0)
     numbered = tuple(f"column_{number}" for number in range(1, width + 1))
     records: list[tuple[Record, tuple[str, ...]]] = []
-    headers: list[bytes] = []
     for file, rows in zip(files, split, strict=True):
         names = numbered
         if has_header and rows:
             _refuse_lead(file.place, rows, dialect)
-            headers.append(rows[0])
             names = tuple(name or "" for name in _fields(rows[0], dialect) or ())
         own = rows[has_header:][:each]
         for number, row in enumerate(own, 1):
@@ -103,7 +102,7 @@ def sample_csv(
     first = next((one[0] for one in split if one), b"")
     notes = [*_lost_texts(records, dialect, nulls)]
     notes += [] if has_header else _unusual_header(first, dialect)
-    header = headers[0] if headers else None
+    header = first if has_header else None
     return layout, header, _valued(records, dialect, nulls), tuple(notes)
 
 
@@ -129,8 +128,7 @@ def _refuse_lead(place: str, rows: Sequence[bytes], dialect: Dialect) -> None:
 
 def _beginning(record: bytes) -> str:
     """Return a record's first line, cut to what fits into a message."""
-    line = next(iter(record.decode().splitlines()), "")
-    return line if len(line) <= _SHOWN else f"{line[:_SHOWN]}…"
+    return shortened(next(iter(record.decode().splitlines()), ""), _SHOWN)
 
 
 def _common(files: Sequence[CsvFile], found: Sequence[str], what: str, *, also: str) -> str:

@@ -5,7 +5,6 @@ No existing file is changed except ``.gitignore``.
 
 from __future__ import annotations
 
-import json
 import os
 import tempfile
 import textwrap
@@ -19,7 +18,6 @@ from typing import Any
 import yaml
 from jinja2 import Environment as Templates
 from jinja2 import PackageLoader, StrictUndefined
-from pydantic import TypeAdapter, ValidationError
 
 from tidelake.cli.init import guesses
 from tidelake.cli.init.guesses import DraftChoice
@@ -35,7 +33,7 @@ from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.types import Field
 from tidelake.errors import ConfigError, UsageError
 from tidelake.folders import absolute
-from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, TableName, quoted
+from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, quoted, table_name
 
 NO_KEY = "none"
 _KINDS: tuple[FileKind, ...] = ("pipeline", "suite")
@@ -69,7 +67,7 @@ class Draft:
     time: DraftChoice
     times: Sequence[datetime | None]
     lateness: guesses.Lateness
-    table: guesses.FirstTable | None
+    table: guesses.FirstTable | None = None
     key: Sequence[Column] = ()
     why: str = ""
 
@@ -126,10 +124,10 @@ class Draft:
         if csv is not None and csv.encoding == "utf-16":
             # The test splits the sample at bytes of ASCII.
             return []
-        for at, (record, instant) in enumerate(zip(self.sample.records, self.times, strict=True)):
+        arrived = zip(self.sample.records, ids, self.times, strict=True)
+        for at, (record, event_id, instant) in enumerate(arrived):
             if len(found) == _SAMPLE_LINES:
                 break
-            event_id = str(at) if ids is None else ids[at]
             is_new = event_id not in seen
             seen.add(event_id)
             timed = self.time.column is None or (instant and not guesses.in_future([instant]))
@@ -205,17 +203,12 @@ def draft_of(
         lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
     if delay is not None and delay != lateness.delay:
         lateness = replace(lateness, delay=delay, why="as given")
-    columns = _columns(payload, chosen_id, chosen_time)
+    columns = _columns(payload, chosen_id, chosen_time, is_dimension=is_dimension)
+    draft = Draft(name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness)
     if is_dimension:
-        columns = [_apart_from_history(column) for column in _rows_own(columns)]
         members, why = _member_key(key, sample, columns)
-        return Draft(
-            *(name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness),
-            table=None,
-            key=members,
-            why=why,
-        )
-    best = next(iter(guesses.gold_keys(columns, (chosen_id.column, chosen_time.column))), None)
+        return replace(draft, key=members, why=why)
+    best = guesses.gold_key(columns, (chosen_id.column, chosen_time.column))
     if sample.changes:
         best = column_named("op", columns)
     chosen_key = best if key is None else _key(key, columns)
@@ -226,9 +219,7 @@ def draft_of(
         table = replace(table, why="as given")
     elif sample.changes:
         table = replace(table, why="the operation: create, update, delete, row of a snapshot")
-    return Draft(
-        name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness, table
-    )
+    return replace(draft, table=table)
 
 
 def pipeline_kind(sample: Sample, kind: str | None) -> str:
@@ -250,12 +241,6 @@ def pipeline_kind(sample: Sample, kind: str | None) -> str:
 def _rows_own(columns: Sequence[Column]) -> list[Column]:
     """Return the columns that are not of the envelope."""
     return [column for column in columns if column.shown not in CHANGE_COLUMNS]
-
-
-def _apart_from_history(column: Column) -> Column:
-    """Rename a column that would have the name of a column of the history."""
-    is_taken = column.name.lower() in DIMENSION_RESERVED
-    return replace(column, name=f"payload_{column.name}") if is_taken else column
 
 
 def _member_key(
@@ -292,11 +277,17 @@ def _choice(
     return DraftChoice(requested, "as given")
 
 
-def _columns(payload: Payload, id_: DraftChoice, time: DraftChoice) -> list[Column]:
-    """Return silver's columns, omitting fields that event_id or event_time already holds."""
+def _columns(
+    payload: Payload, id_: DraftChoice, time: DraftChoice, *, is_dimension: bool
+) -> list[Column]:
+    """Return silver's columns, omitting fields that event_id or event_time already holds.
+
+    A dimension has those of the row alone, none of them named like a column of its history.
+    """
     reserved = {"event_id": id_.column, "event_time": time.column}
+    reserved |= dict.fromkeys(DIMENSION_RESERVED if is_dimension else ())
     kept = []
-    for column in payload.columns:
+    for column in _rows_own(payload.columns) if is_dimension else payload.columns:
         name = column.name.lower()
         if name not in reserved:
             kept.append(column)
@@ -331,9 +322,9 @@ def files_for(root: Path, conf: Path, name: str) -> dict[str, Path]:
         UsageError: The name is invalid, the folder is a file, or one of the files exists.
     """
     try:
-        TypeAdapter(TableName).validate_python(name)
-    except ValidationError as error:
-        raise UsageError(str(error.errors()[0]["ctx"]["error"])) from error
+        table_name(name)
+    except ValueError as error:
+        raise UsageError(str(error)) from error
     if root.exists() and not root.is_dir():
         raise UsageError(f"--to {root} is a file, not a folder.")
     files = {
@@ -421,7 +412,7 @@ def _content(draft: Draft, pipeline: str) -> dict[str, bytes]:
         trim_blocks=True,
         keep_trailing_newline=True,
     )
-    filters = (_comment, _ddl, _flow, _scalar, _scalar_in_flow, written)
+    filters = (_comment, _ddl, _flow, _scalar, written)
     templates.filters |= {function.__name__.removeprefix("_"): function for function in filters}
     topic = draft.source if isinstance(draft.source, Address) else None
     used = [choice.column.path for choice in (draft.id, draft.time) if choice.column]
@@ -482,14 +473,9 @@ def _scalar(value: str) -> str:
     return text.removesuffix("\n...\n").strip()
 
 
-def _scalar_in_flow(value: str) -> str:
-    return _scalar(value) if value.isidentifier() else json.dumps(value, ensure_ascii=False)
-
-
 def _flow(value: dict[str, Any], indent: int) -> str:
-    """Format a mapping in YAML flow style; continuation lines are indented by ``indent``."""
+    """Write a mapping in braces, on several lines if it is too long; these become a block."""
     text = yaml.safe_dump(
         value, default_flow_style=True, sort_keys=False, width=_WIDTH - indent, allow_unicode=True
     )
-    first, *others = text.rstrip("\n").splitlines()
-    return "\n".join([first, *(" " * indent + other.strip() for other in others)])
+    return str(text).rstrip("\n")

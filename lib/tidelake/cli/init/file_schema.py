@@ -47,8 +47,6 @@ _OF_AVRO: dict[tuple[str, str], FieldType] = {
         for unit in ("millis", "micros")
     },
 }
-
-
 # By the type of Kafka Connect.
 _OF_CONNECT: dict[str, FieldType] = {
     "boolean": FieldType("boolean"),
@@ -70,17 +68,10 @@ def types_in(format_: str, content: bytes) -> dict[str, FieldType]:
     from tidelake.bronze.avro_files import avro_schema_of  # noqa: PLC0415
     from tidelake.bronze.parquet_files import parquet_schema  # noqa: PLC0415
 
-    if format_ == "parquet":
-        schema, instants = parquet_schema(content)
-        found = {
-            field.name: of_arrow(field.type, is_instant=field.name in instants) for field in schema
-        }
-    else:
-        root = avro_schema_of(content)
-        fields = root.get("fields", []) if isinstance(root, dict) else []
-        named: dict[str, FieldType] = {}
-        found = {field["name"]: of_avro(field["type"], named) for field in fields}
-    return found
+    if format_ == "avro":
+        return fields_of_avro(avro_schema_of(content))
+    schema, instants = parquet_schema(content)
+    return {field.name: of_arrow(field.type, is_instant=field.name in instants) for field in schema}
 
 
 def common_types(schemas: Iterable[Types]) -> dict[str, FieldType]:
@@ -139,6 +130,13 @@ def of_arrow(kind: Any, *, is_instant: bool = False) -> FieldType:
         plain = next((name for fits, name in _OF_ARROW.items() if getattr(types, fits)(kind)), None)
         found = FieldType(plain) if plain else _STRING
     return found
+
+
+def fields_of_avro(schema: Any) -> dict[str, FieldType]:
+    """Return the types of the fields of an Avro record; none of another schema."""
+    named: dict[str, FieldType] = {}
+    fields = schema.get("fields", []) if isinstance(schema, dict) else []
+    return {field["name"]: of_avro(field["type"], named) for field in fields}
 
 
 def of_avro(schema: Any, named: dict[str, FieldType]) -> FieldType:

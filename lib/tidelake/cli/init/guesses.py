@@ -240,11 +240,11 @@ def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
     return [None if v is None else column.clock.read(v) for v in column.values]
 
 
-def identities(choice: DraftChoice, count: int) -> Sequence[str | None] | None:
-    """Return the id of each record of the sample, or None if only Spark can compute it."""
+def identities(choice: DraftChoice, count: int) -> Sequence[str | None]:
+    """Return the id of each record of the sample; its number if only Spark can compute the id."""
     if choice.column is not None:
         return [None if value is None else str(value) for value in choice.column.values]
-    return [str(at) for at in range(count)] if choice.sql == "record_id" else choice.ids
+    return choice.ids or [str(at) for at in range(count)]
 
 
 def in_future(found: Sequence[datetime | None]) -> int:
@@ -308,8 +308,8 @@ class FirstTable:
     why: str
 
 
-def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> list[Column]:
-    """Rank the columns with few distinct values as gold keys, best first."""
+def gold_key(columns: Sequence[Column], left_out: Sequence[Column | None]) -> Column | None:
+    """Return the column with few distinct values that suits a gold key best, or None."""
     ranked = []
     for column in columns:
         if any(column is other for other in left_out) or column.name.lower() in GOLD_RESERVED:
@@ -318,7 +318,7 @@ def gold_keys(columns: Sequence[Column], left_out: Sequence[Column | None]) -> l
         if kinds is not None:
             score = (_is_kind(name), -len(column.path), text, _is_owner(name), -len(kinds))
             ranked.append((score, column))
-    return _best_first(ranked)
+    return next(iter(_best_first(ranked)), None)
 
 
 def kinds_of(column: Column) -> list[str] | None:
@@ -333,9 +333,7 @@ def kinds_of(column: Column) -> list[str] | None:
     enough = len(texts) >= max(0.8 * len(column.values), 1)
     whole = column.type.kind == "bigint" and not _is_kind(column.path[-1])
     most = min(_MOST_KINDS, max(len(texts) // 4, 3))
-    if not enough or whole or not 1 < len(kinds) <= most:
-        return None
-    return kinds
+    return kinds if enough and not whole and 1 < len(kinds) <= most else None
 
 
 def first_table(

@@ -8,7 +8,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from decimal import Decimal
 from itertools import accumulate, chain, islice
@@ -127,30 +127,25 @@ def _is_change(value: dict[str, Any]) -> bool:
 
 def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sample) -> Sample:
     """Fill a sample with records, each with its values or the reason why it is broken."""
-    sound: list[Record] = []
-    values: list[dict[str, Any]] = []
-    broken: list[tuple[Record, str]] = []
-    for record, found in parsed:
-        if isinstance(found, str):
-            broken.append((record, found))
-        else:
-            sound.append(record)
-            values.append(found)
-    if not sound and not broken:
+    read = list(parsed)
+    sound = [(record, found) for record, found in read if not isinstance(found, str)]
+    broken = [(record, found) for record, found in read if isinstance(found, str)]
+    if not read:
         raise SourceError(
             "the sample holds no record: every file or line is empty. Write records to it, or give "
             "another source"
         )
     if len(broken) >= max(len(sound), 1):
         first, why = broken[0]
-        share = f"{len(broken):,} of {len(sound) + len(broken):,} records"
+        share = f"{len(broken):,} of {len(read):,} records"
         if empty.csv is not None:
             remedy = "Write the pipeline file by hand, with the dialect under source.csv."
             raise SourceError(f"{first.place}: {why} ({share} are not CSV of one kind). {remedy}")
         raise SourceError(
             f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first.payload)}"
         )
-    return replace(empty, records=tuple(sound), values=tuple(values), broken=tuple(broken))
+    records, values = tuple(one for one, _ in sound), tuple(found for _, found in sound)
+    return replace(empty, records=records, values=values, broken=tuple(broken))
 
 
 def read_source(place: str, *, lines: int) -> Sample:
@@ -289,67 +284,56 @@ def _csv_sample(files: Sequence[LandedFile], *, each: int) -> Sample:
     # Needs numpy, which comes with the extra `local`; a sample of JSON does without.
     from tidelake.cli.init.csv_sample import CsvFile, sample_csv  # noqa: PLC0415
 
-    heads = []
     size = max(_MAX_CSV_BYTES // len(files), _HEAD_BYTES)
-    for file in files:
-        head = _head(file.path, size)
-        heads.append(CsvFile(file.path, head, is_cut=len(head) == size))
+    heads = [CsvFile(file.path, *_head(file.path, size)) for file in files]
     layout, header, parsed, notes = sample_csv(heads, each=each)
     return _sorted_out(parsed, Sample((), (), (), "csv", csv=layout, header=header, notes=notes))
 
 
-def _head(path: str, size: int) -> bytes:
+def _head(path: str, size: int) -> tuple[bytes, bool]:
+    """Return the beginning of a file, and whether it goes on after that."""
     with _opened(path) as stream:
-        return stream.read(size)
-
-
-def _bare(path: str) -> PurePosixPath:
-    """Return a path without the suffix of its compression."""
-    file = PurePosixPath(path)
-    return file.with_suffix("") if file.suffix in OPENERS else file
+        head = stream.read(size)
+    return head, len(head) == size
 
 
 def _named_format(path: str) -> FileFormat | None:
-    """Return the format of a file by its extension; None for an unknown one."""
-    return _SUFFIXES.get(_bare(path).suffix.lower())
+    """Return a file's format by the extension before that of a compression; None if unknown."""
+    file = PurePosixPath(path)
+    bare = file.with_suffix("") if file.suffix in OPENERS else file
+    return _SUFFIXES.get(bare.suffix.lower())
 
 
 def _format_of(path: str) -> FileFormat:
     """Return a file's format by its name, or by what it begins with."""
     if named_format := _named_format(path):
         return named_format
-    head = _head(path, _HEAD_BYTES)
+    head, is_cut = _head(path, _HEAD_BYTES)
     if found := _MAGIC.get(head[:4]):
         return found
     from tidelake.cli.init.csv_sample import looks_like_csv  # noqa: PLC0415  as above
 
-    return "csv" if looks_like_csv(head, is_cut=len(head) == _HEAD_BYTES) else "json"
-
-
-@contextmanager
-def _reading(path: str) -> Iterator[None]:
-    """Name the file in errors of the block."""
-    try:
-        yield
-    except DAMAGE as error:
-        raise SourceError(
-            f"{path} cannot be read: {error}. Pass another file with --sample"
-        ) from error
+    return "csv" if looks_like_csv(head, is_cut=is_cut) else "json"
 
 
 @contextmanager
 def _raw(path: str) -> Iterator[IO[bytes]]:
     """Open a file, on a disk or an object store; errors of the block name it."""
-    with ExitStack() as stack:
-        stack.enter_context(_reading(path))
-        place = folder(path)
-        if not isinstance(place, Path):
-            # By default an object is fetched in blocks of many megabytes.
-            opened = stack.enter_context(place.open("rb", block_size=_BLOCK_BYTES))
-            # Its own lines have no limit.
-            yield stack.enter_context(io.BufferedReader(cast(io.RawIOBase, opened)))
+    place = folder(path)
+    try:
+        if isinstance(place, Path):
+            opened: IO[bytes] = place.open("rb")
         else:
-            yield stack.enter_context(place.open("rb"))
+            # By default an object is fetched in blocks of many megabytes.
+            stored = place.open("rb", block_size=_BLOCK_BYTES)
+            # Its own lines have no limit.
+            opened = io.BufferedReader(cast(io.RawIOBase, stored))
+        with opened:
+            yield opened
+    except DAMAGE as error:
+        raise SourceError(
+            f"{path} cannot be read: {error}. Pass another file with --sample"
+        ) from error
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from decimal import Decimal
 from functools import partial
 
 from tidelake.config.types import FieldType
-from tidelake.instants import DATE, LOCAL, TO_THE_MINUTE, ZONED
+from tidelake.instants import DATE, STAMP
 
 _STRING = FieldType("string")
 _NO_ZONE = "without a zone, read as UTC"
@@ -115,7 +115,7 @@ def _parsed(pattern: str) -> str:
 
 def is_iso(text: str) -> bool:
     """Return whether silver reads a text as a time."""
-    return any(re.match(pattern, text) for pattern in (ZONED, LOCAL, TO_THE_MINUTE))
+    return re.fullmatch(STAMP, text) is not None
 
 
 def _read_iso(value: object) -> datetime | None:

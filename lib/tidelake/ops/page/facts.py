@@ -228,19 +228,17 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
 
 def read_plots(lake: Lake, pipeline: Pipeline) -> tuple[Plot, ...]:
     """Read a plot of each gold table; the plot of an unreadable table contains the reason."""
-    windows = {lake.gold(gold.name): gold for gold in pipeline.aggregates}
-    return tuple(
-        _plot(lake, target, windows.get(target.table)) for target in targets_of(lake, pipeline)
-    )
+    return tuple(_plot(lake, target) for target in targets_of(lake, pipeline))
 
 
-def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
-    name = target.table.name
+def _plot(lake: Lake, target: Target) -> Plot:
+    name, definition = target.table.name, target.kind.definition
+    gold = definition if isinstance(definition, GoldTable) else None
     if gold is not None:
         kind = _KINDS[gold.window.kind]
     elif name.startswith("dim."):
         kind = "versions" if name.endswith("__history") else "dimension"
-    elif isinstance(target.kind.definition, ResolvedQuery):
+    elif isinstance(definition, ResolvedQuery):
         kind = "query"
     else:
         kind = "alerts" if "rule" in target.kind.identity else "join"
@@ -252,8 +250,7 @@ def _plot(lake: Lake, target: Target, gold: GoldTable | None) -> Plot:
         if not rows:
             filled = replace(blank, missing="no rows yet")
         elif kind == "query":
-            titled, moment = replace(blank, title="rows"), f'"{target.kind.moment}"'
-            filled = _line(lake, titled, moment, "count(*)", timedelta(0))
+            filled = _line(lake, blank, "rows", f'"{target.kind.moment}"', "count(*)", timedelta(0))
         else:
             filled = _filled(lake, blank, gold)
         return replace(filled, rows=rows)
@@ -267,8 +264,7 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         return _bars(lake, blank, label, "count(*)", noun)
     window = gold.window
     if window.kind == "session":
-        blank = replace(blank, title="sessions started")
-        return _line(lake, blank, "session_start", "count(*)", timedelta(0))
+        return _line(lake, blank, "sessions started", "session_start", "count(*)", timedelta(0))
     # A minimum, or a first or last value, may be a text or an instant.
     types = {column: str(kind) for column, kind, *_ in ask(lake, f"DESCRIBE {blank.table}").rows}
     numeric = [one for one in gold.measures if types.get(one.name, "").startswith(_NUMERIC)]
@@ -293,14 +289,12 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
         # No windows are adjacent: draw all, so that a step without one had no events.
         if value.startswith(_ADDED):
             title = f"{title} per window"
-        blank = replace(blank, title=title)
-        return _line(lake, blank, "window_start", value, window.slide, overlapping=True)
+        return _line(lake, blank, title, "window_start", value, window.slide, overlapping=True)
     if window.kind == "hopping":
         # Overlapping windows would count an event several times: read only adjacent ones.
         size, offset = (one // timedelta(microseconds=1) for one in (window.size, window.offset))
         kept = f"(epoch_us(window_start) - {offset}) % {size} = 0"
-    blank = replace(blank, title=title)
-    return _line(lake, blank, "window_start", value, window.size, kept=kept)
+    return _line(lake, blank, title, "window_start", value, window.size, kept=kept)
 
 
 def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str, *, group: str = "1") -> Plot:
@@ -318,6 +312,7 @@ def _bars(lake: Lake, blank: Plot, label: str, value: str, noun: str, *, group: 
 def _line(
     lake: Lake,
     blank: Plot,
+    title: str,
     column: str,
     value: str,
     least: timedelta,
@@ -333,7 +328,7 @@ def _line(
     ends = f"SELECT min({column}), max({column}) FROM {blank.table} WHERE {kept}"
     first, last = ask(lake, ends).rows[0]
     if last is None:
-        return replace(blank, title="", missing="no rows yet")
+        return replace(blank, missing="no rows yet")
     oldest, first = first, max(first, last - _SPAN)
     step = _step(last - first, least)
     micros = step // timedelta(microseconds=1)
@@ -358,7 +353,7 @@ def _line(
     nothing = 0.0 if is_added else None
     steps = (begin + number * step for number in range((last - begin) // step + 1))
     bars = tuple(Bar("", values.get(at, nothing), at) for at in steps)
-    return replace(blank, bars=bars, step=step)
+    return replace(blank, title=title, bars=bars, step=step)
 
 
 def _step(span: timedelta, least: timedelta) -> timedelta:

@@ -28,6 +28,7 @@ from urllib.parse import unquote, urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
+from tidelake.config.model import written
 from tidelake.errors import UsageError
 from tidelake.folders import Folder
 from tidelake.instants import lasting
@@ -193,11 +194,9 @@ def brief(value: float | None) -> str:
 
 def per(step: timedelta) -> str:
     """Format the step of a plot: ``minute``, ``15 minutes``."""
-    seconds = round(step.total_seconds())
-    for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60), ("second", 1)):
-        if seconds >= length and not seconds % length:
-            return unit if seconds == length else f"{seconds // length} {unit}s"
-    return f"{step.total_seconds():g} seconds"
+    if step % timedelta(seconds=1):
+        return f"{step.total_seconds():g} seconds"
+    return written(step).removeprefix("1 ")
 
 
 def shown_instant(value: datetime | date) -> str:
@@ -208,9 +207,7 @@ def shown_instant(value: datetime | date) -> str:
 def plain(payload: bytes | str) -> str:
     """Decode a payload, escaping invalid bytes; truncate a long one and append its length."""
     text = payload if isinstance(payload, str) else payload.decode(errors="backslashreplace")
-    if len(text) <= _LONGEST:
-        return text
-    return f"{text[:_LONGEST]}… ({len(text):,} characters)"
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}… ({len(text):,} characters)"
 
 
 def excerpt(payload: bytes | str) -> str:
@@ -413,7 +410,7 @@ def host_in(headers: Sequence[str]) -> str | None:
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes of a request, which must all come within a time."""
+    """The bytes of a request; reading fails once the time for the whole request is over."""
 
     def __init__(self, connection: socket.socket, seconds: float) -> None:
         self._connection, self._ends = connection, time.monotonic() + seconds
