@@ -97,14 +97,14 @@ class Lakehouse:
 
 
 def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
-    """Open the tables of an environment.
+    """Open the tables of an environment for SQL and pandas; nothing is read, no Spark starts.
 
     Args:
-        root: The tables' folder; None for the environment's, or ``TIDELAKE_ROOT``.
+        root: A folder or ``s3://`` prefix; None for ``TIDELAKE_ROOT``, else the environment's.
         env: The environment's name; None for ``TIDELAKE_ENV``, or ``local``.
 
     Raises:
-        UsageError: The environment has neither a root nor a catalog.
+        UsageError: There is no such environment, or it has neither a root nor a catalog.
     """
     environment = load_environment(env, root=root)
     return Lakehouse(environment, lake_of(environment))

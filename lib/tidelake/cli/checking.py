@@ -310,8 +310,8 @@ def _show_verdict(verdict: Verification) -> None:
     if count:
         rest = ", …" if count > len(first) else ""
         print_line(
-            f"  {count:,} event ids were accepted more than once: their copies arrived past "
-            f"dedup.ttl and count as events: {', '.join(map(_shortened, first))}{rest}"
+            f"  {count:,} event ids were accepted more than once, since a copy arrived after "
+            f"dedup.ttl; each copy counts as an event: {', '.join(map(_shortened, first))}{rest}"
         )
 
 

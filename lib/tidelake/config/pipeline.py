@@ -384,10 +384,10 @@ def selected_columns(event: Event) -> dict[str, str]:
 
 
 def written_out(section: Model) -> dict[str, Any]:
-    """Return a pipeline, or a section of it, as the mapping of a pipeline file.
+    """Return a pipeline, or a section of it, as the mapping that ``validate --resolved`` prints.
 
-    It has all values, the defaults included, and loads as an equal model. A key without a value is
-    left out where that is the default, because some keys may not stand beside others.
+    It has all values, the defaults included, and loads as an equal model. Empty keys whose default
+    is empty are left out, because some keys exclude each other.
     """
     found: dict[str, Any] = {}
     model = PipelineFile if isinstance(section, PipelineFile) else type(section)

@@ -181,7 +181,7 @@ _REMARKS = ("doc", "aliases", "default", "order")
 def definition_note(
     definition: BaseModel, types: Mapping[str, str] | None = None
 ) -> dict[str, Any]:
-    """Return the part of a gold commit's metadata that names its definition.
+    """Return the part of a gold commit's metadata that holds the hash of its table's definition.
 
     ``types`` are those of the columns on whose types its values depend: see :func:`typed_as`.
     """

@@ -57,9 +57,9 @@ def is_cut_off(table: Table, position: Position) -> bool:
 
 
 def is_recreated(table: Table, since: datetime) -> bool:
-    """Return whether a table was created after an instant (UTC), as far as its log goes back.
+    """Return whether a table was created after an instant (UTC); False if its log lacks version 0.
 
-    Positions in the table before it are not valid in this one.
+    Positions recorded before that instant belong to an earlier table of the same name.
     """
     made = written_at(table, 0) if oldest_version(table) == 0 else None
     return made is not None and made > since

@@ -200,7 +200,7 @@ class Backlog:
 
 
 class BacklogReader:
-    """Counts the backlog of a pipeline's hops; reads each commit of bronze once."""
+    """Counts the backlog of a pipeline's hops; keeps bronze's files between calls."""
 
     def __init__(self, lake: Lake, pipeline: Pipeline) -> None:
         """Create a reader, without reading anything yet."""

@@ -101,9 +101,9 @@ def green_run(run: Run, start: Start, table: str | None = None) -> Run:
 
 
 def kept_gold(lake: Lake, pipeline: Pipeline, state: State) -> dict[Table, Commit | None]:
-    """Return the gold tables of which a rollback of all tables brings back rows, and their commits.
+    """Return the gold tables whose rows a rollback restores, with the commits that it restores.
 
-    These are of before the promotion. Others, which were added since or held no batch, are emptied.
+    Tables that were added later, or held no batch then, are emptied.
     """
     last = {
         one: last_commit(one, up_to=state.before[one.name])

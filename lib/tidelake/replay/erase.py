@@ -206,7 +206,7 @@ def _warn_of_readers(run: Run) -> None:
     for reader, remains in readers(run):
         first = runnable("tidelake erase", reader, "--subject COLUMN=VALUE")
         run.progress.say(
-            f"warning: {remains.where} is {remains.what}, and so is an erasure there. "
+            f"warning: {remains.where} is {remains.what}, and {reader} can no longer be erased. "
             f"First erase the subject there: {first}"
         )
 

@@ -58,7 +58,7 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
     """
     now = datetime.now(UTC)
     maintain = runnable("tidelake maintain", run.pipeline.name)
-    remedy = f"{maintain} deletes them then; immediately: --now"
+    remedy = f"{maintain} deletes them after that time; erase with --now does at once"
     retentions = {name: settings.retentions for name, _, settings in settings_of(run.pipeline)}
     horizon = run.environment.recovery_horizon
     if not vacuum_uses_hours(run.spark):

@@ -342,7 +342,7 @@ def can_restore(lake: Lake, pipeline: Pipeline, name: str, version: int) -> bool
 
     Raises:
         UsageError: The table is no longer in the pipeline file.
-        RefusedError: It is not, and cannot be computed either: the definition is another one.
+        RefusedError: The version is at another batch, and the definition changed since.
     """
     if name not in pipeline.gold_names:
         raise UsageError(
@@ -363,7 +363,7 @@ def can_restore(lake: Lake, pipeline: Pipeline, name: str, version: int) -> bool
 
 
 def recompute_table(run: Run, name: str, table: Table | None = None) -> None:
-    """Replace the rows of a table, by default the live one, by what its definition gives."""
+    """Recompute the rows of a table, by default the live one, from its current definition."""
     target, closed = gold_table(run.lake, run.pipeline, name)
     inputs = run.lake.hop_inputs(run.pipeline, "gold")
     for _, rows, note in filled_as_of(run.spark, inputs, [target], closed):

@@ -232,10 +232,10 @@ def _decided_in_turn(
 ) -> DataFrame:
     """Decide all rows in one batch, replayed ones in the turn of the batch that took them.
 
-    A replayed row counts as arrived when it was requeued. But its batch may have left rows that
-    arrived before, since the bytes of each input are limited, and an earlier batch may have taken
-    rows that arrived after. So a replayed row that was accepted arrives before all that its batch
-    left, and another one after all that its batch took.
+    A replayed row counts as arrived when it was requeued. But its batch may have left earlier
+    arrivals unread, since the bytes of each input are limited, and an earlier batch may have read
+    later ones. So an accepted row is placed before the first arrival that its batch left unread,
+    and any other row after the last arrival that it read.
     """
     turns = list(_turns(run, inputs))
     if not turns:
@@ -279,7 +279,7 @@ def _turns(run: Run, inputs: SilverInputs) -> Iterator[dict[str, datetime | None
         if commit.note.get("records") and ERASED not in commit.note
         if (arrived := from_json(commit.note.get("ingested_at"))) is not None
     ]
-    # What a rebuild of silver decided, it did not take from the requeue.
+    # A rebuild decides all rows from bronze; it reads nothing from the requeue.
     ends = [
         (position(one, "requeue"), None if one.note.get(REBUILT) else position(one, "bronze"))
         for one in reversed(inputs.closing)

@@ -190,7 +190,7 @@ class _DataFile(NamedTuple):
 
     @classmethod
     def of(cls, folder: Folder, add: dict[str, Any]) -> _DataFile:
-        """Read an ``add`` action; what statistics do not say may be anything."""
+        """Read an ``add`` action; a range without statistics is unbounded."""
         # A clone names the files of its origin, by their whole paths.
         path = str(folder / unquote(add["path"]).removeprefix("file:"))
         stats = json.loads(add.get("stats") or "{}") or {}
@@ -206,7 +206,7 @@ class _DataFile(NamedTuple):
 def _range(
     stats: dict[str, Any], column: str, number: Callable[[str], int], rounded: int = 0
 ) -> Range:
-    """Return the range of a column in a file; Delta cuts off up to ``rounded`` of the greatest."""
+    """Return a column's range in a file; ``rounded`` is added: Delta truncates the maximum."""
     try:
         least, greatest = (number(stats[kind][column]) for kind in ("minValues", "maxValues"))
     except (KeyError, TypeError, ValueError):

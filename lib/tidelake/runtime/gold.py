@@ -186,7 +186,7 @@ class GoldHop(HopQuery):
         return load(self.run.spark, self.inputs[key])
 
     def _redefine(self, table: Table, schema: StructType, note: dict[str, Any]) -> None:
-        """Give a table that holds nothing another definition's columns, in one commit."""
+        """Replace an empty table's columns with those of its definition, in one commit."""
         last, stored = last_commit(table), load(self.run.spark, table).schema
         is_same = last is not None and last.note.get("definition") == note["definition"]
         if not is_same or schema_differences(stored, schema, "none"):

@@ -90,7 +90,8 @@ def naming_settings(run: Run, target: Target) -> Iterator[None]:
 def apply_gold_settings(run: Run) -> None:
     """Apply properties and tags to a pipeline's gold tables, and update their views.
 
-    Those of an epoch follow with the next one: its version may have columns of before.
+    Views that read an epoch are updated when the next epoch closes: the versions of the current
+    one may have the earlier columns.
 
     Raises:
         ConfigError: Delta or the catalog refuses a setting, or a function does not exist.

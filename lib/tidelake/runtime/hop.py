@@ -71,13 +71,13 @@ Heads = Sequence[Commit | None]
 
 @dataclass(frozen=True)
 class Run:
-    """Session, definition, tables and settings of one run.
+    """Session, definition, tables and settings of one command; each hop and query gets it.
 
     Attributes:
         stop: Set to end the run: the open batch is abandoned, and the next run retries it.
-        replays: Whether old rows are processed again, none of which counts as late.
-        locks: Locks of a command that changes several tables; receives each step.
-        restarts: How often each hop was restarted since its last batch, because its input grew.
+        replays: Whether a backfill fills its own tables: no row is late, nothing is published.
+        locks: Locks that the command holds; ``step`` checks them before each write.
+        restarts: How often each hop was restarted since its last batch, for new columns.
     """
 
     spark: SparkSession

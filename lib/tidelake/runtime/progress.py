@@ -23,7 +23,7 @@ Say = Callable[[str], None]
 
 
 class InputGrewError(TidelakeError):
-    """A query's input table got columns during the run; a new query must read them."""
+    """Columns were added to an input table while a query read it; a new query must read them."""
 
 
 class LimitChangedError(TidelakeError):

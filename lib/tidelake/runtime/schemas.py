@@ -214,7 +214,7 @@ def _event_expressions(pipeline: Pipeline) -> dict[str, Column]:
 
 def _expression_violations(kind: GoldKind, inputs: Mapping[str, DataFrame]) -> list[Violation]:
     used = {f"{kind.place}.{path}": found for path, found in kind.expressions().items()}
-    # Conditions apart: no select may have aggregates beside values.
+    # Conditions separately: a SELECT cannot mix aggregates and values of rows.
     selects: dict[tuple[str, bool], dict[str, Column]] = {}
     for place, one in used.items():
         column = F.expr(one.sql)
@@ -280,7 +280,7 @@ def _unfit(
 
 
 def _refused(frame: DataFrame, expressions: Collection[tuple[str, Column]]) -> list[Violation]:
-    """Analyse all expressions, by their schema, at once, and each if Spark refuses that."""
+    """Analyse all expressions in one plan; if Spark refuses it, analyse each alone."""
     with suppress(AnalysisException, ParseException):
         _ = frame.select(*(column for _, column in expressions)).schema
         return []

@@ -307,7 +307,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     watermark = None if run.replays else context.before.watermark
     pinned = schemas.lookups(lake, pipeline)
     if run.replays and context.before.dimensions:
-        # A promotion makes one batch of all, which records one version of each dimension.
+        # A promotion writes all rows in one batch, which records one version of each dimension.
         versions = {use.table: use.version for use in context.before.dimensions}
         pinned = [one._replace(version=versions.get(one.table.name, one.version)) for one in pinned]
     judged = recovered.rows
@@ -368,7 +368,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
 
 
 def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lookup]) -> DataFrame:
-    """Look stored rows up again: the batch that takes them in records one version a dimension."""
+    """Repeat the lookups of stored rows: their batch records one version of each dimension."""
     enrichments = plan.pipeline.enrich
     if not enrichments:
         return stored

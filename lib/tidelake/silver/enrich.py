@@ -23,8 +23,8 @@ def look_up(rows: DataFrame, dimension: DataFrame, enrich: Enrich, number: int) 
     """Left-join a dimension; add each row's entry as the struct ``_dimension_<number>``.
 
     ``dimension`` holds the latest state or, with ``as_of``, the versions, of which at most one per
-    key is valid at an instant. Of several keys that equal a row's value in its type, the least
-    counts.
+    key is valid at an instant. If several keys become equal to a row's value when cast to its type,
+    the smallest is used.
     """
     sides = [(*_of_row(rows, column), key) for column, key in enrich.on.items()]
     bounds = ("valid_from", "valid_to") if enrich.as_of else ()

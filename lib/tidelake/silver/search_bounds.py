@@ -42,7 +42,7 @@ def scope_in_driver(rows: pa.Table, rules: Dedup) -> DedupScope:
 
 
 def scope_in_spark(judged: DataFrame, rules: Dedup) -> tuple[int, DedupScope]:
-    """Count the rows that no test has quarantined, and return which accepted rows to search."""
+    """Count the rows without a stage, and find which accepted rows to search; runs a Spark job."""
     arrived, is_fresh = F.unix_micros("ingested_at"), F.col(ORIGIN) == "bronze"
     requeued_day = F.when(~is_fresh, F.floor(arrived / _MICROS_A_DAY)).alias("requeued_day")
     groups = (

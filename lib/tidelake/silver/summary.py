@@ -166,10 +166,10 @@ def summarize_in_driver(
 
 
 def unknown_fields(decided: DataFrame) -> frozenset[str]:
-    """Return the non-null unknown fields of accepted rows whose names are valid columns.
+    """Return the names of unknown fields that are valid columns, and not null in an accepted row.
 
-    Separate from the counts: few batches have unknown fields, and Spark does not generate code for
-    an aggregate that collects names.
+    Accepted rows are those of silver and late. Separate from the counts: few batches have unknown
+    fields, and Spark does not generate code for an aggregate that collects names.
     """
     filled = F.map_filter(UNKNOWN, lambda name, value: name.rlike(_NAME) & value.isNotNull())
     names = F.explode(F.map_keys(filled)).alias("name")

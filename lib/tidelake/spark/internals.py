@@ -314,7 +314,7 @@ def resolve_jars(coordinates: str, cache: str) -> None:
 
 
 def end_jvm() -> None:
-    """End this process's JVM, if there is one, and wait until it has written its class archive."""
+    """End this process's JVM, if any, and wait until it has written its class archive."""
     gateway = SparkContext._gateway
     if gateway is not None:
         _end(gateway, None)

@@ -345,7 +345,7 @@ def files_for(root: Path, conf: Path, name: str) -> dict[str, Path]:
 
 
 def source_in(folder: Path, source: str) -> str:
-    """Return a source's path, relative to the folder if it is inside; URLs are kept."""
+    """Return a source's path: relative if inside the folder, else absolute; URLs are kept."""
     path, base = absolute(source), Path(os.path.abspath(folder))
     inside = Path(path).is_relative_to(base)
     return str(Path(path).relative_to(base)) if inside else path
