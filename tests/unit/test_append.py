@@ -198,7 +198,7 @@ def test_a_commit_that_begins_a_generation_is_done_again_unless_a_batch_was_comm
 def test_a_version_lacks_files_once_one_of_its_own_is_gone(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    table = Lake(tmp_path / "a lake").silver("shop")
+    table = Lake(tmp_path / "a C# lake?").silver("shop")
     for number in range(2):
         rows = spark.range(1).select(F.lit(number).alias("n")).coalesce(1)
         append(rows, table, {**_BATCH, "batch": number}, replaces=True, may_repeat=True)

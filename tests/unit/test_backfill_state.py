@@ -298,13 +298,16 @@ def test_a_rollback_to_a_version_whose_files_are_gone_restores_no_table(
     with pytest.raises(RefusedError, match=why + "(?s:.*)with: tidelake backfill run shop"):
         _rolled_back(shop, monkeypatch, restored.append, [last])
     assert read_state(shop.lake, shop.pipeline) == promoted
-    # Of an interrupted promotion, the promotion is what can be finished.
-    promoting = replace(promoted, stage="promoting")
-    write_state(shop.lake, shop.pipeline, promoting)
-    with pytest.raises(RefusedError, match=why + "(?s:.*)with: tidelake backfill promote shop"):
-        _rolled_back(shop, monkeypatch, restored.append, [last])
-    assert read_state(shop.lake, shop.pipeline) == promoting
     assert restored == []
+    # A rollback was given up, and cut off before its file was removed.
+    write_whole(shop.lake.swap("shop"), "rolling back")
+    with pytest.raises(RefusedError, match=why):
+        _rolled_back(shop, monkeypatch, restored.append, [last])
+    assert restored == [] and not shop.lake.swap("shop").exists()
+    # Of an interrupted promotion, tables have changed already: what can be restored is.
+    write_state(shop.lake, shop.pipeline, replace(promoted, stage="promoting"))
+    assert _rolled_back(shop, monkeypatch, restored.append, [last]).stage == "rolled back"
+    assert len(restored) == len(promoted.before)
 
 
 def test_a_promotion_whose_new_files_are_gone_names_the_rollback(
@@ -324,28 +327,27 @@ def test_a_promotion_whose_new_files_are_gone_names_the_rollback(
         backfill_promotion.promote(_run(shop))
 
 
-def test_an_interrupted_swap_is_named_by_status_and_refused_by_a_dry_run_of_its_hops(
+def test_an_unfinished_swap_is_named_by_status_and_by_a_dry_run(
     shop: Shop, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_whole(shop.lake.swap("shop"), "promoting")
     place = [str(shop.file), "--root", str(shop.root)]
-    what = "a swap of shop's tables was interrupted, and they are inconsistent"
+    what = (
+        "a swap of its tables has not finished; if none is running, continue it: "
+        f"tidelake backfill promote {shop.file} --root {shop.root}"
+    )
 
     def said(*words: str) -> str:
         capsys.readouterr()
-        run_command(app, [*words, *place])
+        assert run_command(app, [*words, *place]) == 0
         return " ".join("".join(capsys.readouterr()).split())
 
     assert what in said("status")
-    assert json.loads(said("status", "--json"))["interrupted"][0].startswith(what)
-    assert what in said("run", "--dry-run")
-    assert run_command(app, ["run", *place, "--dry-run"]) == 3
-    # Bronze may run beside it.
-    assert what not in said("run", "--dry-run", "--hop", "bronze")
-    # While a process of this machine promotes, nothing is interrupted.
-    with hold_hops(shop.lake, "shop", ["silver", "gold"], resumes="swap"):
-        assert what not in said("status") + said("run", "--dry-run")
-        assert json.loads(said("status", "--json"))["interrupted"] == []
+    assert json.loads(said("status", "--json"))["unfinished"] == [what]
+    assert f"{what}. Until then a run is refused." in said("run", "--dry-run")
+    assert json.loads(said("run", "--dry-run", "--json"))["unfinished"] == [what]
+    shop.lake.swap("shop").unlink()
+    assert "has not finished" not in said("status") + said("run", "--dry-run")
 
 
 @pytest.mark.parametrize(

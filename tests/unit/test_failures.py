@@ -208,6 +208,26 @@ def test_a_table_of_whose_newest_version_a_file_is_gone_is_told_with_what_brings
     assert what.endswith(f": file:{lake.table(name).path}/part-0-0.parquet")
 
 
+@pytest.mark.parametrize(
+    ("name", "instead"),
+    [
+        ("silver.shop", ""),
+        ("gold.totals", ""),
+        ("silver.bank", ", or recompute it from bronze with: " + _ANEW.format("bank", "bank")),
+    ],
+)
+def test_beside_an_unfinished_swap_a_damaged_table_is_restored_from_a_backup_alone(
+    tmp_path: Path, name: str, instead: str
+) -> None:
+    lake = Lake(tmp_path)
+    write_commit(lake.table(name), 0, adds=[(9, True)])
+    lake.swap("shop").parent.mkdir(parents=True)
+    lake.swap("shop").write_text("promoting")
+    said = _said_of(lake.table(name).path / "part-0-0.parquet")
+    told = damage(_run(lake=lake, gold=_TWO), said)
+    assert told.endswith(f"or that file, from a backup{instead}")
+
+
 def test_a_file_that_is_gone_is_found_in_the_log_by_its_encoded_path(tmp_path: Path) -> None:
     table = Lake(tmp_path / "my lake").silver("shop")
     write_commit(table, 0, adds=[(9, True)])

@@ -25,7 +25,7 @@ from tidelake.config.environment import refuse_external, refuse_service_credenti
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
-from tidelake.delta.locks import hold, hold_hops, refuse_unfinished, writer
+from tidelake.delta.locks import hold, hold_hops, not_finished
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop
 from tidelake.errors import NotBuiltError, SourceError, UsageError
@@ -231,20 +231,22 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
     refuse_unready(place.environment)
     found: list[dict[str, str | int | None]] = []
     to_fill: list[str] = []
+    unfinished: list[str] = []
     for pipeline in pipelines:
         if "bronze" in hops_of(hop):
             _check_source(place, pipeline)
-        if writer(place.lake, pipeline.name, "silver") is None:
-            refuse_unfinished(place.lake, pipeline.name, hops_of(hop))
+        unfinished += not_finished(place.lake, pipeline.name)
         for one, waiting in waiting_input(place.lake, pipeline).items():
             if one in hops_of(hop):
                 found.append({"pipeline": pipeline.name, "hop": one, "waiting": waiting})
         to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops_of(hop) else ()
-    if not place.printed({"waiting": found, "to_fill": to_fill}):
+    if not place.printed({"waiting": found, "to_fill": to_fill, "unfinished": unfinished}):
         rows = [["unknown" if value is None else value for value in one.values()] for one in found]
         print_table(["pipeline", "hop", "waiting"], rows, title="Waiting input")
         for table in to_fill:
             say(f"{table} is not filled yet: it is filled from silver first.")
+        for what in unfinished:
+            say(f"{what}. Until then a run is refused.")
         say(
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
             "same run. Nothing was run."

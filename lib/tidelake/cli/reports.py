@@ -25,7 +25,7 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
-from tidelake.delta.locks import unfinished, writer
+from tidelake.delta.locks import not_finished
 from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.instants import Range
@@ -55,7 +55,8 @@ def status(watch: bool, where: Place) -> None:
     if watch and where.json:
         raise UsageError("--watch is for a terminal: leave out --json")
     found = read_status(where.lake, where.pipeline)
-    if not where.printed(found.to_json() | {"interrupted": _interrupted(where)}):
+    unfinished = not_finished(where.lake, where.pipeline.name)
+    if not where.printed(found.to_json() | {"unfinished": unfinished}):
         _show_status(found, where)
     with suppress(KeyboardInterrupt):
         while watch:
@@ -63,13 +64,6 @@ def status(watch: bool, where: Place) -> None:
             found = read_status(where.lake, where.pipeline)
             click.clear()
             _show_status(found, where)
-
-
-def _interrupted(where: Place) -> list[str]:
-    """Describe unfinished operations, unless a process on this machine goes on with one."""
-    name = where.pipeline.name
-    goes_on = writer(where.lake, name, "silver") is not None
-    return [] if goes_on else [*unfinished(where.lake, name).values()]
 
 
 def _show_status(status: Status, where: Place) -> None:
@@ -110,7 +104,7 @@ def _show_status(status: Status, where: Place) -> None:
         else:
             waiting = "an unknown number of" if topic.waiting is None else f"{topic.waiting:,}"
             print_line(f"{place} up to version {topic.version}; {waiting} versions wait")
-    for what in _interrupted(where):
+    for what in not_finished(where.lake, status.pipeline):
         print_line(f"  {what}")
     if status.source is not None:
         _show_lag(status.source)

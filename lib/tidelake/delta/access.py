@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from threading import Thread
-from urllib.parse import unquote, urlsplit
 
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
@@ -45,12 +45,14 @@ def load_old(spark: SparkSession, table: Table, version: int) -> DataFrame:
 def has_files(spark: SparkSession, table: Table, version: int) -> bool:
     """Return whether all data files of a version are still there.
 
-    True where its files cannot be looked at: in a catalog, and on an object store.
+    True of files that cannot be looked at: in a catalog, and on an object store.
     """
     if not table.reads_files_directly:
         return True
-    uris = load_old(spark, table, version).inputFiles()
-    return all(Path(unquote(urlsplit(uri).path)).exists() for uri in uris)
+    files = load_old(spark, table, version).inputFiles()
+    # Delta gives them as Hadoop writes a path: with a scheme, and nothing in it encoded.
+    on_disk = (re.sub("^file:/*", "/", file) for file in files if file.startswith("file:"))
+    return all(map(os.path.exists, on_disk))
 
 
 @contextmanager

@@ -347,22 +347,12 @@ def hold_hops(
                 folder, what = lake.checkpoints(pipeline, hop), f"{pipeline}, hop {hop},"
                 check = held.enter_context(hold(folder, what, optional=not lake.needs_locks))
                 locks.checks.append(check)
-            refuse_unfinished(lake, pipeline, hops, resumes=resumes)
+            for work, what in unfinished(lake, pipeline).items():
+                if work != resumes and (work == "erasure" or {"silver", "gold"} & set(hops)):
+                    raise RefusedError(what)
             yield locks
     except LeaseLostError as error:
         raise locks.lost(error) from error
-
-
-def refuse_unfinished(
-    lake: Lake, pipeline: str, hops: Sequence[Hop], *, resumes: Work | None = None
-) -> None:
-    """Raise a RefusedError if an interrupted operation, but ``resumes``, holds up some of the hops.
-
-    Beside an unfinished swap of silver and gold, bronze may run.
-    """
-    for work, what in unfinished(lake, pipeline).items():
-        if work != resumes and (work == "erasure" or {"silver", "gold"} & set(hops)):
-            raise RefusedError(what)
 
 
 def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
@@ -384,6 +374,22 @@ def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
             f"Resume it: {remedy}"
         )
     return found
+
+
+def not_finished(lake: Lake, pipeline: str) -> list[str]:
+    """Describe operations that have begun and not ended, for readers without the hops' locks.
+
+    A process may still be running one, on this machine or another.
+    """
+    command = "rollback" if rolls_back(lake, pipeline) else "promote"
+    ways: dict[Work, tuple[str, str]] = {
+        "erasure": ("an erasure", runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")),
+        "swap": ("a swap of its tables", runnable(f"tidelake backfill {command}", pipeline)),
+    }
+    return [
+        "{} has not finished; if none is running, continue it: {}".format(*ways[work])
+        for work in unfinished(lake, pipeline)
+    ]
 
 
 def rolls_back(lake: Lake, pipeline: str) -> bool:

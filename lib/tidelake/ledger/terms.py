@@ -21,7 +21,7 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
 )
-from tidelake.delta.locks import rolls_back
+from tidelake.delta.locks import not_finished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
@@ -249,16 +249,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         if counts.expected != counts.counted
     ]
     problems += [*_gone(lake, name), *_ahead(lake, pipeline)]
-    unfinished = {}
-    if lake.erasure(name).exists():
-        unfinished["an erasure"] = runnable("tidelake erase", name, "--subject COLUMN=VALUE")
-    if lake.swap(name).exists():
-        command = "rollback" if rolls_back(lake, name) else "promote"
-        unfinished["a swap of its tables"] = runnable(f"tidelake backfill {command}", name)
-    problems[:0] = [
-        f"{what} has not finished; if none is running, continue it: {command}"
-        for what, command in unfinished.items()
-    ]
+    problems[:0] = not_finished(lake, name)
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),

@@ -239,7 +239,7 @@ def build(
         if state is not None and state.is_promoted and not gives_up:
             raise UsageError(
                 f"the backfill of {pipeline.name} was promoted meanwhile, and another one would "
-                f"give up its rollback. To decide that: {backfill_again(pipeline)}"
+                f"give up its rollback. To decide that: {backfill_again(pipeline, wanted)}"
             )
         if state not in (wanted, built):
             # It has another definition or range, or was swapped already. Until then it can be

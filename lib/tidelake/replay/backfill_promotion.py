@@ -183,7 +183,7 @@ def _promote_tables(run: Run) -> State:
         )
     retry = f"Continue with: {runnable('tidelake backfill promote', pipeline.name)}"
     gone = (
-        "a file of the tables that it swaps in is gone. Roll back with: "
+        "a file that it reads is gone. Roll back with: "
         f"{runnable('tidelake backfill rollback', pipeline.name)}, then fill them again with: "
         f"{backfill_again(pipeline, state)}"
     )
@@ -344,8 +344,9 @@ def _restore_tables(run: Run) -> State:
         return state
     retry = f"Continue with: {runnable('tidelake backfill rollback', pipeline.name)}"
     with fitted_to_bronze(run), naming(run, "rollback", gone=NO_INPUT, retry=retry):
-        if state.stage != "rolling back":
+        if state.stage == "promoted":
             _refuse_gone(run, state)
+        if state.stage != "rolling back":
             state = replace(state, stage="rolling back", requeue=newest_version(requeue))
         state = _advance(run, "record that the rollback has begun", state)
         # Restore the requeue last: the promoted silver must not read the restored requeue.
@@ -374,8 +375,10 @@ def _refuse_gone(run: Run, state: State) -> None:
         except PySparkException as error:
             if not any(one in error_text(error) for one in _GONE):
                 raise
-            why = str(error).splitlines()[0]
-        raise _unrestorable(run.pipeline, state, own, f"{why}. No table was changed")
+            why = str(error).splitlines()[0].rstrip(".")
+        # Also removes the swap file of a rollback that was given up and cut off.
+        write_state(run.lake, run.pipeline, state)
+        raise _unrestorable(run.pipeline, own, version, f"{why}. No table was changed")
 
 
 def _restore(run: Run, state: State, own: str, restored: Sequence[str]) -> None:
@@ -394,21 +397,17 @@ def _restore(run: Run, state: State, own: str, restored: Sequence[str]) -> None:
             place = f"{run.pipeline.name}, restoring {own} to version {version},"
             raise named(error, place, retry=retry) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
-        state = replace(state, stage="promoted")
-        write_state(run.lake, run.pipeline, state)
+        write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         why = str(error).splitlines()[0].rstrip(".")
         if restored:
-            why += f". Already restored, so that silver and gold differ: {', '.join(restored)}"
-        raise _unrestorable(run.pipeline, state, own, why) from error
+            why += f". Already restored, so that the tables differ: {', '.join(restored)}"
+        raise _unrestorable(run.pipeline, own, version, why) from error
 
 
-def _unrestorable(pipeline: Pipeline, state: State, own: str, why: str) -> RefusedError:
-    remedy = f"Recompute the tables with: {_recomputing(pipeline)}"
-    if state.stage == "promoting":
-        remedy = f"Finish it with: {runnable('tidelake backfill promote', pipeline.name)}"
+def _unrestorable(pipeline: Pipeline, own: str, version: int, why: str) -> RefusedError:
     return RefusedError(
-        f"{own} cannot be restored to version {state.before[own]}, its state before the promotion: "
-        f"{why}.\n{remedy}"
+        f"{own} cannot be restored to version {version}, its state before the promotion: {why}.\n"
+        f"Recompute the tables with: {_recomputing(pipeline)}"
     )
 
 

@@ -172,6 +172,10 @@ def _instead(run: Run, table: Table) -> str:
     pipeline, _, side = name.partition("__")
     if layer == "bronze":
         return ", or ingest the source again under another --root"
+    is_own = pipeline == run.pipeline.name or table.name in run.pipeline.gold_names
+    if is_own and run.lake.swap(run.pipeline.name).exists():
+        # An unfinished swap refuses all other writers.
+        return ""
     if table.name in run.pipeline.gold_names and layer == "gold":
         # Without any gold table, its checkpoint would be refused.
         is_only = len(run.pipeline.gold_names) == 1
