@@ -6,6 +6,7 @@ import shlex
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -18,8 +19,6 @@ from tidelake.config.loading import Address, address_of, is_address
 from tidelake.config.locations import DEFAULT_PIPELINE
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
-from tidelake.examples import Generated, missing_in
-from tidelake.examples import generate as write_stream
 from tidelake.folders import folder as named_folder
 from tidelake.kafka.broker import down as stop_broker
 from tidelake.kafka.broker import up as start_broker
@@ -27,6 +26,9 @@ from tidelake.kafka.client import produce
 from tidelake.names import logical_name
 from tidelake.runtime.triggers import AVAILABLE_NOW
 from tidelake.typed import runnable
+
+if TYPE_CHECKING:
+    from tidelake.examples import Generated
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}
 _seed = click.option("--seed", default=1, show_default=True, help="Random seed of the stream.")
@@ -40,6 +42,7 @@ _seed = click.option("--seed", default=1, show_default=True, help="Random seed o
 @located
 def demo(events: int | None, seed: int, where: Place) -> None:
     """Generate a stream, run all hops and show the results."""
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
     # Small silver batches: no event is late in the first batch, which has no watermark. For a short
@@ -66,10 +69,15 @@ def demo(events: int | None, seed: int, where: Place) -> None:
             print_table(answer.columns, answer.rows, title=name)
     newest = (*definition.gold_names, logical_name("silver", pipeline))[0]
     quarantine = logical_name("silver", pipeline, "quarantine")
-    fates = f"SELECT stage, reasons, count(*) FROM {quarantine} GROUP BY ALL"
-    queries = (f"SELECT * FROM {newest} LIMIT 10", fates)
-    commands = [where.typed(f'tidelake sql "{query}"') for query in queries]
-    say_next([*commands, where.command("ledger"), where.command("status")])
+    commands = (
+        where.typed(f'tidelake sql "SELECT * FROM {newest} LIMIT 10"'),
+        where.typed(
+            f'tidelake sql "SELECT stage, reasons, count(*) FROM {quarantine} GROUP BY ALL"'
+        ),
+        where.command("ledger"),
+        where.command("status"),
+    )
+    say_next(commands)
     refuse_unbalanced(ledger.problems, where)
 
 
@@ -89,6 +97,8 @@ def demo(events: int | None, seed: int, where: Place) -> None:
 @placed
 def generate(target: str, events: int | None, seed: int, dry_run: bool, where: Place) -> None:
     """Write an example pipeline's stream as JSON."""
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
+
     name = where.called
     count = events or _EVENTS.get(name, 0)
     if dry_run:
@@ -111,14 +121,19 @@ def generate(target: str, events: int | None, seed: int, dry_run: bool, where: P
 
 def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Place) -> None:
     """List the files that ``generate`` would write, or the records; write only temporary files."""
-    summary, content = _stream_of(pipeline, events=events, seed=seed)
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
+    from tidelake.examples import missing_in  # noqa: PLC0415
+
     paths: list[str] = []
-    if is_address(target):
-        # Refuses an address that is none.
-        address_of(target)
-    else:
-        folder = named_folder(target)
-        paths = [str(folder / name) for name in missing_in(folder, content)]
+    with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
+        summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
+        if is_address(target):
+            # Refuses an address that is none.
+            address_of(target)
+        else:
+            content = {file.name: file.read_bytes() for file in sorted(Path(landing).iterdir())}
+            folder = named_folder(target)
+            paths = [str(folder / name) for name in missing_in(folder, content)]
     document = {"pipeline": pipeline, "to": target, "records": summary.records}
     if where.printed(document | {"kinds": summary.kinds, "paths": paths, "dry_run": True}):
         return
@@ -128,18 +143,18 @@ def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Plac
     say(f"{summary.records:,} records{files} would be written to {target}. Nothing was written.")
 
 
-def _stream_of(pipeline: str, *, events: int, seed: int) -> tuple[Generated, dict[str, bytes]]:
-    """Generate a stream; return its counts, and the content of its files by name, in order."""
-    with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
-        summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
-        return summary, {file.name: file.read_bytes() for file in sorted(Path(landing).iterdir())}
-
-
 def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Produce the lines of the generated files to a topic, in file order."""
-    summary, content = _stream_of(pipeline, events=events, seed=seed)
-    lines = (line for file in content.values() for line in file.split(b"\n")[:-1])
-    produce(to, lines, progress=say)
+    from tidelake.examples import generate as write_stream  # noqa: PLC0415
+
+    with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
+        summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
+        lines = (
+            line
+            for file in sorted(Path(landing).iterdir())
+            for line in file.read_bytes().split(b"\n")[:-1]
+        )
+        produce(to, lines, progress=say)
     return summary
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,8 +29,14 @@ from tidelake.csv_records import (
     parse_layout,
     split_fields,
 )
-from tidelake.silver.decode import DecodedField, add_inexact, assembled, decoded_type
-from tidelake.silver.values import to_text_column
+from tidelake.silver.decode import (
+    DecodedField,
+    add_inexact,
+    assembled,
+    decoded_type,
+    not_in_schema,
+)
+from tidelake.silver.values import canonical_json, to_text_column
 
 _Rows = np.ndarray[Any, np.dtype[np.int64]]
 _LF, _CR = b"\n\r"
@@ -84,15 +89,28 @@ class CsvDecoder:
             column, bad = to_text_column(texts, wanted.type)
             columns.append(column)
             add_inexact(broken, wanted, bad)
-        known = {field.name for field in self.fields}
-        others: dict[int, dict[str, str | None]] = {}
+        unknown: dict[int, Any] = {}
         for piece in pieces:
-            if names := [name for name in piece.columns if name not in known]:
-                values = zip(*(piece.columns[name].to_pylist() for name in names), strict=True)
-                for row, texts in zip(piece.rows.tolist(), values, strict=True):
-                    if row not in refused:
-                        others[row] = dict(zip(names, texts, strict=True))
-        return assembled(self.type, self.evolution, columns, refused, broken | refused, others)
+            self._add_unknown(piece, broken, unknown)
+        return assembled(self.type, columns, refused, broken | refused, unknown)
+
+    def _add_unknown(
+        self, piece: _Texts, broken: dict[int, list[str]], unknown: dict[int, Any]
+    ) -> None:
+        names = sorted(piece.columns.keys() - {field.name for field in self.fields})
+        if not names:
+            return
+        reasons = not_in_schema(name for name in piece.columns if name in names)
+        values = zip(*(piece.columns[name].to_pylist() for name in names), strict=True)
+        for row, texts in zip(piece.rows.tolist(), values, strict=True):
+            if row in piece.refused:
+                continue
+            if self.evolution == "strict":
+                broken.setdefault(row, []).extend(reasons)
+            elif self.evolution == "rescue":
+                unknown[row] = canonical_json(dict(zip(names, texts, strict=True)))
+            else:
+                unknown[row] = list(zip(names, texts, strict=True))
 
     def _read(self, rows: _Rows, payloads: pa.Array, layout: bytes | None) -> _Texts:
         """Split the records of one layout into fields."""
@@ -153,8 +171,11 @@ def _as_utf8(payloads: pa.Array, encoding: str) -> tuple[pa.Array, dict[int, str
     # Spark may be set to send large types.
     payloads = payloads.cast(pa.binary())
     if encoding == "utf-8" and payloads.null_count == 0:
-        with suppress(pa.ArrowInvalid):
+        try:
             payloads.cast(pa.string())
+        except pa.ArrowInvalid:
+            pass
+        else:
             return payloads, {}
     records: list[bytes | None] = payloads.to_pylist()
     refused: dict[int, str] = {}

@@ -9,10 +9,10 @@ refused rather than rounded or guessed.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -62,32 +62,21 @@ def decoded_type(fields: Sequence[DecodedField], evolution: str) -> pa.StructTyp
 
 def assembled(
     kind: pa.StructType,
-    evolution: str,
     columns: Sequence[pa.Array],
     refused: Collection[int],
-    broken: dict[int, list[str]],
-    others: Mapping[int, Mapping[str, Any]],
+    broken: Mapping[int, list[str]],
+    unknown: Mapping[int, Any],
 ) -> pa.StructArray:
     """Build the struct array that :meth:`Decoder.decode` returns.
 
     Args:
         kind: Its type, from :func:`decoded_type`.
-        evolution: What becomes of the fields that are not in the schema.
         columns: The values, an array for each field.
         refused: Numbers of the rows that could not be parsed; ``parsed`` is false there.
-        broken: The reasons, by row number; those for unknown fields are added.
-        others: The fields that are not in the schema, by row number.
+        broken: The reasons, by row number.
+        unknown: The fields that are not in the schema, by row number.
     """
     length = len(columns[0])
-    unknown: dict[int, Any] = {}
-    for row, found in others.items():
-        if evolution == "strict":
-            names = [name[:_SHOWN_LETTERS] for name in islice(found, _SHOWN_FIELDS)]
-            broken.setdefault(row, []).extend(f"{name}: not in schema" for name in names)
-        elif evolution == "rescue":
-            unknown[row] = canonical_json(dict(found))
-        else:
-            unknown[row] = [(name, as_text(value)) for name, value in sorted(found.items())]
     parsed = np.ones(length, dtype=np.bool_)
     parsed[list(refused)] = False
     unknown_type = kind.field("unknown").type
@@ -103,6 +92,12 @@ def add_inexact(broken: dict[int, list[str]], field: DecodedField, rows: Iterabl
     """Add the reason of the rows whose value does not fit the field's type exactly."""
     for row in rows:
         broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
+
+
+def not_in_schema(names: Iterable[str]) -> list[str]:
+    """Return the reasons for unknown fields, if those are refused."""
+    shown = [name[:_SHOWN_LETTERS] for name in islice(names, _SHOWN_FIELDS)]
+    return [f"{name}: not in schema" for name in shown]
 
 
 class Decoder:
@@ -150,12 +145,11 @@ class Decoder:
         records: list[Any] = []
         refused: list[int] = []
         others: dict[int, dict[str, Any]] = {}
-        is_plain, plain = not self._is_odd, self._plain.decode
+        plain: Callable[[bytes], Any] = _not_plain if self._is_odd else self._plain.decode
         keep, known = records.append, frozenset(self._names)
         for row, payload in enumerate(payloads.to_pylist()):
             try:
-                # The length first: most payloads are short, and a call takes longer.
-                if is_plain and (len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload)):
+                if len(payload) <= 2 * MOST_DEPTH or not is_too_deep(payload):
                     keep(plain(payload))
                     continue
             except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, TypeError):
@@ -179,7 +173,23 @@ class Decoder:
                 for row, value in enumerate(values):
                     if found := dict(_unknown_within(value, field.type, field.name)):
                         others.setdefault(row, {}).update(found)
-        return assembled(self.type, self.evolution, columns, refused, broken, others)
+        unknown = self._unknown(others, broken)
+        return assembled(self.type, columns, refused, broken, unknown)
+
+    def _unknown(
+        self, others: Mapping[int, Mapping[str, Any]], broken: dict[int, list[str]]
+    ) -> dict[int, Any]:
+        """Return the column ``unknown`` of rows with other fields; if strict, add reasons."""
+        if self.evolution == "strict":
+            for row, found in others.items():
+                broken.setdefault(row, []).extend(not_in_schema(found))
+            return {}
+        if self.evolution == "rescue":
+            return {row: canonical_json(dict(found)) for row, found in others.items()}
+        return {
+            row: [(name, as_text(value)) for name, value in sorted(found.items())]
+            for row, found in others.items()
+        }
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
         """Parse an object with any fields; None if the payload is not a JSON object."""
@@ -218,6 +228,10 @@ def _unknown_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[
     elif pa.types.is_map(kind) and isinstance(value, dict):
         for key, item in value.items():
             yield from _unknown_within(item, kind.item_type, f"{path}.{key}")
+
+
+def _not_plain(_: bytes) -> NoReturn:
+    raise TypeError
 
 
 def _plain_type(kind: pa.DataType) -> Any:
