@@ -357,6 +357,31 @@ def test_an_alert_that_closes_and_a_lag_that_grows_show_between_batches() -> Non
     assert "tidelake_alert_open{" not in generate_latest(registry.collected).decode()
 
 
+def test_an_alert_that_stays_open_is_exported_all_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    registry = MetricRegistry("shop")
+    first, second = (
+        Alert(rule, "shop", None, "critical", "", None, "") for rule in ("stale", "hop_failed")
+    )
+    registry.show([first], [])
+    gauge, seen = registry._metrics["tidelake_alert_open"], list[str]()
+    for name in ("labels", "remove", "clear"):
+        real = getattr(gauge, name)
+
+        def scraped(*labels: str, real: Any = real) -> Any:
+            made = real(*labels)
+            seen.append(generate_latest(registry.collected).decode())
+            return made
+
+        monkeypatch.setattr(gauge, name, scraped)
+    registry.show([first, second], [])
+    registry.show([first], [])
+    assert len(seen) == 4
+    assert all('rule="stale",severity="critical"} 1.0' in text for text in seen)
+    assert "hop_failed" in seen[2] and "hop_failed" not in seen[3]
+
+
 def test_metrics_are_served_on_this_machine_until_the_run_ends() -> None:
     registry = filled([measured()])
     with served(registry, "127.0.0.1:0") as port:

@@ -290,6 +290,7 @@ def watching(
             began = time.monotonic()
             try:
                 evaluate()
+                problem = ""
             except Exception as error:
                 # No error here may stop the run, which itself reports problems with its tables.
                 if (reason := first_line(error)) != problem:

@@ -290,6 +290,8 @@ class MetricRegistry(Sink):
     def __init__(self, pipeline: str) -> None:
         """Register all metrics; each is exported once it has a value."""
         self._pipeline = pipeline
+        # The labels of the alerts that are open.
+        self._opened: set[tuple[str, str, str, str]] = set()
         client = library()
         self.collected = client.CollectorRegistry()
         histogram = partial(client.Histogram, buckets=_BUCKETS)
@@ -341,10 +343,13 @@ class MetricRegistry(Sink):
         # Without an answer of the broker, the gauge keeps the value of the last batch.
         if lag is not None and not lag.not_asked:
             self._set("hop_waiting", lag.lag, pipeline=self._pipeline, hop="bronze")
-        opened = self._metrics["tidelake_alert_open"]
-        opened.clear()
-        for one in alerts:
-            opened.labels(one.pipeline, one.hop or "", one.rule, one.severity).set(1)
+        gauge, before = self._metrics["tidelake_alert_open"], self._opened
+        self._opened = {(one.pipeline, one.hop or "", one.rule, one.severity) for one in alerts}
+        for labels in self._opened:
+            gauge.labels(*labels).set(1)
+        # Not cleared first: a scrape in between would find no open alert.
+        for labels in before - self._opened:
+            gauge.remove(*labels)
 
     def _set(self, name: str, value: float | None, **labels: str) -> None:
         """Set a gauge; an unknown value leaves it unchanged."""
