@@ -433,10 +433,15 @@ def test_a_suite_is_shared_by_the_pipelines_of_a_folder(folder: Path) -> None:
     assert set(found_errors) == {f"gold.{tables[0]}[0].kwargs.column", "gold.ordrs"}
     assert f"{folder.parent}/shared.yml, line" in found_errors["gold.ordrs"]
     assert set(errors("shop")) == {"gold.ordrs"}
-    # A table of the pipeline itself that takes no expectations, here of a join, is none of others.
+    # A table of the pipeline itself is none of others, here of a join.
     write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
     write(folder.parent / "shared.yml", {**suite, "gold": {"pairs": [counted]}})
-    assert set(errors("clicks")) == {"gold.pairs"}
+    assert set(errors("clicks")) == {"gold.pairs[0].kwargs.column"}
+    # Also one that takes no expectations, here of features.
+    odd = {"name": "odd", "features": "hours", "keys": ["user_id"], "burst": {}}
+    write(folder / "clicks.yml", single("clicks", detections=[odd]))
+    write(folder.parent / "shared.yml", {**suite, "gold": {"hours": [counted]}})
+    assert set(errors("clicks")) == {"gold.hours"}
 
     counted["kwargs"]["column"] = "events"
     write(folder.parent / "de.yml", {**suite, "name": "of_de"})
