@@ -437,11 +437,11 @@ def test_a_suite_is_shared_by_the_pipelines_of_a_folder(folder: Path) -> None:
     write(folder / "clicks.yml", single("clicks", joins=[PAIRS]))
     write(folder.parent / "shared.yml", {**suite, "gold": {"pairs": [counted]}})
     assert set(errors("clicks")) == {"gold.pairs[0].kwargs.column"}
-    # Also one that takes no expectations, here of features.
-    odd = {"name": "odd", "features": "hours", "keys": ["user_id"], "burst": {}}
-    write(folder / "clicks.yml", single("clicks", detections=[odd]))
-    write(folder.parent / "shared.yml", {**suite, "gold": {"hours": [counted]}})
-    assert set(errors("clicks")) == {"gold.hours"}
+    # Nor is one that takes no expectations, of a dimension.
+    write(folder / "items.yml", {**ITEMS, "quality": {"suite": "dim.yml"}})
+    known = {**rule, "kwargs": {"column": "category"}}
+    write(folder.parent / "dim.yml", {**suite, "expectations": [known], "gold": {"items": [known]}})
+    assert set(errors("items")) == {"gold.items"}
 
     counted["kwargs"]["column"] = "events"
     write(folder.parent / "de.yml", {**suite, "name": "of_de"})

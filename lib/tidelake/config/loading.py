@@ -259,8 +259,7 @@ def _suite(
 
     def of_others() -> set[str]:
         folders = {file.parent, conf_dir() / "pipelines"}
-        own = {name.partition(".")[2] for name in pipeline.gold_names}
-        return set().union(*map(defined_tables, folders)) - own
+        return set().union(*map(defined_tables, folders))
 
     # Rules are evaluated before dimensions are joined.
     columns = (*names.SILVER_RESERVED, *pipeline.silver_columns)

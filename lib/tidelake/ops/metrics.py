@@ -345,11 +345,11 @@ class MetricRegistry(Sink):
             self._set("hop_waiting", lag.lag, pipeline=self._pipeline, hop="bronze")
         gauge, before = self._metrics["tidelake_alert_open"], self._opened
         self._opened = {(one.pipeline, one.hop or "", one.rule, one.severity) for one in alerts}
-        for labels in self._opened:
-            gauge.labels(*labels).set(1)
+        for opened in self._opened:
+            gauge.labels(*opened).set(1)
         # Not cleared first: a scrape in between would find no open alert.
-        for labels in before - self._opened:
-            gauge.remove(*labels)
+        for closed in before - self._opened:
+            gauge.remove(*closed)
 
     def _set(self, name: str, value: float | None, **labels: str) -> None:
         """Set a gauge; an unknown value leaves it unchanged."""
