@@ -57,16 +57,16 @@ def status(watch: bool, where: Place) -> None:
     found = read_status(where.lake, where.pipeline)
     unfinished = not_finished(where.lake, where.pipeline.name)
     if not where.printed(found.to_json() | {"unfinished": unfinished}):
-        _show_status(found, where)
+        _show_status(found, unfinished)
     with suppress(KeyboardInterrupt):
         while watch:
             time.sleep(_WATCH_SECONDS)
             found = read_status(where.lake, where.pipeline)
             click.clear()
-            _show_status(found, where)
+            _show_status(found, not_finished(where.lake, where.pipeline.name))
 
 
-def _show_status(status: Status, where: Place) -> None:
+def _show_status(status: Status, unfinished: Sequence[str]) -> None:
     bronze_unit = "files" if status.source is None else "records"
     hops = []
     for hop in status.hops:
@@ -104,7 +104,7 @@ def _show_status(status: Status, where: Place) -> None:
         else:
             waiting = "an unknown number of" if topic.waiting is None else f"{topic.waiting:,}"
             print_line(f"{place} up to version {topic.version}; {waiting} versions wait")
-    for what in not_finished(where.lake, status.pipeline):
+    for what in unfinished:
         print_line(f"  {what}")
     if status.source is not None:
         _show_lag(status.source)

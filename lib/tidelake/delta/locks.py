@@ -358,18 +358,17 @@ def hold_hops(
 def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
     """Describe the interrupted operations that left tables inconsistent, each with its remedy."""
     found: dict[Work, str] = {}
-    if lake.erasure(pipeline).exists():
-        resume = runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")
-        found["erasure"] = (
-            f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
-            f"Resume it with the same subject: {resume}"
-        )
-    if lake.swap(pipeline).exists():
-        remedy = rollback = runnable("tidelake backfill rollback", pipeline)
-        if not rolls_back(lake, pipeline):
-            promote = runnable("tidelake backfill promote", pipeline)
-            remedy = f"{promote}, or roll it back: {rollback}"
-        found["swap"] = (
+    for work, (command, options) in resuming(lake, pipeline).items():
+        resume = runnable(f"tidelake {command}", pipeline, options)
+        if work == "erasure":
+            found[work] = (
+                f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
+                f"Resume it with the same subject: {resume}"
+            )
+            continue
+        rollback = runnable("tidelake backfill rollback", pipeline)
+        remedy = resume if resume == rollback else f"{resume}, or roll it back: {rollback}"
+        found[work] = (
             f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. "
             f"Resume it: {remedy}"
         )
@@ -381,15 +380,23 @@ def not_finished(lake: Lake, pipeline: str) -> list[str]:
 
     A process may still be running one, on this machine or another.
     """
-    command = "rollback" if rolls_back(lake, pipeline) else "promote"
-    ways: dict[Work, tuple[str, str]] = {
-        "erasure": ("an erasure", runnable("tidelake erase", pipeline, "--subject COLUMN=VALUE")),
-        "swap": ("a swap of its tables", runnable(f"tidelake backfill {command}", pipeline)),
-    }
+    what: dict[Work, str] = {"erasure": "an erasure", "swap": "a swap of its tables"}
     return [
-        "{} has not finished; if none is running, continue it: {}".format(*ways[work])
-        for work in unfinished(lake, pipeline)
+        f"{what[work]} has not finished; if none is running, continue it: "
+        + runnable(f"tidelake {command}", pipeline, options)
+        for work, (command, options) in resuming(lake, pipeline).items()
     ]
+
+
+def resuming(lake: Lake, pipeline: str) -> dict[Work, tuple[str, str]]:
+    """Return the command that resumes each unfinished operation, with the options it needs."""
+    found: dict[Work, tuple[str, str]] = {}
+    if lake.erasure(pipeline).exists():
+        found["erasure"] = "erase", "--subject COLUMN=VALUE"
+    if lake.swap(pipeline).exists():
+        command = "rollback" if rolls_back(lake, pipeline) else "promote"
+        found["swap"] = f"backfill {command}", ""
+    return found
 
 
 def rolls_back(lake: Lake, pipeline: str) -> bool:

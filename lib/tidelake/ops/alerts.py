@@ -26,7 +26,7 @@ from tidelake.delta.commit_metadata import (
     position,
     recent_epochs,
 )
-from tidelake.delta.locks import rolls_back, writer
+from tidelake.delta.locks import resuming, writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
@@ -225,8 +225,7 @@ def erases_or_swaps(lake: Lake, pipeline: str) -> bool:
 
     Until it ends, the tables disagree. While its file exists, no other process keeps silver's lock.
     """
-    is_begun = lake.erasure(pipeline).exists() or lake.swap(pipeline).exists()
-    return is_begun and writer(lake, pipeline, "silver") is not None
+    return bool(resuming(lake, pipeline)) and writer(lake, pipeline, "silver") is not None
 
 
 def _found(rule: AlertRule, context: AlertContext, limit: Any) -> Iterator[Found]:
@@ -246,15 +245,13 @@ def _unbalanced(context: AlertContext, _: None) -> Iterator[Found]:
 def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
     """Find hops whose next run would be refused."""
     lake, name = context.lake, context.pipeline.name
-    erases, swaps = lake.erasure(name).exists(), lake.swap(name).exists()
-    if erases:
-        what = f"an erasure of {name} has started and not finished"
-        yield Found(what, command="erase", options="--subject COLUMN=VALUE")
-    if swaps:
-        what = f"a swap of {name}'s tables has started and not finished"
-        yield Found(what, command=f"backfill {'rollback' if rolls_back(lake, name) else 'promote'}")
+    begun = resuming(lake, name)
+    for work, (command, options) in begun.items():
+        what = f"an erasure of {name}" if work == "erasure" else f"a swap of {name}'s tables"
+        yield Found(f"{what} has started and not finished", command=command, options=options)
     # Of a hop that must wait for that, no other remedy can be followed yet.
-    for hop in () if erases else HOPS[:1] if swaps else hops_in(context.pipeline):
+    hops = HOPS[:1] if "swap" in begun else hops_in(context.pipeline)
+    for hop in () if "erasure" in begun else hops:
         # Also missing tables: a checkpoint with batches shows that they were deleted.
         error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
         if isinstance(error, GenerationError):

@@ -181,7 +181,7 @@ def _promote_tables(run: Run) -> State:
             before=replaced_versions(lake, pipeline, state),
             gold_followed=not golds or have_consumed(golds, lake.hop_inputs(pipeline, "gold")),
         )
-    retry = f"Continue with: {runnable('tidelake backfill promote', pipeline.name)}"
+    retry = _retry(pipeline, "promote")
     gone = (
         "a file that it reads is gone. Roll back with: "
         f"{runnable('tidelake backfill rollback', pipeline.name)}, then fill them again with: "
@@ -342,7 +342,7 @@ def _restore_tables(run: Run) -> State:
         recompute_table(run, state.table)
         apply_gold_settings(run)
         return state
-    retry = f"Continue with: {runnable('tidelake backfill rollback', pipeline.name)}"
+    retry = _retry(pipeline, "rollback")
     with fitted_to_bronze(run), naming(run, "rollback", gone=NO_INPUT, retry=retry):
         if state.stage == "promoted":
             _refuse_gone(run, state)
@@ -373,7 +373,7 @@ def _refuse_gone(run: Run, state: State) -> None:
                 continue
             why = "files of that version are gone"
         except PySparkException as error:
-            if not any(one in error_text(error) for one in _GONE):
+            if not _is_gone(error):
                 raise
             why = str(error).splitlines()[0].rstrip(".")
         # Also removes the swap file of a rollback that was given up and cut off.
@@ -390,18 +390,25 @@ def _restore(run: Run, state: State, own: str, restored: Sequence[str]) -> None:
         with with_settings(run.spark, OLD_VERSION_SETTINGS):
             run.spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF {version}")
     except PySparkException as error:
-        text = error_text(error)
-        if not any(one in text for one in _GONE):
+        if not _is_gone(error):
             # Such as a commit by maintenance meanwhile, with which a RESTORE conflicts.
-            retry = f"Continue with: {runnable('tidelake backfill rollback', run.pipeline.name)}"
             place = f"{run.pipeline.name}, restoring {own} to version {version},"
-            raise named(error, place, retry=retry) from error
+            raise named(error, place, retry=_retry(run.pipeline, "rollback")) from error
         # This rollback can never be finished. Reset the stage so that another backfill may begin.
         write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
         why = str(error).splitlines()[0].rstrip(".")
         if restored:
             why += f". Already restored, so that the tables differ: {', '.join(restored)}"
         raise _unrestorable(run.pipeline, own, version, why) from error
+
+
+def _is_gone(error: PySparkException) -> bool:
+    text = error_text(error)
+    return any(words in text for words in _GONE)
+
+
+def _retry(pipeline: Pipeline, command: str) -> str:
+    return f"Continue with: {runnable(f'tidelake backfill {command}', pipeline.name)}"
 
 
 def _unrestorable(pipeline: Pipeline, own: str, version: int, why: str) -> RefusedError:

@@ -33,7 +33,6 @@ from tidelake.runtime.schemas import (
 from tidelake.silver.fates import new_columns
 
 _SAMPLE = 10_000
-
 Standing = Literal[
     "continues", "not there yet", "new", "new input", "redefined", "no longer filled"
 ]

@@ -30,7 +30,6 @@ from tidelake.typed import runnable
 FateState = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"
 ]
-
 Row = Mapping[str, Any]
 
 
