@@ -28,7 +28,7 @@ _CODES = {
     0: "done",
     1: "unexpected: a failure with or without a name",
     2: "wrong use: the call, the configuration or the source",
-    3: "a check said no; no table was changed",
+    3: "a check failed or refused to continue; the refused step changed no table",
     4: "the machine lacks something; `tidelake doctor` says what",
     130: "stopped by Ctrl-C or SIGTERM (`ui` and `serve`: 0); committed batches are kept",
 }
@@ -46,7 +46,7 @@ _BRONZE = {
 _SILVER = {
     "event_id": "tells events apart, by `event.id`",
     "event_time": "when it happened, by `event.time`, in UTC",
-    "is_late": "whether it came after the watermark",
+    "is_late": "whether its event time is before the watermark",
     "record_id": "its record in bronze",
     "ingested_at": "as in bronze",
     "event_date": "the date of `event_time` in UTC",
@@ -179,10 +179,20 @@ def _command(command: click.Command, path: str, level: int) -> Iterator[str]:
 def _option(option: click.Option, context: click.Context) -> str:
     names = ", ".join([*option.opts, *option.secondary_opts])
     takes = "" if option.is_flag else f" {option.make_metavar(context)}"
+    needed = "required" if option.required else _default(option, context)
+    # In code a pipe ends no cell.
+    return f"| `{names + takes}` | {_cell(option.help or '')} | {_cell(needed)} |"
+
+
+def _default(option: click.Option, context: click.Context) -> str:
+    if isinstance(option.show_default, str):
+        return option.show_default
     default = option.get_default(context)
-    shown = option.show_default and default not in (None, False)
-    needed = "required" if option.required else (f"`{default}`" if shown else "")
-    return f"| `{_cell(names + takes)}` | {_cell(option.help or '')} | {_cell(needed)} |"
+    # Of an option without a default, some versions of click return an object that stands for that.
+    is_shown = (
+        option.show_default and isinstance(default, str | int | float) and default is not False
+    )
+    return f"`{default}`" if is_shown else ""
 
 
 def _help(command: click.Command) -> str:

@@ -389,8 +389,8 @@ def _external_states(paths: Sequence[str]) -> dict[str, tuple[int, int]]:
 def list_external(path: str, *, recent: bool = False) -> dict[str, tuple[int, int]]:
     """List the files below a path that only Spark reads, with their states; maybe none.
 
-    Each listing takes a request for each file. With ``recent`` one of the last minute is returned,
-    or of twenty times as long as it took, if there is one.
+    Each listing takes a request for each file. With ``recent`` the last listing is returned if it
+    is younger than a minute, or than twenty times its duration.
 
     Raises:
         SourceError: Spark cannot read it.
@@ -406,7 +406,11 @@ def list_external(path: str, *, recent: bool = False) -> dict[str, tuple[int, in
 
 
 def next_listing(began: float) -> float:
-    """Return when a source may be listed again after a listing that ends now, by the same clock."""
+    """Return when a source may be listed again after a listing from ``began`` until now.
+
+    Times are those of ``time.monotonic``. The pause is a minute, or twenty times as long as the
+    listing took if that is more.
+    """
     ended = time.monotonic()
     return ended + max(LISTING_SECONDS, _LISTING_SHARE * (ended - began))
 

@@ -188,7 +188,7 @@ def ends_as_zstandard(stream: IO[bytes]) -> bool:
 
 
 def suspect_archives(paths: Sequence[str]) -> list[str]:
-    """Return the archives among some that may be broken and be read without an error by Spark."""
+    """Return those of the paths that may be broken archives which Spark reads without an error."""
     found = for_each(_is_suspect, paths)
     return [path for path, is_suspect in zip(paths, found, strict=True) if is_suspect]
 
@@ -219,7 +219,7 @@ def refuse_broken_archive(path: str, stream: Any) -> None:
     """Decompress a file and drop the result.
 
     Args:
-        path: Its suffix names the compression; without one of those above nothing is read.
+        path: Its suffix names the compression; with one not in ``OPENERS`` nothing is read.
         stream: The file, opened for reading bytes.
 
     Raises:

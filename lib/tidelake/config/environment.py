@@ -392,7 +392,10 @@ def _setting_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def has_result_setting(key: str, value: str) -> bool:
-    """Return whether a setting of ``RESULT_SETTINGS`` has its value, or an equal one."""
+    """Return whether ``value`` is what ``RESULT_SETTINGS`` requires of ``key``, ignoring case.
+
+    ``key`` must be one of them. ``Etc/UTC`` counts as ``UTC``.
+    """
     wanted, found = RESULT_SETTINGS[key].lower(), value.lower()
     return found == wanted or (wanted in _UTC and found in _UTC)
 

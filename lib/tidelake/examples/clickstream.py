@@ -151,7 +151,7 @@ def draw_clicks(rng: random.Random, *, count: int, span: int) -> list[Click]:
 
 
 def price(product: int) -> str:
-    """Return a product's price with exactly two decimals."""
+    """Return the price of a product (0 to ``PRODUCTS`` - 1) with exactly two decimals."""
     return f"{_CENTS[product] // 100}.{_CENTS[product] % 100:02d}"
 
 

@@ -30,7 +30,7 @@ from tidelake.gold.merge_plan import FrameCheckpoints, MergePlan
 OWN = "silver"
 # Columns that gold reads whatever the definition selects.
 _ALWAYS = {"record_id", "event_id", "event_time"}
-# Of a column beside a number or a null in one of these, only the value counts.
+# If one of these compares a column with a number or a null, the column's type does not matter.
 _COMPARISONS = (
     *(exp.EQ, exp.NEQ, exp.NullSafeEQ, exp.Is, exp.In, exp.Between),
     *(exp.LT, exp.LTE, exp.GT, exp.GTE),
@@ -148,7 +148,7 @@ class GoldKind(ABC):
         return F.lit(False)
 
     def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
-        """Return what is refused by the types of the inputs, by path; their rows do not count."""
+        """Return why types of the inputs are refused, by path in the file; no rows are read."""
         return {}
 
     @property
@@ -180,7 +180,7 @@ class GoldKind(ABC):
 
     @property
     def rounded(self) -> tuple[str, ...]:
-        """The means: of decimals they have four digits after the point more than the terms."""
+        """The means; one of decimals has four digits after the point more than its terms."""
         return ()
 
     @property

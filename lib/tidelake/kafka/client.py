@@ -24,6 +24,7 @@ from tidelake.typed import runnable
 
 # By topic and partition: an offset, or a number of offsets.
 Offsets = dict[str, dict[str, int]]
+# The line of the first source in a file of offsets.
 _FIRST_INPUT = 2
 
 
@@ -61,7 +62,7 @@ def total_offsets(offsets: Offsets) -> int:
 def planned_offsets(checkpoint: Folder, batch: int) -> Offsets:
     """Read the end offsets of a planned micro-batch; empty before the first.
 
-    Also of a file that was cut off, which the checks of a checkpoint report.
+    Also empty for a file that was cut off, which the checks of a checkpoint report.
     """
     file = checkpoint / "offsets" / str(batch)
     lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []

@@ -131,9 +131,12 @@ def ask(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answ
 
 
 def first_rows(path: Folder, count: int) -> Any:
-    """Return rows of any Delta table, on a disk or an object store, as Arrow's table.
+    """Return at most ``count`` rows of any Delta table, on a disk or an object store.
 
-    They are those of the newest files in the log. The last column is the file of each row.
+    They are those of the newest files in the log.
+
+    Returns:
+        A ``pyarrow.Table``. Its last column, ``filename``, is the file of each row.
 
     Raises:
         UsageError: The table cannot be read.

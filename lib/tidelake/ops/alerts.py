@@ -157,7 +157,8 @@ class AlertContext:
 class Found(NamedTuple):
     """A finding of a rule; severity and command default to those of the rule.
 
-    ``since`` is in UTC; ``options`` follow the pipeline in the command.
+    ``hop`` is None for the whole pipeline; ``since`` is in UTC. ``command`` is without ``tidelake``
+    and without the pipeline, which ``options`` follow.
     """
 
     message: str
@@ -206,7 +207,7 @@ def alerts_of(
 
 
 def judge(context: AlertContext, rules: Collection[str]) -> tuple[Alert, ...]:
-    """Evaluate some rules and return their open alerts, possibly critical ones first."""
+    """Evaluate some rules and return their open alerts, in the order of ``RULES``."""
     opened, pipeline = [], context.pipeline
     for name, rule in RULES.items():
         limit = getattr(pipeline.alerts, rule.limit) if rule.limit else None
@@ -229,7 +230,7 @@ def erases_or_swaps(lake: Lake, pipeline: str) -> bool:
 
 
 def _found(rule: AlertRule, context: AlertContext, limit: Any) -> Iterator[Found]:
-    """Yield a rule's findings; that it cannot be evaluated is a critical one."""
+    """Yield a rule's findings, or a critical one if it cannot be evaluated."""
     try:
         yield from rule.find(context, limit)
     except (TidelakeError, OSError, ValueError) as error:

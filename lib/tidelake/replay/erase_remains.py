@@ -88,7 +88,10 @@ def old_files(run: Run, *, purged: bool) -> Iterator[Remains]:
 
 
 def unclear_records(run: Run, subject: Subject, found: int) -> Iterator[Remains]:
-    """List records that mention the value and have no value in the column."""
+    """Report ``found``, the number of records that mention the value and have none in the column.
+
+    Yields one entry, or none if it is 0.
+    """
     if found:
         some = "1 record that mentions" if found == 1 else f"{found:,} records that mention"
         what = f"{some} the value, without a {subject.column}"

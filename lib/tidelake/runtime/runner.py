@@ -50,13 +50,14 @@ from tidelake.visible import first_line
 _COPY_SECONDS = 600
 # How often it closes epochs; shorter, since analysts wait for them.
 _EPOCH_SECONDS = 5
-# The longest wait of a hop of it for later hops, which may be compacting tables or restarting.
+# The longest wait of a hop of a continuous run for later hops, which may be compacting tables or
+# restarting.
 _LONGEST_TURN_SECONDS = 10
 # How often a run that ends looks whether a hop has ended, or a later one can start.
 _LOOK_SECONDS = 0.05
 # The trigger of a hop that starts while the one before is running.
 _UNTIL_STOPPED = parse_trigger(CONTINUOUS)
-# How often it replaces the views of the last epoch: a statement per table.
+# How often a continuous run replaces the views of the last epoch: a statement per table.
 _VIEWS_SECONDS = 60
 _HOPS: dict[Hop, type[HopQuery]] = {"bronze": BronzeHop, "silver": SilverHop, "gold": GoldHop}
 
@@ -204,13 +205,16 @@ class CatchUp:
         self._running: dict[Hop, StreamingQuery] = {}
         # Hops that were started before the hop before had ended, with a query that does not end.
         self._early: set[Hop] = set()
-        # Hops before which a batch was closed since their input was last looked at.
+        # Hops whose input may have grown since it was last looked at.
         self._news = set(hops)
         self._overlaps = runs_in_process() and _reads_logs(run)
         self._changed = threading.Condition()
 
     def run(self, trigger: Trigger) -> None:
-        """Run the hops to their ends; if one fails, only those before it, then raise its error.
+        """Run the hops to their ends.
+
+        If one fails, it and the later ones stop, the earlier ones run to their ends, and its error
+        is raised.
 
         An error of those is reported, not raised; and a request to stop then ends the run with
         the first error.

@@ -94,10 +94,10 @@ def append_records(
     hop: str,
     **metadata: Any,
 ) -> None:
-    """Append records as the next batch of a table that no hop fills; create the table if missing.
+    """Append records as the next batch of a table that no hop fills, and compact it when due.
 
-    ``newest`` is the table's newest commit; the next one has ``metadata`` in addition. See
-    :func:`from_records` for the records.
+    The table gets the columns of ``ddl`` that it lacks. ``newest`` is its newest commit, if any;
+    ``hop`` says what writes, such as ``books``. See :func:`from_records` for the records.
     """
     note = {"pipeline": pipeline, "hop": hop, "generation": FIRST_GENERATION}
     schema = from_ddl(spark, ddl)
@@ -375,7 +375,7 @@ SCHEMAS_DDL = (
 
 
 class _Answer(NamedTuple):
-    """A row of the schemas table: a schema, or why and up to which arrival (epoch us) refused."""
+    """A row: an accepted schema, or why one is refused for arrivals up to then (epoch us)."""
 
     schema_id: int
     schema: str | None

@@ -61,8 +61,8 @@ _ID, _ORDER = "_id", "_order"
 _ACCEPTED, _ACCEPTED_ID = "_accepted_rows", "_accepted_id"
 _COMPARED = (ROW, ORIGIN, *ACCEPTED_COLUMNS, ID_HASH)
 
-# Checkpoints a frame eagerly, for the rest of the batch, and computes aggregates over it by name;
-# none of some empty inputs. The arguments are the frame and the aggregates.
+# Checkpoints a frame eagerly, for the rest of the batch, and computes aggregates over it, by name;
+# for some empty inputs there are none. The arguments are the frame and the aggregates.
 Checkpoint = Callable[..., tuple[DataFrame, Mapping[str, Any]]]
 
 
@@ -293,7 +293,7 @@ def undecided_rows(judged: DataFrame, comparison: Comparison) -> DataFrame:
 
 
 def having(rows: DataFrame, ids: DataFrame) -> DataFrame:
-    """Keep the rows whose id hash is in ``ids``."""
+    """Keep the rows whose id hash is in ``ids``, a frame with the column ``_id``."""
     return rows.join(ids, on=F.col(ID_HASH) == F.col(_ID), how="left_semi")
 
 

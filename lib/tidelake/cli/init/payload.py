@@ -154,8 +154,11 @@ _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 class Column:
     """A column of silver: its name, its SQL expression over the payload, and its payload field.
 
-    ``path`` is the field's path from the outermost struct to the field; ``values`` its value in
-    each record of the sample, None if missing.
+    ``path`` is the field's path from the outermost struct to the field. ``values`` has its value
+    in each record of the sample, None if missing; of texts that ``sql`` converts to numbers, the
+    numbers, None for those that are not finite. ``clock`` is the format of a column of times, None
+    for others. ``type`` is that of ``sql``, but with a ``clock`` that of the field. ``notes`` are
+    for the user.
     """
 
     name: str
@@ -390,7 +393,7 @@ def _of_comma(text: str) -> str:
 
 
 def _with_comma(values: Sequence[object]) -> tuple[Decimal | None, ...] | None:
-    """Return numbers from texts that have a decimal comma, or None if they have none for sure."""
+    """Return numbers from texts that have a decimal comma, or None unless one certainly has."""
     texts = ["" if value is None else str(value) for value in values]
     if not all(re.fullmatch(_COMMA, text) for text in texts if text):
         return None
