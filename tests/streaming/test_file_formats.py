@@ -6,8 +6,10 @@ import re
 import runpy
 from collections.abc import Iterator
 from datetime import timedelta
+from io import BytesIO
 from pathlib import Path
 
+import fastavro
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -27,11 +29,23 @@ from tidelake.replay.repairing import repair
 from tidelake.runtime import bronze_hop, landed_files
 from tidelake.testing import playing
 
+
+def _recursive_avro(levels: int) -> bytes:
+    """Write one record that holds others to some depth."""
+    node = {"type": "record", "name": "Node", "fields": [{"name": "n", "type": ["null", "Node"]}]}
+    out, marker = BytesIO(), b"m" * 16
+    fastavro.writer(out, node, [], sync_marker=marker)
+    datum = b"\x02" * levels + b"\x00"
+    for number in (1, len(datum)):
+        fastavro.schemaless_writer(out, "long", number)
+    return out.getvalue() + datum + marker
+
+
 _NOW = START + timedelta(hours=1)
 _TEXT = b"".join(click(number, minute=number) + b"\n" for number in range(5))
 _WHOLE: dict[str, dict[str, bytes]] = {
     "parquet": {"b.parquet": to_parquet(typed_events([7]))},
-    "avro": {"b.avro": to_avro(typed_events([7]))},
+    "avro": {"b.avro": to_avro(typed_events([7])), "c.avro": to_avro(typed_events([8]))},
     "json": {
         "b.gz": to_archive("gz", typed_events(range(5))),
         "c.bz2": to_archive("bz2", typed_events(range(5, 10))),
@@ -41,7 +55,11 @@ _WHOLE: dict[str, dict[str, bytes]] = {
 }
 _BROKEN = {
     "parquet": {"b.parquet": (_WHOLE["parquet"]["b.parquet"][:-9], "truncated")},
-    "avro": {"b.avro": (_WHOLE["avro"]["b.avro"][:-9], "block 1: truncated")},
+    "avro": {
+        "b.avro": (_WHOLE["avro"]["b.avro"][:-9], "block 1: truncated"),
+        # Its values would end the process that reads them.
+        "c.avro": (_recursive_avro(levels=9000), "its schema is recursive: Node holds itself"),
+    },
     "json": {
         "b.gz": (_WHOLE["json"]["b.gz"][:-9], "truncated or damaged"),
         # Spark reads these without an error, and loses the second half.
@@ -88,7 +106,7 @@ def test_broken_files_stop_bronze_by_name_until_they_are_replaced(
     played.run(_NOW, hops=TO_SILVER)
     ledger = read_ledger(played.lake, played.pipeline).to_json()
     assert ledger["balanced"]
-    assert ledger["bronze"] == 3 + (1 if format_ != "json" else 20)
+    assert ledger["bronze"] == 3 + {"parquet": 1, "avro": 2, "json": 20}[format_]
 
 
 def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(

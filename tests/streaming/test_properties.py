@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from tests.comparing import assert_gold_equals_oracle
 from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import LATE, Rules, Silver
-from tests.running import read
+from tests.running import click, read
 from tests.streams import Stream, streams
 from tests.worlds import TO_SILVER, World, without_prefilter, world
 from tidelake.ledger.terms import read_ledger
@@ -102,6 +102,25 @@ def test_every_row_meets_the_fate_that_the_oracle_gives_it(
             played.lake, played.pipeline, assert_fates(played.lake, Rules(merges=stream.merges))
         )
         assert_gold_equals_oracle(played.lake, accepted)
+
+
+def test_a_copy_after_a_changed_rule_is_decided_by_that_rule_also_with_the_prefilter(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    with without_prefilter(spark):
+        played = world(spark, tmp_path, dedup={"prefilter": "operator"})
+        accepted = click(1, minute=1, action="click")
+        played.land("0.jsonl", [accepted, click(2, minute=2, action="purchase")])
+        played.run(hops=TO_SILVER)
+        stricter = played.redefined(
+            dedup={"prefilter": "operator"}, quality={"rules": {"no_click": "action <> 'click'"}}
+        )
+        # The second time the last batch was decided by the same rules, but its twin was not.
+        for number in (1, 2):
+            stricter.land(f"{number}.jsonl", [accepted])
+            stricter.run(hops=TO_SILVER)
+        books = read_ledger(stricter.lake, stricter.pipeline).to_json()
+        assert (books["silver"], books["quarantined"], books["duplicates"]) == (2, 2, 0), books
 
 
 @seed(_SEED)

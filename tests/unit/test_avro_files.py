@@ -19,8 +19,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tidelake.bronze import avro_files
-from tidelake.bronze.avro_files import avro_schema_of, read_avro_container
+from tidelake.bronze.avro_files import avro_schema_of, datum_reader, read_avro_container
 from tidelake.bronze.file_format import BrokenFileError
+from tidelake.silver.decode import DecodedField, Decoder
 
 _TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
 _STAMP = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 31))
@@ -161,20 +162,79 @@ def test_values_are_written_as_the_decoder_expects_them(
     assert row == {"c": written}
 
 
-def test_named_and_recursive_types_are_followed() -> None:
-    node = {
-        "type": "record",
-        "name": "Node",
-        "fields": [
-            {"name": "size", "type": "double"},
-            {"name": "next", "type": ["null", "Node"], "default": None},
-        ],
-    }
+def test_named_types_are_followed() -> None:
+    node = _record({"size": "double"}) | {"name": "Node"}
     schema = _record({"first": node, "second": ["null", "Node"]})
-    one = {"size": 1.5, "next": {"size": 2.5, "next": None}}
-    row = {"first": one, "second": one}
+    row = {"first": {"size": 1.5}, "second": {"size": 2.5}}
     assert _rows(_written(schema, [row])) == [row]
     assert avro_schema_of(_written(schema, [row]))["name"] == "Row"
+
+
+def _node(*fields: dict[str, Any]) -> dict[str, Any]:
+    return {"type": "record", "name": "Node", "namespace": "shop", "fields": [*fields]}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        _node({"name": "next", "type": ["null", "Node"], "default": None}),
+        _record({"n": _node({"name": "m", "type": {"type": "map", "values": "Node"}})}),
+        {"type": "array", "items": _node({"name": "l", "type": {"type": "array",
+                                                                "items": "shop.Node"}})},
+        _node({"name": "e", "type": _record({"up": ["null", "shop.Node"]})}),
+    ],
+)  # fmt: skip
+def test_a_recursive_schema_is_refused_before_data_that_would_end_the_process(schema: Any) -> None:
+    content = _written(schema, [])
+    with pytest.raises(BrokenFileError, match=r"^its schema is recursive: shop\.Node holds itself"):
+        _rows(content)
+    with pytest.raises(BrokenFileError, match="as JSON text, or the file as JSON lines"):
+        avro_schema_of(content)
+    with pytest.raises(BrokenFileError, match="recursive"):
+        datum_reader(schema)(BytesIO(b""))
+
+
+def test_types_nested_more_than_200_levels_deep_are_refused() -> None:
+    def chain(length: int) -> dict[str, Any]:
+        # Each type is defined beside the others and holds the one before it.
+        kinds = [_record({"f": f"T{at - 1}" if at else "int"}) for at in range(length)]
+        named = [kind | {"name": f"T{at}"} for at, kind in enumerate(kinds)]
+        return _record({f"c{at}": ["null", kind] for at, kind in enumerate(named)})
+
+    row = dict.fromkeys(f"c{at}" for at in range(199))
+    value: Any = {"f": 7}
+    for _ in range(198):
+        value = {"f": value}
+    assert _rows(_written(chain(199), [row | {"c198": value}])) == [row | {"c198": value}]
+    with pytest.raises(BrokenFileError, match="201 levels deep, at most 200"):
+        _rows(_written(chain(200), []))
+
+
+def test_a_decimal_that_is_too_long_for_digits_leaves_the_other_rows_readable() -> None:
+    schema = _record({"n": "long", "m": "bytes"})
+    money = _record({"n": "long", "m": _logical("bytes", "decimal", precision=9, scale=2)})
+    marker = b"m" * 16
+    rows = [
+        {"n": 1, "m": b"\x7d"},
+        {"n": 2, "m": b"\x7f" * 2000},
+        {"n": 3, "m": b"\x80" + b"\x00" * 1999},
+        # As many bytes, though few digits, and the most digits.
+        {"n": 4, "m": b"\xff" * 2000},
+        {"n": 5, "m": b"\x3f" + b"\xff" * 1749},
+    ]
+    plain = _written(schema, rows, sync_marker=marker)
+    data = plain.removeprefix(_written(schema, [], sync_marker=marker))
+    content = _written(money, [], sync_marker=marker) + data
+    found = [payload for chunk, _ in read_avro_container(content) for payload in chunk.to_pylist()]
+    assert found[0] == b'{"n":1,"m":1.25}'
+    assert found[3] == b'{"n":4,"m":-0.01}'
+    assert json.loads(found[1])["m"] == "unscaled 0x" + "7f" * 2000
+    assert json.loads(found[2])["m"] == "unscaled -0x80" + "00" * 1999
+    most = str(2**13_998 - 1)
+    assert found[4] == b'{"n":5,"m":%b.%b}' % (most[:-2].encode(), most[-2:].encode())
+    fields = [DecodedField("m", pa.decimal128(38, 2), "DECIMAL(38,2)")]
+    decoded = Decoder(fields, "additive").decode(pa.array(found, pa.binary())).to_pylist()
+    assert [row["broken"] != [] for row in decoded] == [False, True, True, False, True]
 
 
 _SCHEMA = _record({"n": "long", "t": "string"})

@@ -156,6 +156,29 @@ def test_copying_again_adds_nothing(run: Run, lake: Lake) -> None:
     assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
 
 
+def test_many_commits_are_copied_in_parts_each_once_also_if_one_is_cut_off(
+    run: Run, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    appended = epochs.append_records
+    sizes: list[int] = []
+
+    def append(*words: Any, **more: Any) -> None:
+        if len(sizes) == 2:
+            raise OSError("cut off")
+        sizes.append(len(words[2]))
+        appended(*words, **more)
+
+    monkeypatch.setattr(epochs, "_ROWS", 3)
+    monkeypatch.setattr(epochs, "append_records", append)
+    with pytest.raises(OSError, match="cut off"):
+        copy_books(run, HOPS)
+    assert sizes == [3, 3]
+    assert sum(copied(lake).values()) == 6
+    monkeypatch.setattr(epochs, "append_records", appended)
+    copy_books(run, HOPS)
+    assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
+
+
 def test_hops_that_are_copied_apart_come_in_once_each(run: Run, lake: Lake) -> None:
     copy_books(run, ["silver"])
     assert copied(lake) == once(lake, lake.silver("shop"))

@@ -148,6 +148,32 @@ def test_unknown_columns_follow_evolution(
     assert (second["parsed"], second["unknown"]) == (False, None)
 
 
+def test_members_that_a_struct_of_csv_lacks_are_unknown_fields() -> None:
+    schema = "a STRING, s STRUCT<x: INT>, l ARRAY<STRUCT<x: INT>>"
+    texts = ['{"x":1,"w":2.50}', '[{"x":1},{"y":[null]}]']
+    out = io.StringIO()
+    csv.writer(out).writerows([["a", *texts, "outer"], ["b", '{"x":1}', "", "z"], ["c", "{", ""]])
+    records, names = out.getvalue().splitlines(), ["a", "s", "l", "s.w"]
+    first, known, short = decoded(records, names, decoder(schema, "strict"))
+    assert first["broken"] == [
+        *("s.w: not in schema", "s.w#2: not in schema", "l[1].y: not in schema")
+    ]
+    assert known["broken"] == ["s.w: not in schema"]
+    assert (short["parsed"], short["unknown"]) == (False, None)
+    first, known, _ = decoded(records, names, decoder(schema, "rescue"))
+    assert first["values"] == {"a": "a", "s": {"x": 1}, "l": [{"x": 1}, {"x": None}]}
+    assert first["unknown"] == '{"l[1].y":[null],"s.w":"outer","s.w#2":2.5}'
+    assert known["unknown"] == '{"s.w":"z"}'
+    first, *_ = decoded(records, names, decoder(schema, "additive"))
+    assert (first["broken"], first["unknown"]) == ([], [("s.w", "outer")])
+    # Also where no column is unknown, in records that only the slow splitter reads.
+    escaped = Dialect(escape="\\")
+    (row,) = decoded([records[1][:-2]], names[:3], decoder(schema, "strict"), escaped)
+    assert row["broken"] == []
+    (row,) = decoded(['a,"{""w"":1}",'], names[:3], decoder(schema, "strict"), escaped)
+    assert row["broken"] == ["s.w: not in schema"]
+
+
 def test_other_encodings_and_escapes_are_read() -> None:
     by = decoder("a STRING, b INT")
     latin = Dialect(encoding="iso8859-1", escape="\\", quote=None)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import subprocess
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -338,6 +340,41 @@ def test_a_value_of_a_column_does_not_depend_on_those_beside_it() -> None:
     assert outcomes(texts) == [outcomes([text])[0] for text in texts]
 
 
+def test_a_name_may_have_any_length_in_every_path() -> None:
+    decoder = decoder_of(parse_schema("id STRING, m MAP<STRING, INT>"), "rescue")
+    name, ones = "k" * 60_000, ",".join(["1"] * 26_000)
+    payloads = [
+        f'{{"m":{{"{name}":1}}}}',
+        f'{{"m":{{"{name}":1}},"u":2}}',
+        f'{{"{name}":1}}',
+        # What stands between two strings is no name.
+        f'{{"u":["x",{ones},":z"]}}',
+    ]
+    found = decoded(payloads, decoder)
+    assert [row["parsed"] for row in found] == [True] * len(payloads)
+    assert [row["values"]["m"] for row in found[:2]] == [[(name, 1)]] * 2
+    unknown = [row["unknown"] and json.loads(row["unknown"]) for row in found[:3]]
+    assert unknown == [None, {"u": 2}, {name: 1}]
+
+
+_READ_LONG_TEXTS = """
+import json
+import pyarrow as pa
+from tidelake.silver.decode import DecodedField, Decoder
+inner = json.dumps([{"sku": "abc", "count": number} for number in range(6_000)])
+whole = json.dumps({"id": "a", "body": inner, "new": 1}).encode()
+decoder = Decoder([DecodedField("id", pa.string(), "STRING")], "additive")
+found = decoder.decode(pa.array([whole, whole[:-20]], pa.binary()))
+assert len(whole) > 200_000
+assert found.field("parsed").to_pylist() == [True, False]
+"""
+
+
+def test_a_long_text_full_of_escapes_takes_no_minutes_whether_it_ends_or_not() -> None:
+    # In another process: a thread that matches a pattern could not be ended.
+    subprocess.run([sys.executable, "-c", _READ_LONG_TEXTS], check=True, timeout=60)
+
+
 def test_a_decoder_reaches_another_process_as_its_schema() -> None:
     decoder = decoder_of(parse_schema(SCHEMA), "rescue")
     copy = pickle.loads(pickle.dumps(decoder))
@@ -373,6 +410,74 @@ def test_members_of_nested_values_that_the_schema_lacks_are_unknown_fields() -> 
     # Only columns are added.
     additive = decoded([payload], decoder_of(fields, "additive"))
     assert (additive[0]["broken"], additive[0]["unknown"]) == ([], None)
+
+
+def test_members_of_nested_json_in_texts_are_unknown_fields_too() -> None:
+    inner = json.dumps({"name": "a", "email": "e@x", "at": json.dumps({"x": 1, "y": 2.50})})
+    items = ['{"sku":"s"}', '{"sku":"t","qty":5}']
+    payload = json.dumps({"c": inner, "items": items, "m": '{"k":{"n":1,"o":null}}'})
+    no_json = '{"c":"{\\"email\\"","items":"{\\"qty\\":1}","m":7}'
+    fields = parse_schema(_NESTED)
+    paths = ["c.email", "c.at.y", "items[1].qty", "m.k.o"]
+    strict = decoded([payload, no_json], decoder_of(fields, "strict"))
+    assert [row["broken"] for row in strict] == [
+        [f"{path}: not in schema" for path in paths],
+        [f"{field.name}: not exactly {field.type.sql}" for field in fields],
+    ]
+    rescued = decoded([payload, no_json], decoder_of(fields, "rescue"))
+    values = '{"c.at.y":2.5,"c.email":"e@x","items[1].qty":5,"m.k.o":null}'
+    assert [row["unknown"] for row in rescued] == [values, None]
+    additive = decoded([payload], decoder_of(fields, "additive"))
+    assert (additive[0]["broken"], additive[0]["unknown"]) == ([], None)
+
+
+def test_an_unknown_field_named_like_a_path_is_kept_beside_it() -> None:
+    fields = parse_schema("st STRUCT<x: INT, a: STRUCT<x: INT>>")
+    payload = (
+        '{"st":{"x":1,"w":"inner","a":{"b":1},"a.b":2},"st.w":"outer","st.w#2":"second","other":0}'
+    )
+    (row,) = decoded([payload], decoder_of(fields, "rescue"))
+    assert json.loads(row["unknown"]) == {
+        "st.w": "outer",
+        "st.w#2": "second",
+        "st.w#3": "inner",
+        "st.a.b": 1,
+        "st.a.b#2": 2,
+        "other": 0,
+    }
+
+
+LONG_NUMBERS = [
+    "1.2345678901234567890E-7",
+    "-12345678901234567e5",
+    "0.12345678901234567890123456789012345678901",
+    "1" * 60,
+    "3e-324",
+    "1.23456789e-320",
+]
+
+
+@pytest.mark.parametrize("number", LONG_NUMBERS)
+def test_an_unknown_number_that_no_double_holds_stays_as_it_was_written(number: str) -> None:
+    payload = f'{{"u":{number},"w":[{number}]}}'
+    fields = parse_schema("a STRING")
+    (row,) = decoded([payload], decoder_of(fields, "additive"))
+    assert row["unknown"] == [("u", number), ("w", f"[{number}]")]
+    (row,) = decoded([payload], decoder_of(fields, "rescue"))
+    assert row["unknown"] == payload
+    # In a field of text it is refused: of one value there would be several texts.
+    (row,) = decoded([f'{{"a":{number}}}'], decoder_of(fields, "rescue"))
+    assert bool(row["broken"]) is (number != "1" * 60)
+
+
+@pytest.mark.parametrize(
+    "text", ["0.00000000000000000e99999999999999999999", "0e-9999999999999999"]
+)
+def test_a_zero_with_an_endless_exponent_stops_nothing(text: str) -> None:
+    decoder = decoder_of(parse_schema("a STRING, l ARRAY<STRING>"), "additive")
+    (row,) = decoded([f'{{"a":{text},"l":[{text}],"u":{text}}}'], decoder)
+    found = (row["values"], row["broken"], row["unknown"])
+    assert found == ({"a": "0.0", "l": ["0.0"]}, [], [("u", "0.0")])
 
 
 @pytest.mark.parametrize("text", ["0e-2", "-0e-2", "-0.00e-3", "0.0e7", "0e400"])

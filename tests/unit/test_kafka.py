@@ -11,6 +11,7 @@ from unittest.mock import MagicMock, Mock
 
 import pytest
 from pydantic import ValidationError
+from pyspark.sql import SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
@@ -86,6 +87,18 @@ def test_a_topic_whose_policy_may_not_be_asked_for_counts_as_compacted() -> None
     admin = Mock()
     admin.describeConfigs.side_effect = JavaError("", SimpleNamespace(_target_id="o1"))
     assert topic_source._compacted(MagicMock(), admin, ["t"]) == {"t": True}
+
+
+@pytest.mark.parametrize("port", ["one", "9" * 30])
+def test_a_port_that_is_none_is_told_with_its_address(port: str) -> None:
+    with pytest.raises(SourceError, match=f"localhost:{port}: not HOST:PORT"):
+        client.refuse_unreachable(f"localhost:{port}")
+
+
+def test_options_that_kafkas_client_refuses_are_told_with_the_reason(spark: SparkSession) -> None:
+    source = _source(options={"kafka.security.protocol": "NOPE"})
+    with pytest.raises(SourceError, match=r"refuses its options: .*NOPE.*Correct source\.options"):
+        topic_source.describe_topics(spark, source, ["clicks"])
 
 
 def test_a_batch_waits_for_its_broker_for_a_minute() -> None:

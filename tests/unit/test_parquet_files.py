@@ -6,7 +6,7 @@ import json
 import random
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
 from io import BytesIO
@@ -22,6 +22,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
+from tidelake.bronze import parquet_files
 from tidelake.bronze.file_format import BrokenFileError
 from tidelake.bronze.parquet_files import parquet_schema, read_parquet
 from tidelake.silver.decode import DecodedField, Decoder
@@ -130,10 +131,20 @@ def test_every_value_is_the_one_that_duckdb_reads(data: st.DataObject) -> None:
     }
     compression = data.draw(st.sampled_from(["none", "zstd", "snappy"]))
     content = _written(pa.table(columns), row_group_size=2, compression=compression)
-    assert _rows(content) == [
+    expected = [
         {name: _as_json(value) for name, value in zip(columns, row, strict=True)}
         for row in _by_duckdb(content)
     ]
+    assert _rows(content) == expected
+    with pytest.MonkeyPatch.context() as patch:
+        _convert_singly(patch)
+        assert _rows(content) == expected
+
+
+def _convert_singly(patch: pytest.MonkeyPatch) -> None:
+    """Convert the rows that are read at once one by one."""
+    patch.setattr(parquet_files, "_FIRST_ROWS", 1)
+    patch.setattr(parquet_files, "_CONVERTED_BYTES", 1)
 
 
 def _one(values: list[Any], kind: pa.DataType, **options: Any) -> list[Any]:
@@ -190,6 +201,17 @@ def test_int96_times_are_instants_of_any_year_with_their_nanoseconds() -> None:
         {"c": None, "c.d": None, "n": None},
     ]
     assert _one([far], pa.timestamp("us"), **options) == ["9999-12-31T00:00:00.000000Z"]
+
+
+def test_rows_that_are_converted_singly_have_their_own_int96_times(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    content = _written(pa.table({"c": pa.array([1, None, 3], pa.timestamp("ns"))}), **options)
+    _convert_singly(monkeypatch)
+    assert [len(payloads) for payloads, _ in read_parquet(content)] == [1, 1, 1]
+    at = "1970-01-01T00:00:00.00000000"
+    assert _rows(content) == [{"c": f"{at}1Z"}, {"c": None}, {"c": f"{at}3Z"}]
 
 
 def test_times_beside_int96_in_a_nested_column_are_local_ones_with_their_own_digits(
@@ -266,6 +288,82 @@ def test_many_rows_come_in_order_and_in_small_chunks() -> None:
     chunks = [len(payloads) for payloads, _ in read_parquet(content)]
     assert max(chunks) <= 8192
     assert [row["n"] for row in _rows(content)] == list(range(20_000))
+
+
+def test_a_row_group_without_rows_says_nothing_about_the_others() -> None:
+    out, table = BytesIO(), pa.table({"n": range(5000)})
+    with pq.ParquetWriter(out, table.schema) as writer:
+        writer.write_table(table)
+        writer.write_table(table.slice(0, 0))
+    content = out.getvalue()
+    assert [group["rows"] for group in _groups(content)] == [5000, 0]
+    assert len(list(read_parquet(content))) < 5
+
+
+def _groups(content: bytes) -> list[dict[str, int]]:
+    file = pq.ParquetFile(BytesIO(content)).metadata
+    groups = map(file.row_group, range(file.num_row_groups))
+    return [{"rows": group.num_rows, "bytes": group.total_byte_size} for group in groups]
+
+
+# Buffers return their memory to the pool that gave it, so pools live as long as the tests.
+_POOLS: list[pa.MemoryPool] = []
+
+
+@pytest.fixture
+def pool() -> Iterator[pa.MemoryPool]:
+    """Measure the memory that Arrow takes from here on."""
+    before = pa.default_memory_pool()
+    _POOLS.append(pa.proxy_memory_pool(before))
+    pa.set_memory_pool(_POOLS[-1])
+    yield _POOLS[-1]
+    pa.set_memory_pool(before)
+
+
+_LONG, _MIB = "x" * 40_000, 1 << 20
+
+
+def _repeated(counts: list[tuple[str, int]], shape: str = "plain") -> bytes:
+    """Write texts, each as many times as given, which a Parquet file has once."""
+    texts = [text for text, _ in counts]
+    indices = pa.array([at for at, (_, count) in enumerate(counts) for _ in range(count)])
+    column = pa.DictionaryArray.from_arrays(indices.cast(pa.int32()), pa.array(texts))
+    if shape == "nested":
+        column = pa.StructArray.from_arrays([column], ["u"])
+    table = pa.table({"n": range(len(indices)), "t": column})
+    content = _written(table, store_schema=shape == "dictionary")
+    assert len(content) < 200_000
+    return content
+
+
+@pytest.mark.parametrize("shape", ["plain", "dictionary", "nested"])
+def test_a_long_text_of_all_rows_is_in_memory_for_few_of_them(
+    pool: pa.MemoryPool, shape: str
+) -> None:
+    content = _repeated([(_LONG, 8000)], shape)
+    assert _groups(content)[0]["bytes"] < _MIB
+    rows = 0
+    for payloads, _ in read_parquet(content):
+        assert payloads.nbytes < 16 * _MIB
+        rows += len(payloads)
+    assert rows == 8000
+    assert pool.max_memory() < 200 * _MIB
+
+
+def test_rows_that_get_longer_later_in_a_file_are_read_and_converted_in_smaller_parts(
+    pool: pa.MemoryPool,
+) -> None:
+    content = _repeated([("a", 9000), (_LONG, 6000), ("b", 5000)])
+    lengths, numbers = [], []
+    for payloads, _ in read_parquet(content):
+        lengths.append(payloads.nbytes)
+        numbers += [json.loads(row)["n"] for row in payloads.to_pylist()]
+    assert numbers == list(range(20_000))
+    # All long rows are 229 MiB.
+    assert max(lengths) < 40 * _MIB
+    assert len(lengths) < 60
+    # Nor are all of them read at once, before it is known that they are long.
+    assert pool.max_memory() < 250 * _MIB
 
 
 _WHOLE = _written(pa.table({"c": list(range(1000))}), write_page_checksum=True, compression="none")

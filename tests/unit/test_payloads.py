@@ -289,6 +289,53 @@ def test_what_is_no_datum_is_refused_with_its_reason_and_harms_no_other(
     ]
 
 
+def test_text_that_is_not_utf_8_is_refused_wherever_it_is(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    inner = {"type": "record", "name": "In", "fields": [{"name": "t", "type": "string"}]}
+    # Java's reader would replace the bytes of such a text itself.
+    java = {"type": "string", "avro.java.string": "String"}
+    schema = record(
+        event_id=java,
+        raw="bytes",
+        plain=["null", "string"],
+        record=["null", inner],
+        array={"type": "array", "items": ["null", "string"]},
+        records={"type": "array", "items": {"type": "array", "items": "In"}},
+        map={"type": "map", "values": ["null", "string"], "avro.java.string": "String"},
+        union=["long", "string"],
+        numbers={"type": "array", "items": "long"},
+    )
+    value = {
+        "event_id": "id-1",
+        # The bytes of three such characters, which are no text.
+        "raw": "\ufffd".encode() * 3,
+        "plain": "plain-1",
+        "record": {"t": "record-1"},
+        "array": [None, "array-1"],
+        "records": [[], [{"t": "x"}, {"t": "records-1"}]],
+        "map": {"none": None, "key-1": "map-1"},
+        "union": "union-1",
+        "numbers": [1],
+    }
+    texts = [f"{name}-1" for name in ("id", *list(value)[2:7], "key", "union")]
+    assert len(texts) == 8
+    sound = datum(schema, value)
+    written = [sound.replace(text.encode(), b"\xff" * len(text)) for text in texts]
+    # In these the character is text: the same length in bytes.
+    real = [
+        sound.replace(text.encode(), "\ufffd".encode() + b"." * (len(text) - 3)) for text in texts
+    ]
+    nothing = {"plain": None, "record": None, "array": [], "map": {}, "union": 1}
+    empty = datum(schema, value | nothing | {"event_id": "\ufffd"})
+    pipeline = following(tmp_path, "raw BINARY")
+    payloads = [framed(7, body) for body in (*written, *real, sound, empty)]
+    frame = read(spark, pipeline, payloads, {7: schema, 8: WRITTEN_FIRST})
+    found = {row["record_id"]: row[REFUSAL] for row in frame.select("record_id", REFUSAL).collect()}
+    refused = "payload: not one Avro datum of schema 7"
+    assert [found[f"t:0:{n}"] for n in range(len(payloads))] == [refused] * 8 + [None] * 10
+
+
 @pytest.mark.parametrize(
     ("evolution", "broken", "unknown"),
     [

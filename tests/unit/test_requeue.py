@@ -7,8 +7,11 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 
 from tests.pipelines import shop
+from tests.running import START
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
 from tidelake.delta.log import last_commit
@@ -58,3 +61,22 @@ def test_a_deleted_table_is_named_with_what_creates_it(tmp_path: Path, gone: str
     remedy = r"run shop\b.* held rows.* tidelake backfill run" if "late" in gone else "repair"
     with pytest.raises(UsageError, match=rf"^{gone} is gone.* tidelake {remedy} shop"):
         not_requeued(lake.late("shop"), lake.requeue("shop"), last_commit(lake.silver("shop")))
+
+
+def test_rows_of_an_earlier_requeue_come_back_in_one_file(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch that ends between two files would decide one half of a requeue without the other."""
+    appended: dict[int, int] = {}
+
+    def append(_: Run, rows: DataFrame, expected: int) -> None:
+        appended[expected] = rows.rdd.getNumPartitions()
+
+    monkeypatch.setattr(requeue, "requeue_rows", append)
+    monkeypatch.setattr(requeue, "next_instant", lambda _: START)
+    reason = F.when(F.col("id") < 3, "late").otherwise("quarantine").alias("reason")
+    rows = spark.range(0, 10, numPartitions=4).select(F.col("id").alias("record_id"), reason)
+    # As many partitions as a shuffle may have.
+    spread = rows.repartition(4, "record_id")
+    requeue.requeue_again(cast(Any, None), spread.unionByName(spread))
+    assert appended == {3: 1, 7: 1}

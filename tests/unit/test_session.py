@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock, Mock
 
 import pytest
 from pyspark.errors import AnalysisException
@@ -25,6 +26,7 @@ from tidelake.errors import MachineError
 from tidelake.runtime.bronze_hop import BronzeHop
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
+from tidelake.spark import engine
 from tidelake.spark.internals import jvm_of, local_files
 from tidelake.spark.session import (
     _connected,
@@ -276,6 +278,23 @@ def test_a_server_that_is_not_there_is_named_without_waiting() -> None:
         remote = f"sc://127.0.0.1:{free.getsockname()[1]}"
     with pytest.raises(MachineError, match=f"no Spark Connect server answers at {remote}"):
         _connected(remote)
+
+
+@pytest.mark.parametrize("host", ["spark..example", f"{'s' * 64}.example"])
+def test_a_server_whose_name_is_none_is_named_too(host: str) -> None:
+    with pytest.raises(MachineError, match=f"no Spark Connect server answers at sc://{host}:15002"):
+        _connected(f"sc://{host}:15002")
+
+
+def test_slots_of_a_server_are_counted_once_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "is_remote", lambda: True)
+    monkeypatch.setattr(engine.F, "spark_partition_id", Mock())
+    first, second = MagicMock(), MagicMock()
+    for session, slots in ((first, 4), (first, 4), (second, 2)):
+        counted = session.range().select().distinct().count
+        counted.return_value = slots
+        assert engine.slots_of(session) == slots
+        counted.assert_called_once_with()
 
 
 def test_a_missing_client_is_named_with_the_command_that_brings_it(

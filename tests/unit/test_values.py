@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import random
+import re
 from decimal import Decimal
 
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tests.shown import shown
 from tidelake.config.types import parse_schema
 from tidelake.silver.payloads import arrow_type
-from tidelake.silver.values import Number, canonical_json, to_column, to_text_column
+from tidelake.silver.values import (
+    MOST_DEPTH,
+    Number,
+    canonical_json,
+    is_too_deep,
+    to_column,
+    to_text_column,
+)
 
 BROKEN = "broken"
 
@@ -184,6 +195,23 @@ CASES: dict[str, dict[str | None, str | None]] = {
     },
     "STRUCT<b: BINARY>": {'{"b": "aGk="}': '{"b":"hi"}', '{"b": 1234}': BROKEN},
     "MAP<STRING, BINARY>": {'{"k": "aGk="}': '{"k":"hi"}', '{"k": 1234}': BROKEN},
+    "ARRAY<DECIMAL(18,8)>": {
+        "[1E-8]": "[1E-8]",
+        "[-1.5E-7, 0E-8]": "[-1.5E-7,0E-8]",
+        "[1e2]": "[100.00000000]",
+        "[1e-9]": BROKEN,
+        "[1e10]": BROKEN,
+        "[1e400]": BROKEN,
+    },
+    "ARRAY<BIGINT>": {
+        "[1e8, 1.50e1]": "[100000000,15]",
+        "[1e-1]": BROKEN,
+        "[9.223372036854775808E18]": BROKEN,
+    },
+    "STRUCT<d: DECIMAL(18,8), n: MAP<STRING, INT>>": {
+        '{"d": 1E-8, "n": {"k": 2e0}}': '{"d":1E-8,"n":{"k":2}}',
+        '{"n": {"k": 2.5e0}}': BROKEN,
+    },
     "ARRAY<DECIMAL(18,2)>": {"[1.5]": "[1.50]", "[1.5, 12.999]": BROKEN, '["12,50"]': BROKEN},
     "MAP<STRING, DECIMAL(18,2)>": {
         '{"a": 1.5, "b": null}': '{"a":1.50,"b":null}',
@@ -215,6 +243,67 @@ CASES: dict[str, dict[str | None, str | None]] = {
 def test_a_value_survives_exactly_or_is_broken(kind: str) -> None:
     cases = CASES[kind]
     assert dict(zip(cases, outcomes(kind, list(cases)), strict=True)) == cases
+
+
+_DIGITS = st.text("0123456789", min_size=1, max_size=45)
+_WHOLE = st.one_of(st.just("0"), _DIGITS.map(lambda text: text.lstrip("0") or "0"))
+_FRACTION = st.one_of(st.just(""), _DIGITS.map(lambda text: f".{text}"))
+_EXPONENT = st.one_of(
+    st.just(""),
+    st.builds(
+        "{}{}{}".format,
+        st.sampled_from("eE"),
+        st.sampled_from(["", "+", "-"]),
+        st.one_of(
+            st.integers(0, 40), st.integers(280, 420), st.just("00003"), st.just("99999999999")
+        ),
+    ),
+)
+_NUMBERS = st.builds("{}{}{}{}".format, st.sampled_from(["", "-"]), _WHOLE, _FRACTION, _EXPONENT)
+_NUMERIC = ["TINYINT", "INT", "BIGINT", "DOUBLE", "FLOAT"]
+_NUMERIC += ["DECIMAL(18,8)", "DECIMAL(38,20)", "DECIMAL(38,0)", "DECIMAL(5,5)"]
+
+
+@given(kind=st.sampled_from(_NUMERIC), text=_NUMBERS)
+def test_a_nested_number_is_read_exactly_as_one_by_itself(kind: str, text: str) -> None:
+    type_ = arrow_type(parse_schema(f"v {kind}")[0].type)
+    value = Number(text) if re.search("[.eE]", text) else int(text)
+    column, bad = to_column([value], type_)
+    (alone,) = column.to_pylist()
+    array = pa.list_(pa.field("element", type_))
+    for nested_kind, nested_value, whole in (
+        (array, [value], [alone]),
+        (array, f"[{text}]", [alone]),
+        (pa.struct([("x", type_)]), {"x": value}, {"x": alone}),
+        (pa.map_(pa.string(), type_), {"k": value}, [("k", alone)]),
+    ):
+        column, refused = to_column([nested_value], nested_kind)
+        assert (refused, column.to_pylist()) == (bad, [None if bad else whole])
+    if not bad and "DECIMAL" in kind:
+        assert alone == Decimal(text.replace("e00003", "e3"))
+
+
+_LETTERS = [b'"', b"\\", b"[", b"{", b"]", b"}", b"a", b'\\"', b"\n", b"["]
+
+
+def test_the_depth_of_a_payload_is_that_of_its_brackets_outside_of_texts() -> None:
+    closed = re.compile(rb'"(?:[^"\\]|(?s:\\.))*"')
+    chance = random.Random(3)
+    seen = set()
+    for _ in range(3_000):
+        # Enough for the limit, and texts of any content.
+        head = b"[" * chance.randint(MOST_DEPTH - 6, MOST_DEPTH + 2)
+        tail = b"".join(chance.choices(_LETTERS, k=chance.randint(0, 40)))
+        payload = head + tail + b"]" * MOST_DEPTH
+        bare = closed.sub(b"", payload)
+        # Nothing after the quote of an unclosed text is a bracket.
+        depth = deepest = 0
+        for letter in bare.partition(b'"')[0]:
+            depth += (letter in b"[{") - (letter in b"]}")
+            deepest = max(deepest, depth)
+        assert is_too_deep(payload) is (deepest > MOST_DEPTH)
+        seen.add((deepest > MOST_DEPTH, b'"' in bare))
+    assert len(seen) == 4
 
 
 def test_a_stamp_may_leave_out_its_seconds() -> None:

@@ -31,6 +31,12 @@ _MARKER_BYTES = 16
 _MOST_BYTES_OF_A_NUMBER = 10
 # When a chunk is handed on: records, and uncompressed bytes. A block may hold more.
 _CHUNK_RECORDS, _CHUNK_BYTES = 8192, 8 << 20
+# How deep records, arrays and maps may lie in each other. fastavro recurses in C without a limit,
+# so several thousand levels end the process.
+_MOST_DEPTH = 200
+# Longer decimals are not written as digits: Python refuses more than 4,300 of them.
+_MOST_BITS_OF_A_DECIMAL = 14_000
+_PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 # The prefix of the logical types whose readers are registered here.
 _OWN = "tidelake-"
@@ -41,12 +47,13 @@ _EPOCH_DAY = _EPOCH.toordinal()
 def read_avro_container(content: bytes) -> Iterator[Chunk]:
     """Yield an Avro container file's records as JSON with exact values.
 
-    A union's value is written without its branch. Bytes become base64; a decimal its digits; a time
-    ISO 8601 with microseconds, or nanoseconds if its type has them; a duration an object; NaN and
-    infinities text.
+    A union's value is written without its branch. Bytes become base64; a decimal its digits, or
+    text if they are more than 4,000; a time ISO 8601 with microseconds, or nanoseconds if its type
+    has them; a duration an object; NaN and infinities text.
 
     Raises:
-        BrokenFileError: It is not such a file, is truncated or damaged, or its codec is unknown.
+        BrokenFileError: It is not such a file, is truncated or damaged, its codec is unknown, or
+            its schema is recursive.
     """
     stream = BytesIO(content)
     schema, codec, marker = _header(stream)
@@ -137,10 +144,17 @@ def _encoded_singly(record: Any) -> bytes:
 def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
     """Return a function that reads a stream's next datum of a schema as JSON, as in a container.
 
-    Given other bytes, it raises errors of many kinds.
+    Given other bytes, it raises errors of many kinds, and a BrokenFileError for a recursive schema.
     """
     wanted = fastavro.parse_schema(_with_own_types(schema))
-    return lambda stream: _encoded_singly(_read(stream, wanted))
+    problem = _nesting_problem(wanted)
+
+    def read(stream: BytesIO) -> bytes:
+        if problem:
+            raise BrokenFileError(problem)
+        return _encoded_singly(_read(stream, wanted))
+
+    return read
 
 
 def avro_schema_of(content: bytes) -> Any:
@@ -167,15 +181,55 @@ def _header(stream: BytesIO) -> tuple[Any, str, bytes]:
                 metadata[name] = _exactly(stream, _number(stream))
         marker = _exactly(stream, _MARKER_BYTES)
         schema = json.loads(metadata["avro.schema"])
-        fastavro.parse_schema(_with_own_types(schema))
+        problem = _nesting_problem(fastavro.parse_schema(_with_own_types(schema)))
     # A damaged schema fails in fastavro with errors of many kinds.
     except Exception as error:
         raise BrokenFileError(f"its Avro header cannot be read: {error!r}") from error
+    if problem:
+        raise BrokenFileError(problem)
     codec = metadata.get("avro.codec", b"null").decode("utf-8", "replace")
     if codec not in _CODECS:
         known = ", ".join(sorted(_CODECS))
         raise BrokenFileError(f"its codec {codec} is not supported (supported: {known})")
     return schema, codec, marker
+
+
+def _nesting_problem(schema: Any) -> str:
+    """Return why a parsed schema's data may be nested too deeply to be read, or an empty string."""
+    try:
+        depth = _depth(schema, {})
+    except BrokenFileError as error:
+        return str(error)
+    if depth <= _MOST_DEPTH:
+        return ""
+    return (
+        f"its types lie in each other {depth:,} levels deep, at most {_MOST_DEPTH:,} are read: "
+        "write the inner values as JSON text"
+    )
+
+
+def _depth(schema: Any, named: dict[str, int]) -> int:
+    """Return how many records, arrays and maps lie in each other, and add those with a name.
+
+    Raises:
+        BrokenFileError: A type holds itself.
+    """
+    if isinstance(schema, list):
+        return max((_depth(branch, named) for branch in schema), default=0)
+    if isinstance(schema, str):
+        if schema in named or schema in _PLAIN:
+            return named.get(schema, 0)
+        # A name is defined before it is used, so this one is still being defined.
+        raise BrokenFileError(
+            f"its schema is recursive: {schema} holds itself, so its data may be nested deeper "
+            "than can be read. Write the inner values as JSON text, or the file as JSON lines"
+        )
+    inner = [field["type"] for field in schema.get("fields", ())]
+    inner += [schema[key] for key in ("items", "values") if key in schema]
+    depth = max((_depth(one, named) + 1 for one in inner), default=0)
+    if "name" in schema:
+        named[schema["name"]] = depth
+    return depth
 
 
 def _exactly(stream: BytesIO, length: int) -> bytes:
@@ -268,9 +322,14 @@ def _finite(number: float, *_: Any) -> Any:
     return "NaN" if math.isnan(number) else "Infinity" if number > 0 else "-Infinity"
 
 
-def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> msgspec.Raw:
-    """Write a decimal's digits, also beyond the declared precision."""
+def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> msgspec.Raw | str:
+    """Write a decimal's digits, also beyond the declared precision; a very long one as text.
+
+    No DECIMAL holds either, so that silver quarantines the row, and the file's others are read.
+    """
     unscaled, scale = int.from_bytes(data, "big", signed=True), int(schema.get("scale", 0))
+    if unscaled.bit_length() > _MOST_BITS_OF_A_DECIMAL:
+        return f"unscaled {unscaled:#x}"
     digits = str(abs(unscaled)).rjust(scale + 1, "0")
     text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
     return msgspec.Raw(f"{'-' if unscaled < 0 else ''}{text}".encode())

@@ -157,7 +157,7 @@ def _unreachable(bootstrap: str) -> str:
                 return ""
         except OSError as error:
             reasons.append(f"{shown}: {error}")
-        except ValueError:
+        except (ValueError, OverflowError):
             # The error's message has the text.
             reasons.append(f"{shown}: not HOST:PORT")
     return "; ".join(reasons)

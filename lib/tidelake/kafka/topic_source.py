@@ -279,7 +279,14 @@ def _admin(jvm: Any, source: KafkaSource, seconds: int = _ADMIN_SECONDS) -> Iter
             settings.put(name.removeprefix(_CLIENT), value)
     for name in ("request.timeout.ms", "default.api.timeout.ms"):
         settings.put(name, str(seconds * 1000))
-    admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    try:
+        admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
+    except JavaError as error:
+        thrown = error.java_exception
+        why = (thrown.getCause() or thrown).getMessage()
+        raise SourceError(
+            f"Kafka's client refuses its options: {why}. Correct source.options."
+        ) from error
     try:
         yield admin
     except JavaError as error:

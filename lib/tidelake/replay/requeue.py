@@ -306,7 +306,8 @@ def requeue_again(run: Run, rows: DataFrame) -> None:
         once = frames.checkpoint(rows.dropDuplicates(["record_id"]))
         for reason, count in sorted(once.groupBy("reason").count().collect()):
             wanted = once.where(F.col("reason") == reason)
-            wanted = wanted.withColumn("requeued_at", F.lit(next_instant(run)))
+            # One file, as in as_requeued.
+            wanted = wanted.coalesce(1).withColumn("requeued_at", F.lit(next_instant(run)))
             requeue_rows(run, wanted, expected=count)
 
 

@@ -153,21 +153,18 @@ class BronzeHop(HopQuery):
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)
             self._refuse_lost(source)
-        if isinstance(source, DeltaSource):
-            self._refuse_missing(source)
         spark, requeue = self.run.spark, self.run.lake.requeue(self.run.pipeline.name)
+        if isinstance(source, DeltaSource):
+            if source.path is not None:
+                if not FolderTable("", folder(source.path)).exists:
+                    raise SourceError(f"the source {source.path} is not a Delta table.")
+            elif not spark.catalog.tableExists(source.sql):
+                raise SourceError(
+                    f"the source {source.table} does not exist, or may not be seen: it needs USE "
+                    "CATALOG, USE SCHEMA and SELECT."
+                )
         for table, ddl in ((self.table, BRONZE_DDL), (requeue, REQUEUE_DDL)):
             ensure_table(spark, table, from_ddl(spark, ddl), self.creation_note())
-
-    def _refuse_missing(self, source: DeltaSource) -> None:
-        if source.path is not None:
-            if not FolderTable("", folder(source.path)).exists:
-                raise SourceError(f"the source {source.path} is not a Delta table.")
-        elif not self.run.spark.catalog.tableExists(source.sql):
-            raise SourceError(
-                f"the source {source.table} does not exist, or may not be seen: it needs USE "
-                "CATALOG, USE SCHEMA and SELECT."
-            )
 
     def stream(self) -> DataFrame:
         """Stream the source, with each file in one partition if the engine supports it."""
@@ -307,6 +304,8 @@ class BronzeHop(HopQuery):
             # A run may have ended before its first batch was committed.
             refuse_unselected(self.run.spark, source, planned)
             return
+        # A run that cannot ask for ids passes them on.
+        self._topics.update(last.note.get("topics", {}))
         topics = describe_topics(self.run.spark, source, reached, with_selected=True)
         if topics is None:
             return

@@ -91,12 +91,16 @@ class CheckpointedFrames:
             kept = found[0] if found else self._checkpointed(numbered, at_once=self._small)
             if kept is not None:
                 return CheckpointedBatch(kept, numbered=True, is_small=self._small)
-        kept = self._keep(frame, at_once=self._small)
-        return CheckpointedBatch(kept, numbered=False, is_small=self._small)
+        kept = self._checkpointed(frame, at_once=self._small)
+        rows = frame if kept is None else kept
+        return CheckpointedBatch(rows, numbered=False, is_small=self._small)
 
     def _keep(self, frame: DataFrame, *, at_once: bool) -> DataFrame:
         kept = self._checkpointed(frame, at_once=at_once)
-        return _uncheckpointed(frame, at_once=at_once) if kept is None else kept
+        if kept is None and at_once:
+            # A job that completes its observations.
+            frame.write.format("noop").mode("overwrite").save()
+        return frame if kept is None else kept
 
     def _checkpointed(self, frame: DataFrame, *, at_once: bool) -> DataFrame | None:
         kept = checkpointed(frame, eager=at_once)
@@ -114,10 +118,3 @@ class CheckpointedFrames:
         for frame in self._frames:
             release(frame)
         self._frames.clear()
-
-
-def _uncheckpointed(frame: DataFrame, *, at_once: bool) -> DataFrame:
-    """Return the frame unchanged; with ``at_once`` run a job that completes its observations."""
-    if at_once:
-        frame.write.format("noop").mode("overwrite").save()
-    return frame

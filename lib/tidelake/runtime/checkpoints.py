@@ -267,8 +267,7 @@ class CheckpointGuard:
                 raise self.fence.refusal(
                     f"commits of {table.name} that hop {self.fence.hop} has not read are gone"
                 )
-            version = rewritten_after(table, position) if table.exists else None
-            if version is not None:
+            if (version := rewritten_after(table, position)) is not None:
                 raise self.fence.refusal(
                     f"version {version} of {table.name} deleted or replaced rows "
                     f"that hop {self.fence.hop} may have read"

@@ -208,6 +208,9 @@ def _versions_at(
 
 
 _NOTES = 50
+# The rows of one commit, and the paths that are looked up at once: they go to Spark as one text, of
+# which Spark Connect takes 128 MiB. The row of a batch of a thousand files has 100 KB.
+_ROWS, _PATHS = 100, 100_000
 # Keys of the metadata: the newest copied version of each table, and the table's id.
 _COPIED, _IDS = "copied", "ids"
 _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
@@ -231,11 +234,9 @@ def _copy(run: Run, hops: Sequence[Hop], books: Table) -> None:
         "gold": lake.closing_tables(run.pipeline, "gold"),
     }
     # Several commits, since earlier versions copied without a lock.
-    recent = list(islice(commits(books), _NOTES))
-    notes = [commit.note for commit in recent]
+    notes = [commit.note for commit in islice(commits(books), _NOTES)]
     fresh: list[dict[str, Any]] = []
-    copied: dict[str, int] = {}
-    ids: dict[str, str] = {}
+    new_ids: dict[str, str] = {}
     for table in (table for hop in hops for table in of_hop[hop]):
         last = last_commit(table)
         if last is None or last.version == _copied_to(table, notes):
@@ -244,26 +245,25 @@ def _copy(run: Run, hops: Sequence[Hop], books: Table) -> None:
         table_id = table.id
         newest = _copied_to(table, notes, table_id)
         new = [commit for commit in commits(table) if commit.version > newest]
-        if new:
-            copied[table.name] = new[0].version
-            ids |= {table.name: table_id} if table_id else {}
-            fresh += [_row(table, commit) for commit in reversed(new)]
-    if not fresh:
-        return
+        new_ids |= {table.name: table_id} if table_id else {}
+        fresh += [_row(table, commit) for commit in reversed(new)]
     # Repeated in each commit, so that idle tables outlast the cleanup of this table's log.
-    copied = {**(notes[0].get(_COPIED, {}) if notes else {}), **copied}
-    ids = {**(notes[0].get(_IDS, {}) if notes else {}), **ids}
-    append_records(
-        run.spark,
-        books,
-        fresh,
-        _BOOKS_DDL,
-        newest=recent[0] if recent else None,
-        pipeline=name,
-        hop="books",
-        copied=copied,
-        ids=ids,
-    )
+    copied, ids = (dict(notes[0].get(key, {})) if notes else {} for key in (_COPIED, _IDS))
+    for first in range(0, len(fresh), _ROWS):
+        rows = fresh[first : first + _ROWS]
+        copied |= {row["table_name"]: row["version"] for row in rows}
+        ids |= {one: new_ids[one] for one in {row["table_name"] for row in rows} & new_ids.keys()}
+        append_records(
+            run.spark,
+            books,
+            rows,
+            _BOOKS_DDL,
+            newest=last_commit(books),
+            pipeline=name,
+            hop="books",
+            copied=copied,
+            ids=ids,
+        )
 
 
 def _copied_to(
@@ -297,10 +297,14 @@ def taken_before(run: Run, bronze: Table, paths: Collection[str]) -> dict[str, L
     named = notes.select(F.explode(entries).alias("entry")).select(
         "entry", F.get_json_object("entry", "$[0]").alias("path")
     )
-    wanted = from_records(run.spark, [{"path": path} for path in sorted(paths)], "path string")
-    found = named.join(F.broadcast(wanted), on="path", how="left_semi").select("entry").collect()
-    files = (json.loads(row["entry"]) for row in found)
-    return {path: LandedFile(path, size, modified) for path, size, modified, _ in files}
+    found, ordered = {}, sorted(paths)
+    for first in range(0, len(ordered), _PATHS):
+        some = [{"path": path} for path in ordered[first : first + _PATHS]]
+        wanted = F.broadcast(from_records(run.spark, some, "path string"))
+        for row in named.join(wanted, on="path", how="left_semi").select("entry").collect():
+            path, size, modified, _ = json.loads(row["entry"])
+            found[path] = LandedFile(path, size, modified)
+    return found
 
 
 def _row(table: Table, commit: Commit) -> dict[str, Any]:

@@ -18,8 +18,8 @@ from pyspark.sql import functions as F
 from tidelake.bronze.records import with_requeue_columns
 from tidelake.config import Pipeline
 from tidelake.delta.access import read_between
-from tidelake.delta.commit_metadata import FRESH, SilverNote
-from tidelake.delta.log import last_commit
+from tidelake.delta.commit_metadata import FRESH, SilverNote, changed_parts
+from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Table
 from tidelake.errors import GenerationError, UsageError
@@ -39,6 +39,8 @@ from tidelake.spark.tuning import STATE_SETTINGS
 _KEY = "_prefilter_key"
 _ROW = ("record_id", "ingested_at")
 _COPY_COLUMNS = ("event_id", PAYLOAD_HASH, "ingested_at")
+# Key of the metadata of a commit: the first batch that today's rules decided.
+RULES_SINCE = "rules_since"
 
 
 def hold_back_copies(rows: DataFrame, *, ttl: timedelta) -> DataFrame:
@@ -66,9 +68,10 @@ def held_back(taken: DataFrame, survivors: DataFrame) -> DataFrame:
 def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> DataFrame:
     """Return the missing rows that are copies of an event accepted within the TTL.
 
-    Such a row has no other possible fate, since its accepted twin has the same payload. Ids are
-    read by the lenient parser: a row whose id it misreads, and any Avro or CSV record, goes through
-    exact deduplication. ``accepted`` has ``event_id``, ``_payload_hash`` and ``ingested_at``.
+    Such a row has no other possible fate if its accepted twin, which has the same payload, was
+    decided by the same rules: see :func:`rules_since`. Ids are read by the lenient parser: a row
+    whose id it misreads, and any Avro or CSV record, goes through exact deduplication. ``accepted``
+    has ``event_id``, ``_payload_hash`` and ``ingested_at``.
     """
     if pipeline.reads_avro or pipeline.csv:
         return missing.limit(0)
@@ -81,6 +84,15 @@ def copies_of(missing: DataFrame, accepted: DataFrame, pipeline: Pipeline) -> Da
     ids = lenient_parse(missing, pipeline, ()).select("record_id", "event_id")
     sure = candidates.join(ids, on="record_id").where(F.col("event_id") == F.col("twin_id"))
     return missing.join(sure.select("record_id"), on="record_id", how="left_semi")
+
+
+def rules_since(last: Commit | None, pipeline: Pipeline) -> int:
+    """Return the first of silver's batches that today's rules decided; ``last`` is the newest."""
+    if last is None or last.batch < 0:
+        return 0
+    if changed_parts(last, pipeline).rules:
+        return last.batch + 1
+    return int(last.note.get(RULES_SINCE, 0))
 
 
 def refuse_other_prefilter(table: Table, fence: Fence, *, wanted: bool) -> None:
@@ -132,11 +144,13 @@ def recover(
     accepted: AcceptedRows,
     between: tuple[Position, Position],
     frames: CheckpointedFrames,
+    since_batch: int,
 ) -> PrefilteredBatch:
     """Return the batch with the dropped rows that may not be copies, and count the copies.
 
     ``survivors`` is the stream's batch, checkpointed because it must not be computed twice;
-    ``between`` are the batch's start and end in bronze.
+    ``between`` are the batch's start and end in bronze. Only rows accepted from ``since_batch`` on
+    have copies without a doubt.
     """
     pipeline = accepted.pipeline
     bronze = accepted.lake.bronze(pipeline.name)
@@ -148,7 +162,8 @@ def recover(
     first = from_micros(earliest)
     if first is None:
         return PrefilteredBatch(survivors, [], 0)
-    silver, late = (table.select(*_COPY_COLUMNS) for table in accepted.read())
+    by_these = F.col("_batch") >= since_batch
+    silver, late = (table.where(by_these).select(*_COPY_COLUMNS) for table in accepted.read())
     since = F.lit(first - pipeline.dedup.ttl)
     known = silver.unionByName(late).where(F.col("ingested_at") >= since)
     copies = frames.checkpoint(copies_of(missing, known, pipeline))

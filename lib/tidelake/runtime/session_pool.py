@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
 from threading import Event
 from typing import TypeVar
 
@@ -47,17 +46,15 @@ class SessionPool:
             for piece in pieces:
                 work(session, piece)
             return
-        waiting: SimpleQueue[T] = SimpleQueue()
-        for piece in pieces:
-            waiting.put(piece)
-        failed = Event()
+        # Each piece goes to one thread: a step of an iterator over a list is not interrupted.
+        waiting, failed = iter(list(pieces)), Event()
 
         def run_pieces(clone: SparkSession) -> None:
             try:
-                while not failed.is_set():
-                    work(clone, waiting.get_nowait())
-            except Empty:
-                return
+                for piece in waiting:
+                    if failed.is_set():
+                        return
+                    work(clone, piece)
             except BaseException:
                 failed.set()
                 raise

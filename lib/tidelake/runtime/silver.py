@@ -163,6 +163,7 @@ class SilverHop(HopQuery):
                 files=self._files,
                 # Only the first batch of a query can be the retry of an interrupted one.
                 may_be_retry=batch <= self.fence.closed + 1,
+                rules_since=self._rules_since(last),
             )
             note = silver_batch(self._recovered(rows, context), context)
         counts = note.total()
@@ -175,13 +176,17 @@ class SilverHop(HopQuery):
             self.hop, batch, total, began, watermark=mark, detail=" ".join(detail)
         )
 
+    def _rules_since(self, last: Commit) -> int | None:
+        return prefilter.rules_since(last, self.run.pipeline) if self._prefilters else None
+
     def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
         """Return the batch plus the rows that the prefilter dropped and that may not be copies."""
         if not self._prefilters:
             return PrefilteredBatch(rows, [], None, judged=self._judges_in_stream)
         accepted = context.accepted(rows.sparkSession)
         span = context.before.until.get("bronze", BEGINNING), context.until["bronze"]
-        return prefilter.recover(context.frames.checkpoint(rows), accepted, span, context.frames)
+        kept, since = context.frames.checkpoint(rows), context.rules_since or 0
+        return prefilter.recover(kept, accepted, span, context.frames, since)
 
 
 class Decision(NamedTuple):
@@ -256,6 +261,7 @@ class BatchContext:
         stored: Rows that a rebuild copies from the tables; the recovered batch counts them.
         files: Files of silver and late, cached across batches.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
+        rules_since: The first batch that today's rules decided; None without a prefilter.
     """
 
     run: Run
@@ -269,6 +275,7 @@ class BatchContext:
     stored: Stored | None = None
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
     may_be_retry: bool = False
+    rules_since: int | None = None
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -278,8 +285,10 @@ class BatchContext:
     @property
     def note(self) -> dict[str, Any]:
         """The metadata that all commits of the batch share."""
-        rebuilt = {REBUILT: True} if self.rebuilds else {}
-        return {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp, **rebuilt}
+        more: dict[str, Any] = {REBUILT: True} if self.rebuilds else {}
+        if self.rules_since is not None:
+            more[prefilter.RULES_SINCE] = self.rules_since
+        return {"pipeline": self.run.pipeline.name, "hop": "silver", **self.stamp, **more}
 
     def accepted(self, spark: SparkSession) -> AcceptedRows:
         """Return the previously accepted rows, to find duplicates."""

@@ -1,9 +1,10 @@
 """Adapt a writer's Avro schema to Spark's reader, which changes some values silently.
 
-Three differences are corrected. A decimal beyond its declared precision may be read as another
+Four differences are corrected. A decimal beyond its declared precision may be read as another
 number, so the reader gets the widest precision. Times of day differ between Spark versions, so they
-are read as plain numbers. The reader ignores bytes after a datum, so each datum is followed by a
-digest that the adapted schema reads as the next field.
+are read as plain numbers. Text that the schema declares as Java's strings loses bytes that are not
+UTF-8, so the declaration is removed. The reader ignores bytes after a datum, so each datum is
+followed by a digest that the adapted schema reads as the next field.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ _FRAME = "TidelakeFrame"
 _WIDEST = 38
 # Up to this size the reader reads a decimal as a long and checks its precision.
 _CHECKED_BYTES = 8
+_JAVA_STRING = "avro.java.string"
 _TIMES_OF_DAY = ("time-millis", "time-micros")
 _PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 
@@ -92,6 +94,7 @@ def _adapted(schema: Any) -> Any:
     fitted = {
         key: _adapted(value) if key in ("type", "items", "values") else value
         for key, value in schema.items()
+        if key != _JAVA_STRING
     }
     if isinstance(schema.get("fields"), list):
         fitted["fields"] = [_adapted(field) for field in schema["fields"]]

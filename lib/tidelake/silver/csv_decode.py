@@ -32,11 +32,13 @@ from tidelake.csv_records import (
 from tidelake.silver.decode import (
     DecodedField,
     add_inexact,
+    add_unknown_within,
     assembled,
     decoded_type,
-    not_in_schema,
+    has_members,
+    unknown_fields,
 )
-from tidelake.silver.values import canonical_json, to_text_column
+from tidelake.silver.values import to_text_column
 
 _Rows = np.ndarray[Any, np.dtype[np.int64]]
 _LF, _CR = b"\n\r"
@@ -69,6 +71,11 @@ class CsvDecoder:
         self.fields, self.evolution = tuple(fields), evolution
         self.nulls = frozenset(nulls) | {""}
         self.type = decoded_type(self.fields, evolution)
+        self._names = frozenset(one.name for one in self.fields)
+        # Fields whose texts are read a second time, for members that their type lacks.
+        self._with_members = frozenset(
+            one.name for one in self.fields if evolution != "additive" and has_members(one.type)
+        )
 
     def decode(self, payloads: pa.Array, layouts: pa.Array) -> pa.StructArray:
         """Decode an array of records, each with the layout that bronze keeps beside it.
@@ -83,34 +90,35 @@ class CsvDecoder:
         place = None if np.all(order[:-1] < order[1:]) else pa.array(np.argsort(order))
         refused = {row: [reason] for piece in pieces for row, reason in piece.refused.items()}
         broken: dict[int, list[str]] = {}
+        others: dict[int, dict[str, Any]] = {}
+        for piece in pieces:
+            self._add_columns(piece, others)
         columns = []
         for wanted in self.fields:
             texts = _placed([_column(piece, wanted.name) for piece in pieces], place)
             column, bad = to_text_column(texts, wanted.type)
             columns.append(column)
             add_inexact(broken, wanted, bad)
-        unknown: dict[int, Any] = {}
-        for piece in pieces:
-            self._add_unknown(piece, broken, unknown)
+            if wanted.name in self._with_members:
+                add_unknown_within(others, wanted, texts.to_pylist())
+        unknown = unknown_fields(others, broken, self.evolution)
         return assembled(self.type, columns, refused, broken | refused, unknown)
 
-    def _add_unknown(
-        self, piece: _Texts, broken: dict[int, list[str]], unknown: dict[int, Any]
-    ) -> None:
-        names = sorted(piece.columns.keys() - {field.name for field in self.fields})
+    def _add_columns(self, piece: _Texts, others: dict[int, dict[str, Any]]) -> None:
+        """Add the columns that are not in the schema, by row number and name."""
+        names = [name for name in piece.columns if name not in self._names]
         if not names:
             return
-        reasons = not_in_schema(name for name in piece.columns if name in names)
+        rows = piece.rows.tolist()
+        if self.evolution == "strict":
+            # Reasons need only the names.
+            shared = dict.fromkeys(names)
+            others.update((row, shared) for row in rows if row not in piece.refused)
+            return
         values = zip(*(piece.columns[name].to_pylist() for name in names), strict=True)
-        for row, texts in zip(piece.rows.tolist(), values, strict=True):
-            if row in piece.refused:
-                continue
-            if self.evolution == "strict":
-                broken.setdefault(row, []).extend(reasons)
-            elif self.evolution == "rescue":
-                unknown[row] = canonical_json(dict(zip(names, texts, strict=True)))
-            else:
-                unknown[row] = list(zip(names, texts, strict=True))
+        for row, texts in zip(rows, values, strict=True):
+            if row not in piece.refused:
+                others[row] = dict(zip(names, texts, strict=True))
 
     def _read(self, rows: _Rows, payloads: pa.Array, layout: bytes | None) -> _Texts:
         """Split the records of one layout into fields."""

@@ -21,20 +21,19 @@ import pyarrow as pa
 from tidelake.silver.values import (
     MOST_DEPTH,
     Number,
+    Refused,
     as_text,
     canonical_json,
     is_too_deep,
+    nested,
     to_column,
 )
 
-# Jackson rejects longer names, so tables written with it contain none.
-MOST_NAME_LETTERS = 50_000
 # Limits on the unknown fields shown in reasons: their number, and the length of a name.
 _SHOWN_FIELDS, _SHOWN_LETTERS = 20, 100
 
 # Names with one of these cannot be members of msgspec's structs.
 _ODD_NAME = re.compile(r'["\\\x00-\x1f]')
-_NAMES_OF_JSON = re.compile(rb'"((?:[^"\\]|\\.)*)"\s*:')
 
 _REASONS = pa.list_(pa.field("element", pa.string()))
 
@@ -94,10 +93,29 @@ def add_inexact(broken: dict[int, list[str]], field: DecodedField, rows: Iterabl
         broken.setdefault(row, []).append(f"{field.name}: not exactly {field.sql}")
 
 
-def not_in_schema(names: Iterable[str]) -> list[str]:
-    """Return the reasons for unknown fields, if those are refused."""
-    shown = [name[:_SHOWN_LETTERS] for name in islice(names, _SHOWN_FIELDS)]
-    return [f"{name}: not in schema" for name in shown]
+def unknown_fields(
+    others: Mapping[int, Mapping[str, Any]], broken: dict[int, list[str]], evolution: str
+) -> dict[int, Any]:
+    """Return the column ``unknown`` of the rows with other fields, or add reasons if strict."""
+    if evolution == "strict":
+        last: Any = None
+        reasons: list[str] = []
+        for row, found in others.items():
+            # Records of one CSV file share the same.
+            if found is not last:
+                shown = [name[:_SHOWN_LETTERS] for name in islice(found, _SHOWN_FIELDS)]
+                last, reasons = found, [f"{name}: not in schema" for name in shown]
+            broken.setdefault(row, []).extend(reasons)
+        return {}
+    if evolution == "rescue":
+        return {row: canonical_json(dict(found)) for row, found in others.items()}
+    return {
+        row: [
+            (name, value if type(value) is str else as_text(value))
+            for name, value in sorted(found.items())
+        ]
+        for row, found in others.items()
+    }
 
 
 class Decoder:
@@ -169,27 +187,10 @@ class Decoder:
             column, bad = to_column(values, field.type)
             columns.append(column)
             add_inexact(broken, field, bad)
-            if self.evolution != "additive" and _has_members(field.type):
-                for row, value in enumerate(values):
-                    if found := dict(_unknown_within(value, field.type, field.name)):
-                        others.setdefault(row, {}).update(found)
-        unknown = self._unknown(others, broken)
+            if self.evolution != "additive" and has_members(field.type):
+                add_unknown_within(others, field, values)
+        unknown = unknown_fields(others, broken, self.evolution)
         return assembled(self.type, columns, refused, broken, unknown)
-
-    def _unknown(
-        self, others: Mapping[int, Mapping[str, Any]], broken: dict[int, list[str]]
-    ) -> dict[int, Any]:
-        """Return the column ``unknown`` of rows with other fields; if strict, add reasons."""
-        if self.evolution == "strict":
-            for row, found in others.items():
-                broken.setdefault(row, []).extend(not_in_schema(found))
-            return {}
-        if self.evolution == "rescue":
-            return {row: canonical_json(dict(found)) for row, found in others.items()}
-        return {
-            row: [(name, as_text(value)) for name, value in sorted(found.items())]
-            for row, found in others.items()
-        }
 
     def _read(self, payload: bytes | None) -> dict[str, Any] | None:
         """Parse an object with any fields; None if the payload is not a JSON object."""
@@ -199,35 +200,64 @@ class Decoder:
             fields: dict[str, Any] = self._any.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, ValueError):
             return None
-        if len(payload) > MOST_NAME_LETTERS and any(
-            len(name.decode()) > MOST_NAME_LETTERS for name in _NAMES_OF_JSON.findall(payload)
-        ):
-            return None
         return fields
 
 
-def _has_members(kind: pa.DataType) -> bool:
+def has_members(kind: pa.DataType) -> bool:
     """Return whether a value of a type may have members that the type lacks."""
     if pa.types.is_list(kind):
-        return _has_members(kind.value_type)
-    return _has_members(kind.item_type) if pa.types.is_map(kind) else pa.types.is_struct(kind)
+        return has_members(kind.value_type)
+    return has_members(kind.item_type) if pa.types.is_map(kind) else pa.types.is_struct(kind)
+
+
+def add_unknown_within(
+    others: dict[int, dict[str, Any]], field: DecodedField, values: Iterable[Any]
+) -> None:
+    """Add the members of a field's values that its type lacks, by row number and path.
+
+    ``others`` are the unknown fields so far. A path that is also the name of one of these, or that
+    two members have, is followed by ``#2`` and so on.
+    """
+    for row, value in enumerate(values):
+        found: dict[str, Any] | None = None
+        for path, item in _unknown_within(value, field.type, field.name):
+            if found is None:
+                # Not in place: other rows may share it.
+                found = others[row] = dict(others.get(row, ()))
+            key, number = path, 1
+            while key in found:
+                number += 1
+                key = f"{path}#{number}"
+            found[key] = item
 
 
 def _unknown_within(value: Any, kind: pa.DataType, path: str) -> Iterator[tuple[str, Any]]:
     """Yield the members of a nested value that its type lacks, by path: ``items[0].size``."""
-    if pa.types.is_struct(kind) and isinstance(value, dict):
-        for name, item in value.items():
+    if value is None:
+        return
+    if pa.types.is_struct(kind):
+        for name, item in _content(value, dict).items():
             at, place = kind.get_field_index(name), f"{path}.{name}"
             if at < 0:
                 yield place, item
-            else:
-                yield from _unknown_within(item, kind.field(at).type, place)
-    elif pa.types.is_list(kind) and isinstance(value, list):
-        for number, item in enumerate(value):
-            yield from _unknown_within(item, kind.value_type, f"{path}[{number}]")
-    elif pa.types.is_map(kind) and isinstance(value, dict):
-        for key, item in value.items():
-            yield from _unknown_within(item, kind.item_type, f"{path}.{key}")
+            elif pa.types.is_nested(inner := kind.field(at).type):
+                yield from _unknown_within(item, inner, place)
+    elif pa.types.is_list(kind) and pa.types.is_nested(inner := kind.value_type):
+        for number, item in enumerate(_content(value, list)):
+            yield from _unknown_within(item, inner, f"{path}[{number}]")
+    elif pa.types.is_map(kind) and pa.types.is_nested(inner := kind.item_type):
+        for key, item in _content(value, dict).items():
+            yield from _unknown_within(item, inner, f"{path}.{key}")
+
+
+def _content(value: Any, wanted: type) -> Any:
+    """Return an array or an object, also of JSON in a string; an empty one of any other value."""
+    if type(value) is wanted:
+        return value
+    try:
+        return nested(value, wanted)
+    except Refused:
+        return wanted()
 
 
 def _not_plain(_: bytes) -> NoReturn:

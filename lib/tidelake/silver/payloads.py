@@ -10,13 +10,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from operator import attrgetter
+from functools import reduce
+from operator import and_, attrgetter
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from tidelake.columns import EXACT_TIMES
 from tidelake.config import Field, FieldType, Pipeline
@@ -314,22 +316,38 @@ def _as_json(
             head = f'{{"schema":{logical_types(schema)},"payload":'
             json = F.concat(F.lit(head), json, F.lit("}"))
         text = F.when(is_whole, json).otherwise(text)
+    types, valid = read.select(*columns).schema, F.lit(True)
+    for name in columns:
+        checks = _text_checks(F.col(name), types[name].dataType)
+        are_valid = F.coalesce(reduce(and_, checks, F.lit(True)), F.lit(True))
+        valid = F.when(F.col(name).isNotNull(), are_valid).otherwise(valid)
     read = read.withColumn("_json", text)
-    valid = F.when(_is_valid_utf8(F.col("_json")), F.col("_json"))
-    converted = read.withColumn(_TEXT, valid).withColumn(REFUSAL, refusal)
+    # Only where a character may stand for other bytes, each text is checked.
+    valid = ~F.contains("_json", F.lit(_REPLACED)) | valid
+    converted = read.withColumn(_TEXT, F.when(valid, F.col("_json"))).withColumn(REFUSAL, refusal)
     return converted.drop("_json", "_datum", "_digest", *columns)
 
 
-def _is_valid_utf8(text: Column) -> Column:
-    """Return whether no invalid UTF-8 byte was replaced when the text was decoded."""
+def _text_checks(value: Column, kind: DataType) -> list[Column]:
+    """Return conditions under which the texts in a value are UTF-8; null where there is no text.
 
-    def occurrences(letters: str, of: Column) -> Column:
-        return (F.length(of) - F.length(F.replace(of, F.lit(letters), F.lit("")))) / len(letters)
-
-    replaced = occurrences(_REPLACED, text)
-    as_bytes = F.decode("payload", "ISO-8859-1")
-    written = occurrences(_REPLACED.encode().decode("latin-1"), as_bytes)
-    return ~F.contains(text, F.lit(_REPLACED)) | (replaced <= written)
+    Of others, JSON has U+FFFD in place of the bytes.
+    """
+    # Arrays of numbers are not looked through.
+    if "string" not in kind.simpleString():
+        return []
+    if isinstance(kind, StringType):
+        return [F.is_valid_utf8(value)]
+    if isinstance(kind, StructType):
+        fields = [(value.getField(field.name), field.dataType) for field in kind]
+        return [check for field in fields for check in _text_checks(*field)]
+    if isinstance(kind, ArrayType):
+        of = kind.elementType
+        return [F.forall(value, lambda item: reduce(and_, _text_checks(item, of), F.lit(True)))]
+    if isinstance(kind, MapType):
+        parts = [(F.map_keys(value), kind.keyType), (F.map_values(value), kind.valueType)]
+        return [check for part, of in parts for check in _text_checks(part, ArrayType(of))]
+    return []
 
 
 def _refused(schemas: WriterSchemas) -> Column:

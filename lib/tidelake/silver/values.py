@@ -38,10 +38,7 @@ _LONG = re.compile(
     r"-?(?:(?=[0-9]*\.[0-9])[0-9.]{17}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))"
 )
 # Numbers that may not fit 38 digits either.
-_LOSSY = re.compile(
-    r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]"
-    r"|[0-9]*[1-9][0-9.]*[1-9][0-9.]*[eE]-0*(?:29[0-9]|3[0-9]{2}))"
-)
+_LOSSY = re.compile(r"-?(?:[0-9.]{39}|[0-9.]{16,}[eE]|[0-9.]+[eE]-0*(?:29[0-9]|3[0-9]{2}))")
 _DATE, _STAMP = re.compile(DATE), re.compile(STAMP)
 _MOST_OFFSET_MINUTES = 18 * 60
 # Timestamps that Arrow parses exactly as _timestamp does.
@@ -52,7 +49,9 @@ _ARROW_STAMP = (
 _BASE64 = re.compile(r"[A-Za-z0-9+/]*={0,2}")
 # After an escaped backslash, "u001a" is text.
 _CONTROL = re.compile(rb"(?<!\\)((?:\\\\)*\\)(u00[01][0-9a-f])")
-_TEXTS_OF_JSON = re.compile(rb'"(?:[^"\\]|\\.)*"')
+# Also one that is not closed, up to the end: to go back in it takes time with the square of its
+# length.
+_TEXTS_OF_JSON = re.compile(rb'"(?:[^"\\]++|(?s:\\.))*+(?:"|\\?\Z)')
 
 _DAY_MICROS = 86_400_000_000
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
@@ -316,8 +315,12 @@ def _binary(value: Any, _: pa.DataType) -> bytes:
     return binascii.a2b_base64(bare + "=" * (-len(bare) % 4))
 
 
-def _nested(value: Any, wanted: type) -> Any:
-    """Return an array or an object; parse a string as JSON."""
+def nested(value: Any, wanted: type) -> Any:
+    """Return an array or an object; parse a string as JSON.
+
+    Raises:
+        Refused: The value, or what the string contains, is not of the type ``wanted``.
+    """
     if isinstance(value, str):
         try:
             json = value.encode()
@@ -330,36 +333,28 @@ def _nested(value: Any, wanted: type) -> Any:
 
 
 def _inner(value: Any, kind: pa.DataType) -> Any:
-    """Convert an element of an array, map or struct; numbers keep up to 38 digits exactly."""
+    """Convert an element of an array, map or struct; as text, numbers keep up to 38 digits."""
     if value is None:
         return None
-    # A double is read from the digits, and BINARY refuses a number, but not its text.
-    keeps_number = pa.types.is_floating(kind) or pa.types.is_binary(kind)
-    if type(value) in (int, Number) and not keeps_number:
+    if type(value) in (int, Number) and pa.types.is_string(kind):
         text = str(value)
-        if _is_extreme(text):
-            return _READERS[kind.id](text, kind)
-        if _is_lossy(text):
+        if not _is_extreme(text) and _is_lossy(text):
             raise Refused
-        written = _variant_text(text)
-        exact = _exact(written)
-        if exact is None and not pa.types.is_string(kind):
-            raise Refused
-        value = exact or written
+        return _variant_text(text)
     return _READERS[kind.id](value, kind)
 
 
 def _list(value: Any, kind: pa.DataType) -> list[Any]:
-    return [_inner(item, kind.value_type) for item in _nested(value, list)]
+    return [_inner(item, kind.value_type) for item in nested(value, list)]
 
 
 def _map(value: Any, kind: pa.DataType) -> list[tuple[str, Any]]:
-    items = sorted(_nested(value, dict).items())
+    items = sorted(nested(value, dict).items())
     return [(name, _inner(item, kind.item_type)) for name, item in items]
 
 
 def _struct(value: Any, kind: pa.DataType) -> dict[str, Any]:
-    items = _nested(value, dict)
+    items = nested(value, dict)
     return {field.name: _inner(items.get(field.name), field.type) for field in kind}
 
 
@@ -413,8 +408,11 @@ def _exact(text: str) -> str | None:
 
 def _is_lossy(text: str) -> bool:
     """Return whether neither 38 digits nor a double's shortest text are equal to a number."""
-    is_long = _LOSSY.match(text) is not None and _exact(text) is None
-    return is_long and Decimal(text) != Decimal(repr(float(text)))
+    if _LOSSY.match(text) is None or _exact(text) is not None:
+        return False
+    number = float(text)
+    # Decimal refuses the exponent that a zero may have.
+    return number != 0 and Decimal(text) != Decimal(repr(number))
 
 
 def _number_text(text: str) -> str:
@@ -428,8 +426,11 @@ def _number_text(text: str) -> str:
 
 
 def _variant_text(text: str) -> str:
-    """Return the text of a number in an unknown or nested field: its digits, or a double."""
-    if _is_extreme(text):
+    """Return the text of a number in an unknown or nested field: its digits, or a double.
+
+    A number that neither represents stays as it was written.
+    """
+    if _is_extreme(text) or _is_lossy(text):
         return str(text)
     return _exact(text) or _as_java(float(text))
 

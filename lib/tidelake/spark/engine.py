@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import lru_cache
 
 from pyspark.errors import (
     AnalysisException,
@@ -72,10 +73,13 @@ def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
 def slots_of(spark: SparkSession) -> int:
     """Return how many tasks the engine runs at once.
 
-    Spark Connect has no Spark context; there a job counts the partitions of a range.
+    Spark Connect has no Spark context; there a job counts the partitions of a range, once.
     """
-    if not is_remote():
-        return int(spark.sparkContext.defaultParallelism)
+    return _counted(spark) if is_remote() else int(spark.sparkContext.defaultParallelism)
+
+
+@lru_cache(maxsize=4)
+def _counted(spark: SparkSession) -> int:
     parts = spark.range(_NUMBERS).select(F.spark_partition_id()).distinct()
     return max(1, parts.count())
 

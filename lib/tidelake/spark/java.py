@@ -172,13 +172,13 @@ def driver_options(use: SessionUse) -> str:
     return options if chosen else f"{options} {BULK_COLLECTOR}"
 
 
-def archive_of(jars: Sequence[Path], cache: Path | None = None) -> Path:
+def archive_of(jars: Sequence[Path]) -> Path:
     """Return the archive path for these jars and the installed Spark; it may not exist."""
     from importlib.metadata import version  # noqa: PLC0415
 
     inputs = "\n".join([version("pyspark"), sys.prefix, *(str(jar) for jar in jars)])
     name = hashlib.sha256(inputs.encode()).hexdigest()[:16]
-    return (cache or cache_dir()) / f"classes-{name}.jsa"
+    return cache_dir() / f"classes-{name}.jsa"
 
 
 def class_settings(jars: Sequence[Path]) -> tuple[dict[str, str], str]:

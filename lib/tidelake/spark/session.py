@@ -294,9 +294,11 @@ def _refuse_silent(remote: str) -> None:
     try:
         with socket.create_connection((host, port), timeout=_REMOTE_SECONDS):
             return
-    except OSError as error:
+    except (OSError, ValueError) as error:
+        # Of a name with an empty or a long label the error is a ValueError.
+        why = error.strerror if isinstance(error, OSError) else None
         raise MachineError(
-            f"no Spark Connect server answers at {remote}: {error.strerror or error}. "
+            f"no Spark Connect server answers at {remote}: {why or error}. "
             "Start it, or correct remote in the environment."
         ) from error
 
