@@ -18,6 +18,10 @@ from tidelake.errors import MachineError, TidelakeError, UsageError, imported
 _REGION = "us-east-1"
 # Timeouts of the first request: short, so that a mistyped address is reported at once.
 _CONNECT_SECONDS, _READ_SECONDS = 3, 10
+# Of a small object.
+_SHORT_SECONDS = 5
+# Of a request of :func:`client`: two attempts, and a pause of at most a second.
+LONGEST_SECONDS = 2 * (_CONNECT_SECONDS + _SHORT_SECONDS) + 1
 # Error codes of stores.
 _DENIED = {
     *("401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "ExpiredToken"),
@@ -113,8 +117,13 @@ def duckdb_secret() -> tuple[str, list[str]]:
 
 @functools.cache
 def client() -> Any:
-    """Return a client for requests that fsspec lacks; threads may share it."""
-    return _client(connect_timeout=5, read_timeout=30)
+    """Return a client for requests that fsspec lacks; threads may share it.
+
+    A request to a store that hangs ends within :data:`LONGEST_SECONDS`, so that whoever renews a
+    lease knows of it before the lease is over.
+    """
+    twice = {"total_max_attempts": 2, "mode": "standard"}
+    return _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_SHORT_SECONDS, retries=twice)
 
 
 def refuse_unreachable_bucket(bucket: str, prefix: str, *, what: str) -> None:
@@ -125,7 +134,7 @@ def refuse_unreachable_bucket(bucket: str, prefix: str, *, what: str) -> None:
         MachineError: The store does not answer, or refuses access.
     """
     with translating_errors(what):
-        once = {"max_attempts": 1, "mode": "standard"}
+        once = {"total_max_attempts": 1, "mode": "standard"}
         found = _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries=once)
         found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
 

@@ -9,6 +9,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 from threading import Thread
 from typing import Any
 
@@ -16,10 +17,11 @@ import pytest
 
 from tests.stores import Store
 from tidelake.delta import locks as module
-from tidelake.delta.locks import hold, writer
+from tidelake.delta.locks import LEASE_SECONDS, hold, writer
 from tidelake.delta.tables import Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError
 from tidelake.folders import Folder, folder
+from tidelake.object_store import LONGEST_SECONDS, client
 
 
 @pytest.fixture
@@ -264,6 +266,32 @@ def test_a_store_that_is_out_of_reach_is_believed_until_the_lease_is_over(
         check()
         monkeypatch.setattr(module, "LEASE_SECONDS", -1.0)
         check()
+
+
+def test_a_store_that_hangs_is_noticed_before_the_lease_is_over(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = client().meta.config
+    seconds = config.connect_timeout + config.read_timeout
+    assert config.retries["total_max_attempts"] * seconds < LONGEST_SECONDS
+    believed = LEASE_SECONDS - 2 * module._RENEWED_EVERY
+    assert believed + module._RENEWED_AGAIN + LONGEST_SECONDS < LEASE_SECONDS
+
+    asked: list[float] = []
+
+    class Hanging:
+        def put_object(self, **_: Any) -> None:
+            asked.append(time.monotonic())
+            raise TimeoutError
+
+    monkeypatch.setattr(module, "_RENEWED_EVERY", 0.3)
+    monkeypatch.setattr(module, "_RENEWED_AGAIN", 0.01)
+    with hold(place, "shop, hop gold,"), monkeypatch.context() as patch:
+        patch.setattr(module, "client", Hanging)
+        time.sleep(1)
+    # Once it has failed, it is repeated soon.
+    assert len(asked) > 10
+    assert min(b - a for a, b in pairwise(asked)) < 0.1
 
 
 def test_a_store_without_conditional_writes_is_refused(
