@@ -142,8 +142,8 @@ def test_every_value_is_the_one_that_duckdb_reads(data: st.DataObject) -> None:
 
 
 def _convert_singly(patch: pytest.MonkeyPatch) -> None:
-    """Convert the rows that are read at once one by one."""
-    patch.setattr(parquet_files, "_FIRST_ROWS", 1)
+    """Read texts as dictionaries, and convert the rows that are read at once one by one."""
+    patch.setattr(parquet_files, "_REPEATED_BYTES", 0)
     patch.setattr(parquet_files, "_CONVERTED_BYTES", 1)
 
 
@@ -207,11 +207,16 @@ def test_rows_that_are_converted_singly_have_their_own_int96_times(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
-    content = _written(pa.table({"c": pa.array([1, None, 3], pa.timestamp("ns"))}), **options)
+    times = pa.array([1, None, 3], pa.timestamp("ns"))
+    content = _written(pa.table({"c": times, "t": ["aa", "b", "aa"]}), **options)
     _convert_singly(monkeypatch)
     assert [len(payloads) for payloads, _ in read_parquet(content)] == [1, 1, 1]
     at = "1970-01-01T00:00:00.00000000"
-    assert _rows(content) == [{"c": f"{at}1Z"}, {"c": None}, {"c": f"{at}3Z"}]
+    assert _rows(content) == [
+        {"c": f"{at}1Z", "t": "aa"},
+        {"c": None, "t": "b"},
+        {"c": f"{at}3Z", "t": "aa"},
+    ]
 
 
 def test_times_beside_int96_in_a_nested_column_are_local_ones_with_their_own_digits(
@@ -348,6 +353,23 @@ def test_a_long_text_of_all_rows_is_in_memory_for_few_of_them(
         rows += len(payloads)
     assert rows == 8000
     assert pool.max_memory() < 200 * _MIB
+
+
+@pytest.mark.parametrize("other", ["PLAIN", "DELTA_LENGTH_BYTE_ARRAY", "DELTA_BYTE_ARRAY"])
+def test_texts_of_any_encoding_are_read_beside_long_ones(other: str) -> None:
+    rows = [{"t": _LONG, "u": f"u{n}", "v": b"v".decode()} for n in range(3000)]
+    content = _written(
+        pa.Table.from_pylist(rows),
+        use_dictionary=["t"],
+        column_encoding={"u": other, "v": other},
+    )
+    assert _rows(content) == rows
+
+
+def test_a_long_text_among_short_ones_makes_no_small_parts() -> None:
+    content = _repeated([("a", 9000), ("x" * (_MIB // 2), 1), ("b", 9000)])
+    assert sum(len(payloads) for payloads, _ in read_parquet(content)) == 18_001
+    assert len(list(read_parquet(content))) < 10
 
 
 def test_rows_that_get_longer_later_in_a_file_are_read_and_converted_in_smaller_parts(

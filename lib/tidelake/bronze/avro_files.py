@@ -144,17 +144,15 @@ def _encoded_singly(record: Any) -> bytes:
 def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
     """Return a function that reads a stream's next datum of a schema as JSON, as in a container.
 
-    Given other bytes, it raises errors of many kinds, and a BrokenFileError for a recursive schema.
+    Given other bytes, it raises errors of many kinds.
+
+    Raises:
+        BrokenFileError: The schema is recursive, or nested too deeply.
     """
     wanted = fastavro.parse_schema(_with_own_types(schema))
-    problem = _nesting_problem(wanted)
-
-    def read(stream: BytesIO) -> bytes:
-        if problem:
-            raise BrokenFileError(problem)
-        return _encoded_singly(_read(stream, wanted))
-
-    return read
+    if problem := _nesting_problem(wanted):
+        raise BrokenFileError(problem)
+    return lambda stream: _encoded_singly(_read(stream, wanted))
 
 
 def avro_schema_of(content: bytes) -> Any:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from itertools import islice, repeat
+from itertools import groupby, islice, repeat
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -14,13 +15,12 @@ import pyarrow.parquet as pq
 from tidelake.bronze.arrow_json import UnsupportedTypeError, to_json_objects
 from tidelake.bronze.file_format import BrokenFileError, Chunk
 
-# Bounds of what is read at once, and of what is converted at once, which takes several times its
-# size: bytes, and rows.
-_READ_BYTES, _CONVERTED_BYTES, _BATCH_ROWS = 64 << 20, 8 << 20, 8192
-# How many rows are read to learn how long rows are.
-_FIRST_ROWS = 64
-# Of how many row groups, spread over the file, the dictionaries are read: each takes milliseconds.
-_SAMPLED_GROUPS = 16
+# Bounds of what is read, and of what is converted at once: uncompressed bytes, and rows.
+_READ_BYTES, _CONVERTED_BYTES, _BATCH_ROWS = 8 << 20, 8 << 20, 8192
+# How much more the texts of a batch may take that are in the file once, in a dictionary.
+_REPEATED_BYTES = 64 << 20
+# How many rows are read to learn how long nested texts are.
+_FIRST_ROWS = 16
 _ENDS = b"PAR1"
 # A name in a damaged schema may not be UTF-8.
 _DAMAGE = (pa.ArrowException, OSError, UnicodeError)
@@ -43,7 +43,7 @@ def read_parquet(content: bytes) -> Iterator[Chunk]:
         names = _names(file)
         # Nanoseconds reach from 1677 to 2262, so INT96 times are read in both units.
         fine = _opened(content, "ns") if _int96_columns(file) else None
-        yield from _chunks(file, fine, names, _rows_to_read(content, file))
+        yield from _chunks(content, file, fine, names)
     except (*_DAMAGE, UnsupportedTypeError) as error:
         raise BrokenFileError(f"not a readable Parquet file: {error}") from error
 
@@ -115,72 +115,110 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _chunks(
-    file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str], size: int
+    content: bytes, file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str]
 ) -> Iterator[Chunk]:
-    converted = _FIRST_ROWS
-    finer: Any = repeat(None) if fine is None else _batches(fine, size)
-    finer_names = _int96_columns(file)
-    for batch, other in zip(_batches(file, size), finer, strict=False):
-        twins = [
-            other.column(at) if other is not None and name in finer_names else None
-            for at, name in enumerate(names)
-        ]
-        begin, most = 0, _rows_within(_CONVERTED_BYTES, batch.nbytes, batch.num_rows)
-        while begin < batch.num_rows:
-            rows = min(converted, most, batch.num_rows - begin)
-            part = batch.slice(begin, rows)
-            fine_part = [twin if twin is None else twin.slice(begin, rows) for twin in twins]
-            # Without columns a row is an empty object.
-            empty = pa.repeat(pa.scalar(b"{}"), rows)
-            payloads = to_json_objects(part.columns, names, fine_part) if names else empty
-            begin += rows
-            # A column that is a dictionary in Arrow too takes its bytes only now.
-            converted = _rows_within(_CONVERTED_BYTES, payloads.nbytes, rows)
-            yield payloads, {}
+    size, finer_names = _batch_rows(file), _int96_columns(file)
+    texts = _RepeatedTexts(content, file, size)
+    # Row groups without long texts are read together: a batch may hold several small ones.
+    for long, numbers in groupby(range(file.num_row_groups), texts.long):
+        groups = list(numbers)
+        reader = _opened(content, "us", long) if long else file
+        finer: Any = repeat(None) if fine is None else _batches(fine, size, groups)
+        for batch, other in zip(_batches(reader, size, groups), finer, strict=False):
+            twins = [
+                other.column(at) if other is not None and name in finer_names else None
+                for at, name in enumerate(names)
+            ]
+            for begin, rows in _parts(batch):
+                columns = batch.slice(begin, rows).columns
+                of_part = [twin if twin is None else twin.slice(begin, rows) for twin in twins]
+                # Without columns a row is an empty object.
+                empty = pa.repeat(pa.scalar(b"{}"), rows)
+                yield to_json_objects(columns, names, of_part) if names else empty, {}
 
 
-def _batches(file: pq.ParquetFile, size: int) -> Iterator[pa.RecordBatch]:
+def _batches(file: pq.ParquetFile, size: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
     # A task of Spark has one core.
-    yield from file.iter_batches(batch_size=size, use_threads=False)
+    yield from file.iter_batches(batch_size=size, row_groups=groups, use_threads=False)
 
 
-def _rows_to_read(content: bytes, file: pq.ParquetFile) -> int:
-    """Return how many rows to read at once.
+def _batch_rows(file: pq.ParquetFile) -> int:
+    """Return how many rows are read at once, by the sizes of the row groups.
 
-    A row group's size is that of its encoded values: a text that many rows have may count once, as
-    it is in a dictionary. So the longest texts of the dictionaries count for each row, and the
-    first rows are read, as nested texts are too many to look at each.
+    A row group's size is that of its encoded values. A text that many rows have may count once,
+    being in a dictionary; in nested columns, the first rows tell how long texts are.
     """
-    groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
+    groups = [file.metadata.row_group(number) for number in range(file.num_row_groups)]
     sizes = [(group.total_byte_size, group.num_rows) for group in groups]
-    first = next(_batches(file, _FIRST_ROWS), None)
-    if first is not None:
+    nested = [field.name for field in file.schema_arrow if pa.types.is_nested(field.type)]
+    if nested and (first := next(file.iter_batches(_FIRST_ROWS, columns=nested), None)):
         sizes.append((first.nbytes, first.num_rows))
-    texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
-    if texts:
-        # Read so, the first rows come with the whole dictionary of their row group.
-        encoded = _opened(content, "us", texts)
-        sampled = range(0, len(groups), -(-len(groups) // _SAMPLED_GROUPS) or 1)
-        sizes += [(_longest_texts(encoded, number, texts), 1) for number in sampled]
-    return min((_rows_within(_READ_BYTES, *size) for size in sizes), default=1)
+    widest = max((size // max(rows, 1) for size, rows in sizes), default=1)
+    return max(1, min(_BATCH_ROWS, _READ_BYTES // max(widest, 1)))
+
+
+class _RepeatedTexts:
+    """Which texts of a file's rows are long, and in a dictionary.
+
+    Read as usual, each row of a batch gets a copy of its text. With such a column read as a
+    dictionary, a batch has each text once, and copies are made for some rows at a time. The
+    metadata of columns would tell more, but Arrow ends the process where it is damaged.
+    """
+
+    def __init__(self, content: bytes, file: pq.ParquetFile, size: int) -> None:
+        self._metadata, self._size = file.metadata, size
+        # Of a name with a dot, a reader may take the path of a nested column.
+        fields = [one for one in file.schema_arrow if "." not in one.name and _is_text(one.type)]
+        self._texts = [field.name for field in fields]
+        self._encoded = _opened(content, "us", self._texts)
+
+    def long(self, number: int) -> tuple[str, ...]:
+        """Return the columns of a row group that are to be read as dictionaries."""
+        group = self._metadata.row_group(number)
+        rows = min(self._size, group.num_rows)
+        # No text is longer than all values.
+        if not self._texts or group.total_byte_size * rows <= _REPEATED_BYTES:
+            return ()
+        lengths = self._longest(number, self._texts)
+        most = _REPEATED_BYTES / len(self._texts) / rows
+        found = [name for name, length in lengths.items() if length > most]
+        try:
+            for _ in self._encoded.iter_batches(self._size, row_groups=[number], columns=found):
+                pass
+        except (pa.ArrowNotImplementedError, OSError):
+            # Later pages have another encoding.
+            return ()
+        return tuple(found)
+
+    def _longest(self, number: int, names: Sequence[str]) -> dict[str, int]:
+        """Return the bytes of the longest text of each column's dictionary."""
+        try:
+            # A first row comes with the dictionary of its row group.
+            first = next(self._encoded.iter_batches(1, row_groups=[number], columns=names), None)
+        except (pa.ArrowNotImplementedError, OSError):
+            # A column of another encoding, which has no dictionary.
+            apart = [self._longest(number, [name]) for name in names] if len(names) > 1 else []
+            return {name: length for one in apart for name, length in one.items()}
+        columns = zip(first.schema.names, first.columns, strict=True) if first else ()
+        found = {name: pc.max(pc.binary_length(one.dictionary)).as_py() for name, one in columns}
+        return {name: length for name, length in found.items() if length}
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
-    return any(fits(kind) for fits in tests)
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
 
 
-def _longest_texts(file: pq.ParquetFile, group: int, names: list[str]) -> int:
-    """Return the bytes of the longest text of each column's dictionary, added up."""
-    for batch in file.iter_batches(
-        batch_size=_FIRST_ROWS, row_groups=[group], columns=names, use_threads=False
-    ):
-        columns = [column for column in batch.columns if pa.types.is_dictionary(column.type)]
-        lengths = [pc.max(pc.binary_length(column.dictionary)).as_py() for column in columns]
-        return sum(length or 0 for length in lengths)
-    return 0
-
-
-def _rows_within(most: int, size: int, rows: int) -> int:
-    """Return how many rows fit into some bytes, of which a number of rows has a size."""
-    return max(1, min(_BATCH_ROWS, most * max(rows, 1) // max(size, 1)))
+def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:
+    """Yield where the parts of a batch that are converted at once begin, and their rows."""
+    sizes = np.zeros(batch.num_rows, np.int64)
+    for column in batch.columns:
+        if pa.types.is_dictionary(column.type) and _is_text(column.type.value_type):
+            lengths = pc.binary_length(column.dictionary).take(column.indices)
+            sizes += pc.fill_null(lengths, 0).to_numpy(zero_copy_only=False)
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < batch.num_rows:
+        most = ends[begin] - sizes[begin] + _CONVERTED_BYTES
+        rows = max(1, int(np.searchsorted(ends, most, side="right")) - begin)
+        yield begin, rows
+        begin += rows

@@ -283,9 +283,10 @@ def _admin(jvm: Any, source: KafkaSource, seconds: int = _ADMIN_SECONDS) -> Iter
         admin = jvm.org.apache.kafka.clients.admin.Admin.create(settings)
     except JavaError as error:
         thrown = error.java_exception
-        why = (thrown.getCause() or thrown).getMessage()
+        why = (thrown.getCause() or thrown).toString().rpartition("Exception: ")[2]
         raise SourceError(
-            f"Kafka's client refuses its options: {why}. Correct source.options."
+            f"the client of Kafka for {source.bootstrap} does not start: {why}. Check the address "
+            "and the options."
         ) from error
     try:
         yield admin

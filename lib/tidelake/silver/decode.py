@@ -220,14 +220,15 @@ def add_unknown_within(
     """
     for row, value in enumerate(values):
         found: dict[str, Any] | None = None
+        numbers: dict[str, int] = {}
         for path, item in _unknown_within(value, field.type, field.name):
             if found is None:
                 # Not in place: other rows may share it.
                 found = others[row] = dict(others.get(row, ()))
-            key, number = path, 1
+            key = path
             while key in found:
-                number += 1
-                key = f"{path}#{number}"
+                numbers[path] = numbers.get(path, 1) + 1
+                key = f"{path}#{numbers[path]}"
             found[key] = item
 
 

@@ -319,13 +319,21 @@ def _as_json(
     types, valid = read.select(*columns).schema, F.lit(True)
     for name in columns:
         checks = _text_checks(F.col(name), types[name].dataType)
-        are_valid = F.coalesce(reduce(and_, checks, F.lit(True)), F.lit(True))
+        are_valid = F.coalesce(_all(checks), F.lit(True))
         valid = F.when(F.col(name).isNotNull(), are_valid).otherwise(valid)
     read = read.withColumn("_json", text)
     # Only where a character may stand for other bytes, each text is checked.
     valid = ~F.contains("_json", F.lit(_REPLACED)) | valid
     converted = read.withColumn(_TEXT, F.when(valid, F.col("_json"))).withColumn(REFUSAL, refusal)
     return converted.drop("_json", "_datum", "_digest", *columns)
+
+
+def _all(conditions: list[Column]) -> Column:
+    """Join conditions in pairs: one after the other, hundreds would be nested too deeply."""
+    while len(conditions) > 1:
+        pairs = range(0, len(conditions), 2)
+        conditions = [reduce(and_, conditions[at : at + 2]) for at in pairs]
+    return conditions[0] if conditions else F.lit(True)
 
 
 def _text_checks(value: Column, kind: DataType) -> list[Column]:
@@ -343,7 +351,7 @@ def _text_checks(value: Column, kind: DataType) -> list[Column]:
         return [check for field in fields for check in _text_checks(*field)]
     if isinstance(kind, ArrayType):
         of = kind.elementType
-        return [F.forall(value, lambda item: reduce(and_, _text_checks(item, of), F.lit(True)))]
+        return [F.forall(value, lambda item: _all(_text_checks(item, of)))]
     if isinstance(kind, MapType):
         parts = [(F.map_keys(value), kind.keyType), (F.map_values(value), kind.valueType)]
         return [check for part, of in parts for check in _text_checks(part, ArrayType(of))]

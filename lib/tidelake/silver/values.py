@@ -340,7 +340,8 @@ def _inner(value: Any, kind: pa.DataType) -> Any:
         text = str(value)
         if not _is_extreme(text) and _is_lossy(text):
             raise Refused
-        return _variant_text(text)
+        written = _variant_text(text)
+        return _exact(written) or written
     return _READERS[kind.id](value, kind)
 
 

@@ -5,6 +5,7 @@ The engine is Spark's JVM in this process, a Spark Connect server, or a managed 
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
@@ -27,6 +28,7 @@ from tidelake.spark import tuning
 REFUSED = (AnalysisException, PySparkNotImplementedError)
 # A range large enough that every slot gets a partition.
 _NUMBERS = 1 << 16
+_COUNTED_SECONDS = 600
 # What Spark says where a Python process that it started has not connected within ten seconds, a
 # limit that no setting changes.
 _LATE_WORKER = "Python worker failed to connect back"
@@ -73,13 +75,16 @@ def fitted(session: SparkSession, rows: int) -> AbstractContextManager[None]:
 def slots_of(spark: SparkSession) -> int:
     """Return how many tasks the engine runs at once.
 
-    Spark Connect has no Spark context; there a job counts the partitions of a range, once.
+    Spark Connect has no Spark context; there a job counts the partitions of a range, every ten
+    minutes, since a server may get more executors.
     """
-    return _counted(spark) if is_remote() else int(spark.sparkContext.defaultParallelism)
+    if is_remote():
+        return _counted(spark, int(time.monotonic() // _COUNTED_SECONDS))
+    return int(spark.sparkContext.defaultParallelism)
 
 
-@lru_cache(maxsize=4)
-def _counted(spark: SparkSession) -> int:
+@lru_cache(maxsize=1)
+def _counted(spark: SparkSession, _: int) -> int:
     parts = spark.range(_NUMBERS).select(F.spark_partition_id()).distinct()
     return max(1, parts.count())
 

@@ -13,6 +13,7 @@ from io import BytesIO
 from typing import Any
 
 from tidelake.bronze.avro_files import datum_reader
+from tidelake.bronze.file_format import BrokenFileError
 from tidelake.cli.init.file_schema import common_types, fields_of_avro
 from tidelake.cli.init.sample import Record, Sample, sample_of
 from tidelake.config import Registry
@@ -86,7 +87,10 @@ def _decoder(schemas: dict[int, Any]) -> Callable[[bytes], bytes | None]:
     def reader(number: int) -> tuple[Callable[[BytesIO], bytes], bytes]:
         schema = schemas[number]
         of_change = logical_types(json.dumps(schema)).encode() if _row_of(schema) else b""
-        return datum_reader(schema), of_change
+        try:
+            return datum_reader(schema), of_change
+        except BrokenFileError as error:
+            raise SourceError(f"the Avro schema with id {number}: {error}") from error
 
     def decode(payload: bytes) -> bytes | None:
         number = _id_of(payload)
