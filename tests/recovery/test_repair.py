@@ -245,6 +245,7 @@ def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
     [
         "prepare the checkpoint of silver, generation g2",
         pytest.param("create silver.clickstream", marks=_LONG),
+        "write silver.clickstream__quarantine and silver.clickstream__late",
         pytest.param("write silver.clickstream", marks=_LONG),
     ],
 )

@@ -6,6 +6,8 @@ the requeue is lost, and none counts twice.
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Iterator
 from dataclasses import replace
 from datetime import timedelta
@@ -18,8 +20,11 @@ from tests.crashes import before_silver_closes, lease_lost_once
 from tests.running import START, click, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.merge import compact
 from tidelake.errors import LeaseLostError, RefusedError, UnbalancedError, UsageError
+from tidelake.instants import Range
 from tidelake.ledger.terms import read_ledger
+from tidelake.ops.maintenance import plan_upkeep, upkeep
 from tidelake.replay import backfill_promotion
 from tidelake.replay.backfill import build, plan_rollback
 from tidelake.replay.backfill_promotion import promote, rollback
@@ -216,6 +221,61 @@ def test_gold_that_a_promotion_from_silver_made_is_emptied_and_filled_by_the_nex
     played.run(hops=["gold"])
     assert [read(played.lake, name, columns) for name in names] == promoted
     assert verify(played.context).equal
+
+
+@pytest.mark.long
+def test_a_rollback_finds_the_rows_that_waited_in_a_requeue_that_was_compacted(
+    played: World,
+) -> None:
+    """Late rows waited in two files; maintenance put them together, and ran again after a week."""
+    strict = played.redefined(gold=_GOLD[:1])
+    requeue = strict.lake.requeue("clickstream")
+    assert apply_late(strict.context, Range(end=START + timedelta(minutes=13))) == 3
+    assert apply_late(strict.context) == 4
+    names = list(requeue.path.glob("*.parquet"))
+    compact(strict.spark, requeue)
+    _age(requeue.path, by=timedelta(days=3))
+    loose = played.redefined(gold=_GOLD[:1], quality=None)
+    assert replay_quarantine(loose.context, Choice(rule="value: ")).requeued == 1
+    before = _told(strict)
+    build(strict.context, "bronze")
+    promote(strict.context)
+    strict.run(hops=TO_SILVER)
+    day = timedelta(days=1)
+    environment = strict.environment.model_copy(update={"recovery_horizon": day})
+    plans = plan_upkeep(strict.lake, strict.pipeline, horizon=day, environment=environment)
+    list(upkeep(strict.context, [plan for plan in plans if plan.table == requeue]))
+    assert len(names) >= 2 and all(file.exists() for file in names)
+
+    # Whoever deletes them by hand has no rollback, and no table is changed by its attempt.
+    aside = [file.rename(file.with_suffix(".aside")) for file in names]
+    versions_before = versions(strict.lake)
+    with pytest.raises(RefusedError, match=r"again are gone\. No table was changed"):
+        rollback(strict.context)
+    assert versions(strict.lake) == versions_before
+    for file, name in zip(aside, names, strict=True):
+        file.rename(name)
+    rollback(strict.context)
+    assert _told(strict) == before
+    strict.run()
+    assert verify(strict.context).equal
+
+
+def _age(table: Path, *, by: timedelta) -> None:
+    """Make a table's commits and files as much older."""
+    milliseconds = int(by.total_seconds() * 1000)
+    for file in (table / "_delta_log").glob("*.json"):
+        actions = [json.loads(line) for line in file.read_text().splitlines()]
+        for action in actions:
+            if "commitInfo" in action:
+                action["commitInfo"]["timestamp"] -= milliseconds
+            if "remove" in action:
+                action["remove"]["deletionTimestamp"] -= milliseconds
+        file.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    for sums in (table / "_delta_log").glob("*.crc"):
+        sums.unlink()
+    for file in table.glob("*.parquet"):
+        os.utime(file, (file.stat().st_mtime - by.total_seconds(),) * 2)
 
 
 def _without_a_row(green: Run) -> SilverInputs:

@@ -54,6 +54,7 @@ from tidelake.replay.backfill_state import (
     write_state,
 )
 from tidelake.replay.subject import Subject
+from tidelake.runtime.checkpoints import delta_offset, prepare
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -308,6 +309,37 @@ def test_a_rollback_to_a_version_whose_files_are_gone_restores_no_table(
     write_state(shop.lake, shop.pipeline, replace(promoted, stage="promoting"))
     assert _rolled_back(shop, monkeypatch, restored.append, [last]).stage == "rolled back"
     assert len(restored) == len(promoted.before)
+
+
+def test_a_rollback_without_the_files_of_rows_that_it_requeues_restores_no_table(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They waited in the requeue, which was put together and cleaned up since."""
+    requeue, restored = shop.lake.requeue("shop"), list[str]()
+    note = {"pipeline": "shop", "hop": "requeue", "generation": "g1", "batch": 1}
+    write_commit(requeue, 1, note=note, adds=[(3, True)])
+    before = {"silver.shop": 1, "silver.shop__late": 1, requeue.name: 1}
+    promoted = State("bronze", pipeline_hash(shop.pipeline), "promoted", before=before)
+    write_state(shop.lake, shop.pipeline, promoted)
+    why = rf"^{requeue.name} cannot be restored to version 1, .*files of rows that it would requeue"
+    with pytest.raises(RefusedError, match=why + r"(?s:.*)No table was changed"):
+        _rolled_back(shop, monkeypatch, restored.append)
+    assert restored == []
+    assert read_state(shop.lake, shop.pipeline) == promoted
+    assert not shop.lake.swap("shop").exists()
+    # An earlier release had begun it: it is given up, and another backfill may begin.
+    write_state(shop.lake, shop.pipeline, replace(promoted, stage="rolling back", requeue=1))
+    with pytest.raises(RefusedError, match=why + r"(?s:.*Already restored.*)backfill run shop"):
+        _rolled_back(shop, monkeypatch, restored.append)
+    found = read_state(shop.lake, shop.pipeline)
+    assert found is not None and found.stage == "promoted"
+    assert not shop.lake.swap("shop").exists()
+    # Of the rows that silver has read, none is needed.
+    (requeue.path / "part-1-0.parquet").write_bytes(b"")
+    monkeypatch.setattr(backfill_promotion, "_continue_restored_silver", lambda *_: None)
+    monkeypatch.setattr(backfill_promotion, "_check_ledger", lambda *_: None)
+    write_state(shop.lake, shop.pipeline, promoted)
+    assert _rolled_back(shop, monkeypatch, restored.append).stage == "rolled back"
 
 
 def test_a_promotion_whose_new_files_are_gone_names_the_rollback(
@@ -590,9 +622,54 @@ def test_green_gold_whose_input_is_lost_is_computed_anew(
     for name in shop.pipeline.gold_names:
         read_up_to = {**note, "until": {"silver": [read, -1]}}
         write_commit(green.table(name), 0, note=read_up_to, second=10**9)
+    offset = delta_offset("silver.shop", (read, -1))
+    prepare(green.checkpoints("shop", "gold") / "g1", 1, [offset])
     happens(shop)
     fill(run, state)
     assert bool(rebuilt) is is_rebuilt
+
+
+@pytest.mark.parametrize("stage", ["building", "promoting"])
+def test_green_tables_whose_checkpoint_is_refused_are_computed_anew(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch, stage: Stage
+) -> None:
+    """A repair would begin a generation of the live tables, and these would be refused again."""
+    rebuilt: list[str] = []
+    for name in ("check_definition", "refuse_narrow", "run_hops"):
+        monkeypatch.setattr(backfill, name, lambda *_: None)
+    monkeypatch.setattr(backfill, "rebuild_gold", lambda green: rebuilt.append(green.lake.suffix))
+    state = State("silver", pipeline_hash(shop.pipeline), stage)
+    green = green_lake(shop.lake, shop.pipeline, "silver")
+    note = {"pipeline": "shop", "hop": "gold", "generation": "g1", "batch": 1}
+    for name in shop.pipeline.gold_names:
+        read_all = {**note, "until": {"silver": [2, -1]}}
+        write_commit(green.table(name), 0, note=read_all, second=10**9)
+    checkpoint = green.checkpoints("shop", "gold") / "g1"
+    prepare(checkpoint, 1, [delta_offset("silver.shop", (2, -1))])
+    (checkpoint / "offsets" / "1").write_text("")
+    fill(_run(shop), state)
+    assert len(rebuilt) == 1
+
+    # Of what is found only when the query runs.
+    def run_hops(*_: object) -> None:
+        raise GenerationError("shop, hop gold: a file was altered", "Repair it")
+
+    prepare(checkpoint, 1, [delta_offset("silver.shop", (2, -1))])
+    monkeypatch.setattr(backfill, "run_hops", run_hops)
+    command = {
+        "building": "tidelake backfill run shop --from silver",
+        "promoting": "tidelake backfill promote shop",
+    }[stage]
+    with pytest.raises(GenerationError) as refused:
+        fill(_run(shop), state)
+    assert str(refused.value) == (
+        "shop, backfill, hop gold: a file was altered. Nothing was written. "
+        f"Compute its tables again with: {command}"
+    )
+    assert len(rebuilt) == 1
+    monkeypatch.setattr(backfill, "run_hops", lambda *_: None)
+    fill(_run(shop), state)
+    assert len(rebuilt) == 2
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from typing import Any, cast
 
 import pytest
 import yaml
+from delta.exceptions import ConcurrentDeleteDeleteException, ConcurrentDeleteReadException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -21,11 +22,13 @@ from tests.unit.handmade import write_commit
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.source import FilesSource
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION, Publish
+from tidelake.delta.access import DELETION_VECTORS
 from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
+from tidelake.delta.locks import hold_upkeep
 from tidelake.delta.log import commits, newest_version
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import UsageError
+from tidelake.errors import LeaseLostError, LockedError, TidelakeError, UsageError
 from tidelake.replay import backfill_state, erase, erase_remains
 from tidelake.replay.backfill_state import State, read_state, write_state
 from tidelake.replay.erase_records import Erasure, find_all, mentions, stored_ids
@@ -379,6 +382,104 @@ def test_a_pipeline_that_reads_a_table_as_its_source_is_named_before_and_after(
     said.clear()
     erase.look(run, Subject("user_id", "u1"))
     assert len(said) == 1 and said[0].startswith("warning: silver.shop is read by reader")
+
+
+def _erasing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Shop, Run, list[str]]:
+    """Give a run without Spark, whose erasure finds nobody, and what it does, in order."""
+    played, done = Shop(tmp_path).run(1), list[str]()
+    note = {"pipeline": "shop", "hop": "bronze", "generation": "g1", "batch": 1}
+    erased = {"by": "an earlier one", "arrivals": []}
+    write_commit(played.lake.bronze("shop"), 1, note={**note, "erased": erased})
+    monkeypatch.setattr(erase, "vacuum_uses_hours", lambda _: True)
+    monkeypatch.setattr(erase, "_drain", lambda _: done.append("drained"))
+    monkeypatch.setattr(erase.generations, "fitted_to_bronze", lambda _: nullcontext())
+    monkeypatch.setattr(erase.erase_records, "begin", lambda *_: (None, 0))
+    monkeypatch.setattr(erase, "purge", lambda _: done.append("purged") or [])
+    monkeypatch.setattr(erase, "old_files", lambda _, *, purged: ())
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, Progress(lambda _: None))
+    return played, run, done
+
+
+def test_beside_maintenance_nothing_is_erased_and_none_begins_until_the_files_are_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What a compaction is about to commit would be deleted, or keep the subject's rows."""
+    played, run, done = _erasing(tmp_path, monkeypatch)
+    with (
+        hold_upkeep(played.lake, "shop"),
+        pytest.raises(
+            LockedError, match=r"^shop, upkeep \(maintain, erase or rollback\), is being"
+        ),
+    ):
+        erase.erase(run, Subject("user_id", "u1"), now=True)
+    assert done == []
+
+    def refused(name: str) -> None:
+        with pytest.raises(LockedError, match="shop, upkeep"), hold_upkeep(played.lake, "shop"):
+            pass
+        done.append(name)
+
+    monkeypatch.setattr(erase, "_drain", lambda _: refused("drained"))
+    monkeypatch.setattr(erase, "purge", lambda _: refused("purged") or [])
+    erase.erase(run, Subject("user_id", "u1"), now=True)
+    assert done == ["drained", "purged"]
+    # And of one that was cut off the lock is free.
+    monkeypatch.setattr(erase, "purge", lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        erase.erase(run, Subject("user_id", "u1"), now=True)
+    with hold_upkeep(played.lake, "shop"):
+        pass
+
+
+def test_an_erasure_checks_the_lock_of_maintenance_before_each_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, run, done = _erasing(tmp_path, monkeypatch)
+
+    def check() -> None:
+        if done:
+            raise LeaseLostError("shop, upkeep,", "s3://lake/.lock")
+
+    monkeypatch.setattr(erase, "hold_upkeep", lambda *_: nullcontext(check))
+    with pytest.raises(LeaseLostError, match=r"Done: process what .* Not begun: delete old files"):
+        erase.erase(run, Subject("user_id", "u1"), now=True)
+    assert done == ["drained"]
+
+
+@pytest.mark.parametrize(("now", "more"), [(True, " --now"), (False, "")])
+def test_an_erasure_that_met_another_commit_names_the_command_that_continues(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, now: bool, more: str
+) -> None:
+    _, run, _ = _erasing(tmp_path, monkeypatch)
+
+    def conflict(_: object) -> None:
+        raise ConcurrentDeleteReadException("[DELTA_CONCURRENT_DELETE_READ] u1")
+
+    monkeypatch.setattr(erase, "_drain", conflict)
+    command = f"tidelake erase shop --subject user_id=VALUE{more}, with the same value"
+    with pytest.raises(TidelakeError) as told:
+        erase.erase(run, Subject("user_id", "u1"), now=now)
+    message = str(told.value)
+    assert message.startswith("shop, erasure stopped: ConcurrentDeleteReadException")
+    assert f"\nIt is not finished. Continue with: {command}. " in message
+
+
+def test_rows_hidden_by_a_deletion_vector_are_purged_after_a_conflict(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As with maintenance of a release that takes no lock."""
+    ran = list[str]()
+
+    def sql(statement: str) -> None:
+        ran.append(statement)
+        if len(ran) == 1:
+            raise ConcurrentDeleteDeleteException("[DELTA_CONCURRENT_DELETE_DELETE]")
+
+    monkeypatch.setattr(erase, "properties", lambda *_: {DELETION_VECTORS: "true"})
+    table = Lake(tmp_path).silver("shop")
+    erase._purge_vectors(cast(Any, SimpleNamespace(sql=sql)), table)
+    assert ran == [f"REORG TABLE {table.sql} APPLY (PURGE)"] * 2
 
 
 def test_tables_of_a_backfill_that_a_catalog_keeps_for_a_week_are_named(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from tidelake.errors import (
     SourceError,
     TidelakeError,
 )
-from tidelake.runtime.failures import TOO_OLD, damage, named, naming
+from tidelake.runtime.failures import NO_INPUT, TOO_OLD, damage, named, naming
 from tidelake.runtime.hop import Run
 from tidelake.spark.engine import started
 
@@ -114,6 +114,17 @@ def test_a_file_that_is_gone_is_a_changed_source() -> None:
     error = named(RuntimeError(said), _PLACE)
     assert isinstance(error, SourceChangedError)
     assert "RuntimeError: file:/landing/10:15.jsonl\n" in str(error)
+
+
+def test_a_path_that_is_not_found_is_a_file_of_a_table_where_no_source_is_read() -> None:
+    file = "file:/lake/bronze/shop__requeue/part-0.parquet"
+    said = f"[PATH_NOT_FOUND] Path does not exist: {file}. SQLSTATE: 42K03\n\tat org.x.Y(Y.scala:1)"
+    error = named(PySparkException(said), "shop, rollback", gone=NO_INPUT)
+    assert isinstance(error, RefusedError)
+    assert str(error).startswith(f"shop, rollback: {NO_INPUT}\n")
+    assert str(error).endswith(f": {file}")
+    # A folder of the source.
+    assert type(named(PySparkException(said), "shop, hop bronze")) is TidelakeError
 
 
 def test_a_version_that_delta_refuses_by_its_age_is_told_with_its_remedy() -> None:

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from threading import Event
@@ -20,22 +21,27 @@ from delta.exceptions import MetadataChangedException
 from deltalake import DeltaTable, write_deltalake
 from pyspark.sql import SparkSession
 
+from tests.shops import Shop
 from tests.stores import Store
 from tests.unit.handmade import SHOP, write_commit
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION
-from tidelake.delta.locks import hold, hold_hops
+from tidelake.delta.commit_metadata import pipeline_hash
+from tidelake.delta.locks import HopLocks, hold, hold_hops, hold_upkeep
 from tidelake.delta.log import Commit
 from tidelake.delta.merge import vacuum
 from tidelake.delta.properties import RETENTIONS, stored_properties
 from tidelake.delta.tables import HOPS, Lake, Table
-from tidelake.errors import LockedError, RefusedError
+from tidelake.errors import LeaseLostError, LockedError, RefusedError
 from tidelake.folders import Folder, folder
 from tidelake.ledger.history import Need
 from tidelake.ops import maintenance
 from tidelake.ops.maintenance import Plan, plan_upkeep, upkeep
+from tidelake.replay import backfill_promotion
+from tidelake.replay.backfill_state import State, read_state, write_state
+from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
 _HOUR, _DAY = timedelta(hours=1), timedelta(days=1)
@@ -216,6 +222,8 @@ class _Kept:
         self.stop = Event()
         monkeypatch.setattr(maintenance, "properties", lambda *_: self.stored)
         monkeypatch.setattr(maintenance, "has_vectors", lambda *_: True)
+        self.clustered, self.locks = list[str](), HopLocks()
+        monkeypatch.setattr(maintenance, "clustering_of", lambda *_: tuple(self.clustered))
         monkeypatch.setattr(maintenance, "detail", lambda *_: {"numFiles": 1})
 
     def _recorder(self, name: str) -> Any:
@@ -233,7 +241,7 @@ class _Kept:
         self.done.clear()
         pipeline, progress = SimpleNamespace(name="shop"), Progress(self.said.append)
         run = SimpleNamespace(spark=MagicMock(), lake=self.lake, pipeline=pipeline)
-        run.progress, run.stop = progress, self.stop
+        run.progress, run.stop, run.locks = progress, self.stop, self.locks
         list(upkeep(cast(Any, run), plans))
         return self.done
 
@@ -309,6 +317,130 @@ def test_on_a_disk_a_table_is_compacted_beside_a_run_and_only_not_clustered(
         assert [line.rsplit(" bronze", 1)[0] for line in kept.up(gold)] == tidied
         assert len(kept.up(bronze)) == 3
     assert kept.said == []
+
+
+def test_a_table_that_is_clustered_as_wanted_keeps_no_run_out(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Kept(lake, monkeypatch)
+    kept.clustered = ["at"]
+    held, hold_all = list[str](), maintenance.hold_hops
+
+    def hold_one(of: Lake, pipeline: str, hops: Any) -> Any:
+        held.extend(hops)
+        return hold_all(of, pipeline, hops)
+
+    monkeypatch.setattr(maintenance, "hold_hops", hold_one)
+    kept.up(Plan(lake.gold("a"), _HOUR, (), ("at",)))
+    assert held == []
+    # Its definition has another key.
+    assert "cluster gold.a gold" in kept.up(Plan(lake.gold("a"), _HOUR, (), ("at", "key")))
+    assert held == ["gold"]
+
+
+@pytest.mark.parametrize("is_stored", [False, True])
+def test_a_second_maintenance_an_erasure_or_a_rollback_is_refused_before_it_plans(
+    tmp_path: Path, request: pytest.FixtureRequest, is_stored: bool
+) -> None:
+    root = folder(request.getfixturevalue("s3").prefix()) if is_stored else tmp_path
+    lake, process = Lake(root), rf"process {os.getpid()}\b"
+    with hold_upkeep(lake, "shop"):
+        # A run may go on beside it, and another pipeline's maintenance.
+        with hold_hops(lake, "shop", HOPS), hold_upkeep(lake, "till"):
+            pass
+        what = rf"^shop, upkeep \(maintain, erase or rollback\), is being written by {process}"
+        with pytest.raises(LockedError, match=what) as refused, hold_upkeep(lake, "shop"):
+            pass
+        assert refused.value.exit_code == 3
+    # As that of a process that was killed.
+    with hold_upkeep(lake, "shop"):
+        pass
+
+
+def test_beside_an_erasure_maintenance_is_refused_and_only_shown(
+    lake: Lake,
+    pipeline: Pipeline,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    done = list[str]()
+    plan, place = maintenance.plan_upkeep, lake.root / "checkpoints" / "shop" / "maintain"
+
+    def planned(*about: Any, **how: Any) -> list[Plan]:
+        done.append("planned under its lock" if _is_held(place) else "planned")
+        return plan(*about, **how)
+
+    def kept_up(_: object, plans: object, locks: HopLocks) -> tuple[()]:
+        done.append("worked under its lock" if _is_held(place) and locks.checks else "worked")
+        return ()
+
+    monkeypatch.setattr(maintenance, "plan_upkeep", planned)
+    monkeypatch.setattr("tidelake.cli.operating._kept_up", kept_up)
+    words = ["maintain", str(pipeline.file), "--root", str(lake.root)]
+    assert run_command(app, [*words, "--dry-run"]) == 0
+    assert done == ["planned"]
+    done.clear()
+    with hold_upkeep(lake, "shop"):
+        assert run_command(app, words) == 3
+        assert "Wait for it to end, or stop it, then run again." in capsys.readouterr().err
+        assert done == []
+        assert run_command(app, [*words, "--dry-run"]) == 0
+    done.clear()
+    assert run_command(app, words) == 0
+    assert done == ["planned under its lock", "worked under its lock"]
+
+
+def test_beside_maintenance_nothing_is_rolled_back_and_none_begins_until_all_is_restored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It brings back files that a VACUUM has listed as removed, and would delete."""
+    played, done = Shop(tmp_path).run(1), list[str]()
+    state = State("silver", pipeline_hash(played.pipeline), "promoted", before={"gold.totals": 0})
+    write_state(played.lake, played.pipeline, state)
+    environment = load_environment("local", root=str(tmp_path))
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, Progress(lambda _: None))
+    place = played.lake.root / "checkpoints" / "shop" / "maintain"
+
+    def restore(held: Run) -> State:
+        held.locks.step("restore gold.totals")
+        done.append("restored under its lock" if _is_held(place) else "restored")
+        return replace(state, stage="rolling back")
+
+    monkeypatch.setattr(backfill_promotion, "_restore_tables", restore)
+    with (
+        hold_upkeep(played.lake, "shop"),
+        pytest.raises(LockedError, match=r"^shop, upkeep .*is being written by process"),
+    ):
+        backfill_promotion.rollback(run)
+    assert (done, read_state(played.lake, played.pipeline)) == ([], state)
+    assert backfill_promotion.rollback(run).stage == "rolled back"
+    assert done == ["restored under its lock"]
+
+
+def test_maintenance_without_tables_makes_no_lock(tmp_path: Path) -> None:
+    file, root = tmp_path / "shop.yml", tmp_path / "lake"
+    file.write_text(yaml.safe_dump(SHOP))
+    # Such as one that is misspelt.
+    assert run_command(app, ["maintain", str(file), "--root", str(root)]) == 0
+    assert not root.exists()
+    root.mkdir()
+    assert run_command(app, ["maintain", str(file), "--root", str(root)]) == 0
+    assert list(root.iterdir()) == []
+
+
+def test_maintenance_that_lost_its_lock_begins_no_other_table(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept = _Kept(lake, monkeypatch)
+
+    def check() -> None:
+        if any(line.startswith("vacuum") for line in kept.done):
+            raise LeaseLostError("shop, upkeep,", "s3://lake/.lock")
+
+    kept.locks.checks.append(check)
+    with pytest.raises(LeaseLostError):
+        kept.up(Plan(lake.books(), _HOUR), Plan(lake.epochs(), _HOUR))
+    assert kept.done == [f"{name} ops.books" for name in ("compact", "_keep_log", "vacuum")]
 
 
 def test_files_younger_than_the_given_hours_are_kept_whatever_the_table_says(

@@ -14,6 +14,7 @@ import yaml
 from tests.shops import DEFINITION, Shop
 from tests.unit.handmade import write_checkpoint, write_commit, write_offset, write_rows
 from tidelake.config import load_environment
+from tidelake.delta.log import written_at
 from tidelake.errors import RefusedError
 from tidelake.ops.maintenance import Plan, plan_upkeep
 from tidelake.replay.backfill_state import State, write_state
@@ -124,6 +125,34 @@ def test_a_rollback_of_silver_needs_the_bronze_that_silver_had_read(shop: Shop) 
     assert {need.by for found in needs.values() for need in found} == {
         "the rollback of shop's backfill"
     }
+
+
+@pytest.mark.parametrize(("read", "kept"), [((1, -1), 0), ((2, -1), 1), ((4, -1), 3)])
+def test_a_rollback_of_silver_needs_the_files_of_rows_that_waited_in_the_requeue(
+    shop: Shop, read: tuple[int, int], kept: int
+) -> None:
+    """It reads them as they were appended: a compaction since then must not be cleaned up."""
+    requeue, silver = shop.lake.requeue("shop"), shop.lake.silver("shop")
+    for version, (rows, changes) in enumerate([(1, True), (1, True), (2, False), (1, True)], 1):
+        write_commit(requeue, version, adds=[(rows, changes)], second=100 * version)
+    note = {"pipeline": "shop", "hop": "silver", "generation": "g1", "batch": 2}
+    until = {"bronze": [3, -1], "requeue": list(read)}
+    write_commit(silver, 3, note={**note, "until": until})
+    # The next batch read all of it.
+    until["requeue"] = [5, -1]
+    write_commit(silver, 4, note={**note, "batch": 3, "until": until})
+    before = {"silver.shop": 3, requeue.name: 3}
+    for stage, begun in (("promoted", None), ("rolling back", 4)):
+        state = State("bronze", "another", stage, before=before, requeue=begun)
+        write_state(shop.lake, shop.pipeline, state)
+        (need,) = _plans(shop)[requeue.name].needs
+        assert need.by == "the rollback of shop's backfill"
+        assert need.since == written_at(requeue, kept)
+    # Where its log lacks that commit, all that follow it do.
+    for version in range(2):
+        (requeue.path / "_delta_log" / f"{version:020}.json").unlink()
+    (need,) = _plans(shop)[requeue.name].needs
+    assert need.since == written_at(requeue, max(kept, 2))
 
 
 def test_a_rollback_of_gold_needs_the_silver_that_gold_had_read(shop: Shop) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,9 +18,11 @@ from tests.unit.handmade import write_commit
 from tidelake.cli import app, checking
 from tidelake.cli.checking import _show_verdict
 from tidelake.cli.exits import run_command
+from tidelake.config import load_environment
 from tidelake.delta.commit_metadata import silver_note
+from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UnequalError, UsageError
 from tidelake.replay import verify as verifying
 from tidelake.replay.compare import RowDifference, TableComparison
 from tidelake.replay.verify import (
@@ -28,6 +32,8 @@ from tidelake.replay.verify import (
     certify,
     read_certificate,
 )
+from tidelake.runtime.hop import Run
+from tidelake.runtime.progress import Progress
 
 
 def test_repeated_ids_are_listed_and_are_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,11 +92,11 @@ def test_a_certificate_is_of_equal_tables_only(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("erasure", "an erasure of shop was interrupted, .* tidelake erase "),
-        ("swap", "a swap of shop's tables was interrupted, .* tidelake backfill promote "),
+        ("erasure", "an erasure has not finished; if none is running, .* tidelake erase "),
+        ("swap", "a swap of its tables has not finished; if .* tidelake backfill promote "),
     ],
 )
-def test_where_tables_differ_because_of_an_interrupted_operation_it_comes_first(
+def test_where_tables_differ_because_of_an_unfinished_operation_it_comes_first(
     name: str,
     told: str,
     tmp_path: Path,
@@ -110,6 +116,42 @@ def test_where_tables_differ_because_of_an_interrupted_operation_it_comes_first(
     said = " ".join(capsys.readouterr().err.split())
     assert re.search(f"not equal to the recomputation from bronze: {told}", said)
     assert "restore the version" not in said and "backfill run" not in said
+
+
+@pytest.mark.parametrize("table", ["silver.shop", "silver.shop__late", "gold.totals"])
+@pytest.mark.parametrize("is_equal", [True, False])
+def test_tables_that_are_replaced_meanwhile_are_not_called_unequal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, table: str, is_equal: bool
+) -> None:
+    """Such as by a promotion: verify takes no lock, and reads one table after the other."""
+    played = Shop(tmp_path).run(2)
+    missing = () if is_equal else (RowDifference("missing", {"record_id": "f:1"}),)
+    late = Judged(played.lake.late("shop"), 1, TableComparison(0, {}, {}, len(missing), missing))
+    generations = iter(["g1", "g2"])
+
+    def judged(*_: object) -> Iterator[Judged]:
+        note = {"pipeline": "shop", "generation": next(generations), "batch": 2}
+        last = newest_version(played.lake.table(table))
+        write_commit(played.lake.table(table), last + 1, note=note)
+        yield late
+
+    for name in ("fitted_to_bronze", "read_inputs", "find_repeated_ids"):
+        monkeypatch.setattr(verifying, name, MagicMock())
+    monkeypatch.setattr(verifying, "_judged", judged)
+    said = Progress(lambda _: None)
+    environment = load_environment("local", root=str(played.root))
+    run = Run(cast(Any, None), played.pipeline, played.lake, environment, said)
+    # A batch of a run beside it.
+    assert verifying.verify(run).equal is is_equal
+    if is_equal:
+        assert verifying.verify(run).equal
+        return
+    with pytest.raises(
+        RefusedError, match=r"replaced meanwhile.* tidelake verify shop$"
+    ) as refused:
+        verifying.verify(run)
+    assert not isinstance(refused.value, UnequalError)
+    assert refused.value.exit_code == 3
 
 
 def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparison(

@@ -205,7 +205,8 @@ class _RepeatedTexts:
 
 
 def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_binary(kind)
+    tests = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary)
+    return any(fits(kind) for fits in tests)
 
 
 def _parts(batch: pa.RecordBatch) -> Iterator[tuple[int, int]]:

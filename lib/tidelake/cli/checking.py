@@ -16,7 +16,7 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
-from tidelake.delta.locks import unfinished
+from tidelake.delta.locks import not_finished
 from tidelake.delta.log import commits
 from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
 from tidelake.kafka.client import versions_of
@@ -277,7 +277,7 @@ def _other_rules(where: Place) -> str:
 
 def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
     """Return how a message about unequal tables goes on: with the cause, if known, and a remedy."""
-    for what in unfinished(where.lake, where.pipeline.name).values():
+    for what in not_finished(where.lake, where.pipeline.name):
         return f": {what}"
     if logical_name("bronze", where.pipeline.name) in wrong:
         return ". Bronze was changed after it was written: restore the version before the change."

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -25,6 +27,7 @@ from tidelake.cli.options import (
 )
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config.locations import pipeline_names
+from tidelake.delta.locks import HopLocks, hold_upkeep
 from tidelake.errors import NotBuiltError, UsageError
 from tidelake.instants import now
 from tidelake.typed import first_command
@@ -84,48 +87,56 @@ def alerts(tell: bool, where: Place) -> int:
 def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     """Compact small files and delete unneeded old ones.
 
-    Files that a reader, an epoch or a rollback needs are kept.
+    Files that a reader, an epoch or a rollback needs are kept. Hops may run meanwhile; an erasure
+    and a rollback are refused until it ends.
     """
     from tidelake.ops.maintenance import plan_upkeep  # noqa: PLC0415
 
     horizon, name = where.environment.recovery_horizon, where.pipeline.name
-    plans = plan_upkeep(
-        where.lake,
-        where.pipeline,
-        horizon=horizon,
-        keep=keep,
-        publishes=where.environment.publish,
-        environment=where.environment,
-    )
     rows: list[list[object]] = []
-    if unfilled := no_tables(where):
-        # Tables that all pipelines share are maintained with one that has run.
-        plans = []
-        say(f"Nothing to maintain: {unfilled}.")
-    if dry_run:
-        title, columns = f"Old files of {name}", _PREVIEW
-        for plan in plans:
-            since, by = plan.reason
-            at = to_minute(since) if since else None
-            rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), at, by])
-    else:
-        for plan in plans if keep is None else ():
-            if plan.keep > horizon:
-                hours = round(plan.keep / timedelta(hours=1))
-                say(f"{plan.table.name}: old files are kept for {hours:,} hours: {plan.reason[1]}")
-        title, columns = f"Maintained {name}", _DONE
-        for result in _kept_up(where, plans) if plans else ():
-            say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
-            rows.append([result.table.name, result.files_before, result.files, result.deleted])
+    unfilled, locks = no_tables(where), HopLocks()
+    # A lock would make a root that is misspelt.
+    is_there = where.lake.catalog is not None or where.lake.root.exists()
+    with ExitStack() as held:
+        if is_there and not (dry_run or unfilled):
+            # Before the plan, which would not keep what a rollback that begins after it needs.
+            locks.checks.append(held.enter_context(hold_upkeep(where.lake, name)))
+        plans = plan_upkeep(
+            where.lake,
+            where.pipeline,
+            horizon=horizon,
+            keep=keep,
+            publishes=where.environment.publish,
+            environment=where.environment,
+        )
+        if unfilled:
+            # Tables that all pipelines share are maintained with one that has run.
+            plans = []
+            say(f"Nothing to maintain: {unfilled}.")
+        if dry_run:
+            title, columns = f"Old files of {name}", _PREVIEW
+            for plan in plans:
+                since, by = plan.reason
+                at = to_minute(since) if since else None
+                rows.append([plan.table.name, round(plan.keep / timedelta(hours=1)), at, by])
+        else:
+            for plan in plans if keep is None else ():
+                if plan.keep > horizon:
+                    kept = f"{round(plan.keep / timedelta(hours=1)):,} hours: {plan.reason[1]}"
+                    say(f"{plan.table.name}: old files are kept for {kept}")
+            title, columns = f"Maintained {name}", _DONE
+            for result in _kept_up(where, plans, locks) if plans else ():
+                say(f"{result.table.name}: {result.files_before:,} files, now {result.files:,}")
+                rows.append([result.table.name, result.files_before, result.files, result.deleted])
     if not where.printed([dict(zip(columns, row, strict=True)) for row in rows]):
         print_table(columns, rows, title=title)
 
 
-def _kept_up(where: Place, plans: Sequence[Plan]) -> Iterator[Done]:
+def _kept_up(where: Place, plans: Sequence[Plan], locks: HopLocks) -> Iterator[Done]:
     from tidelake.ops.maintenance import upkeep  # noqa: PLC0415
 
     with started(where) as run:
-        yield from upkeep(run, plans)
+        yield from upkeep(replace(run, locks=locks), plans)
 
 
 @click.command()

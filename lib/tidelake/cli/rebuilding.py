@@ -429,8 +429,8 @@ def erase(whose: str, at_once: bool, yes: bool, dry_run: bool, where: Place) -> 
     """Erase a subject's rows from every table.
 
     It asks first, because an erasure cannot be undone. Repeat the command to continue an
-    interrupted erasure. Hops must not run meanwhile: the erasure first processes what waits in each
-    of them.
+    interrupted erasure. Hops and maintenance must not run meanwhile: the erasure first processes
+    what waits in each hop.
     """
     from tidelake.ledger.history import require_tables  # noqa: PLC0415
 

@@ -2,8 +2,7 @@
 
 The system releases a file lock when its process ends. A lock object remains, so its holder rewrites
 it every few seconds; one not written for :data:`LEASE_SECONDS` has expired. Writes are conditional
-on the object's content (If-Match), so two processes never both acquire it. Ages are computed from
-the store's times alone, never from local clocks.
+on its content (If-Match), so two processes never both acquire it. Ages are by the store's clock.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from email.utils import parsedate_to_datetime
@@ -35,6 +34,8 @@ from tidelake.typed import runnable
 
 LEASE_SECONDS = 60.0
 _RENEWED_EVERY = 10.0
+# The pause after a renewal that failed.
+_RENEWED_AGAIN = 1.0
 _WAIT_SECONDS = 0.2
 # Start times are computed from the time of boot, which clock corrections may shift by this much.
 _CLOCK_SECONDS = 2.0
@@ -178,13 +179,15 @@ class _Lease:
     def _put(self, condition: dict[str, str], **more: Any) -> bool:
         """Write the lock object with this process as owner, if the condition holds."""
         self.writes += 1
+        began = time.monotonic()
         owner = {"host": socket.gethostname(), "machine": _machine(), "process": os.getpid()}
         # Repeated content would get the same ETag: so the number of the write is part of it.
         body = json.dumps(owner | {"token": self.token, "write": self.writes, **more}).encode()
         answer = self._request("put_object", unless=_REFUSED, Body=body, **condition)
         if answer is None:
             return False
-        self.tag, self.renewed_at = answer["ETag"], time.monotonic()
+        # A slow store may have written it at once.
+        self.tag, self.renewed_at = answer["ETag"], began
         return True
 
     def _look(self) -> _LockState | None:
@@ -202,9 +205,12 @@ class _Lease:
 
     def keep(self) -> None:
         """Renew the lease until it is released; if it is lost, interrupt the main thread."""
-        while not self.done.wait(_RENEWED_EVERY) and not self.lost:
+        pause = _RENEWED_EVERY
+        while not self.done.wait(pause) and not self.lost:
+            before = self.renewed_at
             if not self._renewed():
                 _INTERRUPTING.lose(self.token)
+            pause = _RENEWED_EVERY if self.renewed_at > before else _RENEWED_AGAIN
 
     def check(self) -> None:
         """Renew the lease now, however recent the last renewal: the process may have paused."""
@@ -253,9 +259,8 @@ def _machine() -> str:
 def _lives(process: Any, started: str = "") -> bool:
     """Return whether a process with this id runs, of whichever user.
 
-    ``started`` says when it was started, in seconds since 1970, so that it is not mistaken
-    for another process that reuses the id (the first one in each container is 1). Locks of earlier
-    versions do not have it.
+    ``started``, in seconds since 1970 (empty in locks of earlier versions), tells it from another
+    process that reuses the id: the first one in each container is 1.
     """
     if not (str(process).isdecimal() and psutil.pid_exists(int(process))):
         return False
@@ -355,6 +360,16 @@ def hold_hops(
         raise locks.lost(error) from error
 
 
+def hold_upkeep(lake: Lake, pipeline: str) -> AbstractContextManager[Callable[[], None]]:
+    """Hold the lock of maintenance, an erasure or a rollback, as :func:`hold` does; before others.
+
+    VACUUM deletes files that another process is about to commit: of a compaction or a rollback.
+    """
+    folder = lake.root / "checkpoints" / lake.bronze(pipeline).bare / "maintain"
+    what = f"{pipeline}, upkeep (maintain, erase or rollback),"
+    return hold(folder, what, optional=not lake.needs_locks)
+
+
 def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
     """Describe the interrupted operations that left tables inconsistent, each with its remedy."""
     found: dict[Work, str] = {}
@@ -376,10 +391,7 @@ def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
 
 
 def not_finished(lake: Lake, pipeline: str) -> list[str]:
-    """Describe operations that have begun and not ended, for readers without the hops' locks.
-
-    A process may still be running one, on this machine or another.
-    """
+    """Describe operations that have not ended, and may be running, for readers without locks."""
     what: dict[Work, str] = {"erasure": "an erasure", "swap": "a swap of its tables"}
     return [
         f"{what[work]} has not finished; if none is running, continue it: "
@@ -401,10 +413,9 @@ def resuming(lake: Lake, pipeline: str) -> dict[Work, tuple[str, str]]:
 
 def rolls_back(lake: Lake, pipeline: str) -> bool:
     """Return whether an interrupted swap is a rollback, which only a rollback can resume."""
-    try:
+    with suppress(FileNotFoundError):
         return lake.swap(pipeline).read_text(encoding="utf-8") == "rolling back"
-    except FileNotFoundError:
-        return False
+    return False
 
 
 @contextmanager
@@ -457,8 +468,7 @@ def _lock(file: TextIO, what: str, *, waits: bool) -> None:
             "Wait for it to end, or stop it, then run again."
         ) from error
     file.truncate(0)
-    # The process id and its start time. Not through the buffer, which would be written again when
-    # the file is closed.
+    # Not through the buffer, which would be written again when the file is closed.
     os.write(file.fileno(), f"{os.getpid()} {psutil.Process().create_time():.2f}".encode())
 
 

@@ -473,15 +473,17 @@ def _backfills(lake: Lake, since: datetime) -> Iterator[_VersionReader]:
         if not swapped or datetime.fromtimestamp(file.stat().st_mtime, tz=UTC) < since:
             continue
         pipeline = file.parent.name
-        versions = dict(state["before"])
-        if state.get("requeue") is not None:
-            # The rollback also reads the rows that were requeued since.
-            versions[lake.requeue(pipeline).name] = state["requeue"]
+        versions, requeue = dict(state["before"]), lake.requeue(pipeline)
         bronze, silver = lake.bronze(pipeline), lake.silver(pipeline)
+        was = last_commit(silver, up_to=versions.get(silver.name, -1))
         if silver.name in versions:
             # Silver continues where it was then.
-            was = last_commit(silver, up_to=versions[silver.name])
             versions[bronze.name] = position(was, "bronze")[0] - 1
+        if requeue.name in versions:
+            # Rows that silver had not read then, and those requeued since, are read from the files
+            # in which they were appended.
+            read = version_read(requeue, position(was, "requeue"))
+            versions[requeue.name] = min(read, versions[requeue.name])
         for name, version in state["before"].items() if state.get("table") is None else ():
             if not name.startswith(("gold.", "dim.")):
                 continue

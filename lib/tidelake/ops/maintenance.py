@@ -24,6 +24,7 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import (
     CLUSTERED_BY,
     cluster,
+    clustering_of,
     compact,
     has_vectors,
     retry_conflicts,
@@ -193,17 +194,22 @@ def _tables(lake: Lake, pipeline: Pipeline) -> list[Table]:
 def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     """Compact tables, set their log retention, and vacuum old files.
 
+    The caller holds :func:`~tidelake.delta.locks.hold_upkeep` from before the plans were made, and
+    has its check among the run's locks.
+
     On an object store two commits of one version overwrite each other. So a table is compacted only
     under the locks of its writers there; while a run holds one, only old files are deleted, which
     makes no commit on a store.
 
     Raises:
         KeyboardInterrupt: The run was stopped; the tables before are done.
+        LeaseLostError: A lock was lost; the tables before are done.
     """
     spark = run.spark
     for plan in plans:
         if run.stop.is_set():
             raise KeyboardInterrupt
+        run.locks.step(f"maintain {plan.table.name}")
         before = detail(spark, plan.table)["numFiles"]
         if run.lake.is_on_object_store:
             try:
@@ -267,7 +273,8 @@ def _rewrite(run: Run, plan: Plan, *, is_locked: bool) -> None:
     # Others have their rows in time order already. Without deletion vectors a merge would rewrite
     # the large files that clustering makes.
     clusters = bool(plan.sorted_by) and has_vectors(spark, plan.table)
-    if clusters:
+    # The lock would refuse a run that starts now.
+    if clusters and clustering_of(spark, plan.table) != plan.sorted_by:
         # A table that a run is writing to is clustered at the next maintenance.
         with suppress(RefusedError), nullcontext() if is_locked else _writing(run, plan.table):
             cluster(spark, plan.table, plan.sorted_by)

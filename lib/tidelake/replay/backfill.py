@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any
@@ -30,7 +31,7 @@ from tidelake.delta.locks import hold_hops, unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
-from tidelake.errors import NotBuiltError, RefusedError, UsageError
+from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
 from tidelake.instants import Range, ahead, from_json
 from tidelake.ledger.history import closed_version, history, rate_of
@@ -42,6 +43,7 @@ from tidelake.replay.backfill_state import (
     State,
     backfill_again,
     clear,
+    computed_again,
     green_lake,
     hold_backfill,
     read_state,
@@ -59,11 +61,12 @@ from tidelake.replay.repairing import (
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.failures import NO_INPUT, naming
+from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.schemas import check_definition, lookups
-from tidelake.runtime.silver import Stored
+from tidelake.runtime.silver import SilverHop, Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
 
@@ -276,7 +279,6 @@ def fill(run: Run, state: State) -> None:
     """
     start, table = state.start, state.table
     green = green_run(run, start, table)
-    now = parse_trigger(AVAILABLE_NOW)
     check_definition(green)
     if start == "silver":
         # Gold would be of types that its next run refuses.
@@ -293,11 +295,15 @@ def fill(run: Run, state: State) -> None:
                     _begin_silver(held, run, from_json(state.since))
                 else:
                     _begin_gold(held, run, state.span)
-            run_hops(green, [hop], now)
+            with computed_again(green, hop, state):
+                run_hops(green, [hop], parse_trigger(AVAILABLE_NOW))
 
 
 def _can_continue(green: Run, hop: Hop) -> bool:
-    """Return whether a hop can continue its green tables: they are filled, and no input is lost."""
+    """Return whether a hop can continue its green tables.
+
+    They are filled, their checkpoint is theirs, and no input is lost.
+    """
     lake, pipeline = green.lake, green.pipeline
     last = [last_commit(table) for table in lake.closing_tables(pipeline, hop)]
     filled = [one for one in last if one is not None and one.batch > CREATION]
@@ -306,11 +312,15 @@ def _can_continue(green: Run, hop: Hop) -> bool:
     if hop == "silver" and _is_looked_up_twice(green, filled[0]):
         return False
     since = min(one.written_at for one in filled)
-    return not any(
-        _is_lost(green, hop, table, after, since)
-        for key, table in lake.hop_inputs(pipeline, hop).items()
-        for after in {position(one, key) for one in filled}
-    )
+    with suppress(GenerationError):
+        # Refuses a checkpoint that is damaged or gone.
+        (SilverHop if hop == "silver" else GoldHop)(green, creates=False)
+        return not any(
+            _is_lost(green, hop, table, after, since)
+            for key, table in lake.hop_inputs(pipeline, hop).items()
+            for after in {position(one, key) for one in filled}
+        )
+    return False
 
 
 def _is_looked_up_twice(green: Run, last: Commit) -> bool:

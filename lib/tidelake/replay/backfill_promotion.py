@@ -25,7 +25,7 @@ from tidelake.delta.commit_metadata import (
     positions,
     silver_note,
 )
-from tidelake.delta.locks import HopLocks, hold_hops
+from tidelake.delta.locks import HopLocks, hold_hops, hold_upkeep
 from tidelake.delta.log import CREATION, last_commit, newest_version
 from tidelake.delta.positions import BEGINNING, Position
 from tidelake.delta.tables import Lake, require_table
@@ -42,7 +42,9 @@ from tidelake.replay.backfill_state import (
     ended_swap,
     green_lake,
     hold_backfill,
+    lacks_requeued,
     need_state,
+    requeue_position,
     write_state,
 )
 from tidelake.replay.generations import (
@@ -264,11 +266,8 @@ def _requeue_quarantined(run: Run, state: State) -> None:
 
 def _waited(run: Run, state: State) -> DataFrame:
     """Read the requeue's rows that silver had not processed before the promotion."""
-    lake, name = run.lake, run.pipeline.name
-    version = state.before.get(lake.silver(name).name)
-    last = None if version is None else last_commit(lake.silver(name), up_to=version)
-    until = state.before[lake.requeue(name).name] + 1, -1
-    return _requeued_between(run, position(last, "requeue"), until)
+    until = state.before[run.lake.requeue(run.pipeline.name).name] + 1, -1
+    return _requeued_between(run, requeue_position(run.lake, run.pipeline, state), until)
 
 
 def _requeued_between(run: Run, after: Position, until: Position) -> DataFrame:
@@ -325,7 +324,8 @@ def rollback(run: Run) -> State:
     lake, pipeline = run.lake, run.pipeline
     if not (ended_swap(lake, pipeline, "rolled back") or begun_swap(lake, pipeline)):
         need_state(lake, pipeline, *CAN_ROLL_BACK)
-    with _holding(run, "rollback") as held:
+    with hold_upkeep(lake, pipeline.name) as check, _holding(run, "rollback") as held:
+        held.locks.checks.append(check)
         if (begun := begun_swap(lake, pipeline)) is not None:
             return _advance(held, "record that no table is swapped", begun)
         state = ended_swap(lake, pipeline, "rolled back") or _restore_tables(held)
@@ -379,6 +379,16 @@ def _refuse_gone(run: Run, state: State) -> None:
         # Also removes the swap file of a rollback that was given up and cut off.
         write_state(run.lake, run.pipeline, state)
         raise _unrestorable(run.pipeline, own, version, f"{why}. No table was changed")
+    _refuse_unrequeued(run, state, "No table was changed")
+
+
+def _refuse_unrequeued(run: Run, state: State, done: str) -> None:
+    """Raise a RefusedError, and end the rollback, if rows that it requeues again are gone."""
+    if lacks_requeued(run.lake, run.pipeline, state):
+        write_state(run.lake, run.pipeline, replace(state, stage="promoted"))
+        own = run.lake.requeue(run.pipeline.name).name
+        why = f"files of rows that it would requeue again are gone. {done}"
+        raise _unrestorable(run.pipeline, own, state.before[own], why)
 
 
 def _restore(run: Run, state: State, own: str, restored: Sequence[str]) -> None:
@@ -430,6 +440,8 @@ def _continue_restored_silver(run: Run, state: State) -> None:
     """
     lake, name = run.lake, run.pipeline.name
     silver, requeue = lake.silver(name), lake.requeue(name)
+    done = f"Already restored, so that the tables differ: {', '.join(sorted(state.before))}"
+    _refuse_unrequeued(run, state, done)
     if silver.name in state.before:
         bronze = position(last_commit(silver), "bronze")
         continue_silver(run, {"bronze": bronze} | heads({"requeue": requeue}))

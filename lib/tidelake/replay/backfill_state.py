@@ -8,15 +8,18 @@ bronze, resolve to the live ones, so the ordinary hops can continue a backfill.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Literal
 
 from tidelake.config import Pipeline
+from tidelake.delta.commit_metadata import position
 from tidelake.delta.locks import hold, rolls_back
-from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.positions import Position, files_between
+from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.errors import GenerationError, UsageError
 from tidelake.folders import Folder, remove_tree, write_whole
 from tidelake.names import BACKFILL_INFIX, LAYERS, quoted
 from tidelake.runtime.hop import Run
@@ -181,6 +184,29 @@ def backfill_again(pipeline: Pipeline, state: State | None = None) -> str:
     return runnable("tidelake backfill run", pipeline.name, _options_of(state) if state else "")
 
 
+@contextmanager
+def computed_again(green: Run, hop: Hop, state: State) -> Iterator[None]:
+    """Name the backfill's command in a GenerationError, not the repair of the live hop.
+
+    The green hop's checkpoints are removed, so that the command computes its tables again.
+    """
+    pipeline = green.pipeline
+    try:
+        yield
+    except GenerationError as error:
+        checkpoints = green.lake.checkpoints(pipeline.name, hop)
+        for generation in [one.name for one in checkpoints.glob("g*")]:
+            remove_tree(checkpoints / generation)
+        command = backfill_again(pipeline, state)
+        if state.stage == "promoting":
+            command = runnable("tidelake backfill promote", pipeline.name)
+        what = error.what.removeprefix(f"{pipeline.name}, hop {hop}: ")
+        raise GenerationError(
+            f"{pipeline.name}, backfill, hop {hop}: {what}",
+            f"Compute its tables again with: {command}",
+        ) from error
+
+
 def _options_of(state: State) -> str:
     first, last = state.span or (state.since, None)
     return run_options(state.start, state.table, first, last)
@@ -220,6 +246,26 @@ def begun_swap(lake: Lake, pipeline: Pipeline) -> State | None:
     state = read_state(lake, pipeline)
     is_begun = state is not None and state.stage == "built" and lake.swap(pipeline.name).exists()
     return state if is_begun else None
+
+
+def requeue_position(lake: Lake, pipeline: Pipeline, state: State) -> Position:
+    """Return up to where silver had read the requeue before the promotion."""
+    silver = lake.silver(pipeline.name)
+    return position(last_commit(silver, up_to=state.before.get(silver.name, -1)), "requeue")
+
+
+def lacks_requeued(lake: Lake, pipeline: Pipeline, state: State) -> bool:
+    """Return whether files are gone of the rows that a rollback requeues again.
+
+    They are those in which the rows were appended, although the requeue may have been compacted
+    since. False in a catalog, where files cannot be listed.
+    """
+    requeue = lake.requeue(pipeline.name)
+    if lake.catalog is not None or requeue.name not in state.before:
+        return False
+    end = newest_version(requeue) + 1, -1
+    files = files_between(requeue, requeue_position(lake, pipeline, state), end)
+    return not all(file.exists() for file in files)
 
 
 def write_state(lake: Lake, pipeline: Pipeline, state: State) -> None:

@@ -24,9 +24,9 @@ from tidelake.config import FilesSource
 from tidelake.delta.access import DELETION_VECTORS, properties
 from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import arrivals_note, deductions_note, erasure_of
-from tidelake.delta.locks import hold_hops
+from tidelake.delta.locks import hold_hops, hold_upkeep
 from tidelake.delta.log import ERASED, commits, last_commit
-from tidelake.delta.merge import delete_records, vacuum, vacuum_uses_hours
+from tidelake.delta.merge import delete_records, retry_conflicts, vacuum, vacuum_uses_hours
 from tidelake.delta.tables import HOPS, Hop, Table
 from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -50,6 +50,7 @@ from tidelake.replay.requeue import requeue_from
 from tidelake.replay.subject import Subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.epochs import close_epoch, copy_books
+from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.runner import run_hops
@@ -110,7 +111,9 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             interrupted, or the compute does not support session settings, which ``now`` needs.
         NotBuiltError: The prefilter's state cannot be prepared.
         RefusedError: A backfill is under way, or a hop cannot be drained.
-        LockedError: Another process writes one of the hops, or a backfill.
+        LockedError: Another process writes one of the hops, or a backfill, or maintains the tables.
+        TidelakeError: A step failed, such as beside another tool's commit; the message names the
+            command that continues.
         LeaseLostError: A lock was lost; the message says which steps were done.
     """
     lake, pipeline = run.lake, run.pipeline
@@ -129,15 +132,18 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "has passed; or use compute that supports them."
         )
     _warn_of_readers(run)
-    again = runnable("tidelake erase", pipeline.name, f"--subject {subject.column}=VALUE")
-    retry = f"{again}, with the same value"
+    options = f"--subject {subject.column}=VALUE{' --now' if now else ''}"
+    retry = f"{runnable('tidelake erase', pipeline.name, options)}, with the same value"
     with (
+        # Files that a compaction beside it commits would be deleted, or would keep the rows.
+        hold_upkeep(lake, pipeline.name) as unmaintained,
         hold_backfill(lake, pipeline) as check,
         hold_hops(
             lake, pipeline.name, HOPS, resumes="erasure", command=retry, stop=run.stop
         ) as locks,
+        naming(run, "erasure", gone=NO_INPUT, retry=f"It is not finished. Continue with: {retry}."),
     ):
-        locks.checks.append(check)
+        locks.checks += [check, unmaintained]
         run = replace(run, locks=locks)
         begun = erase_records.read_begun(run, subject)
         unclear = begun.unclear if begun else 0
@@ -338,4 +344,4 @@ def purge(run: Run) -> list[Remains]:
 def _purge_vectors(spark: SparkSession, table: Table) -> None:
     """Rewrite files whose deleted rows are only hidden by a deletion vector."""
     if DELETION_VECTORS in properties(spark, table):
-        spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)")
+        retry_conflicts(lambda: spark.sql(f"REORG TABLE {table.sql} APPLY (PURGE)"))

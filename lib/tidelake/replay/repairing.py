@@ -19,13 +19,14 @@ from tidelake.delta.access import load, read_between
 from tidelake.delta.append import schema_differences
 from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.log import CREATION, Commit, last_commit
 from tidelake.delta.positions import BEGINNING, Position, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import listed
 from tidelake.ledger.history import history
+from tidelake.ledger.side_tables import in_closed_batch
 from tidelake.names import logical_name
 from tidelake.replay.generations import (
     continue_gold,
@@ -159,12 +160,26 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
         yield f"{' and '.join(changed)} changed"
     if replaced := replaced_sides(lake, name, last):
         yield replaced
+    if last.batch == CREATION and (side := _filled_side(run, last)):
+        # A rebuild of a deleted silver was interrupted: all rows would be decided once more.
+        yield f"{table.name} has no batch, but {side} has rows of one"
     until = positions(last)
     for key, followed in lake.silver_inputs(name).items():
         since = last.written_at if key in until else None
         yield from stream_breaks(followed, "silver", until.get(key, BEGINNING), since)
     if _are_requeued_unread(run, until):
         yield f"{lake.requeue(name).name} holds copies of records that silver has yet to read"
+
+
+def _filled_side(run: Run, closed: Commit) -> str:
+    """Return the name of a side table that has rows outside silver's open batch; "" for none."""
+    for side in (run.lake.quarantine(run.pipeline.name), run.lake.late(run.pipeline.name)):
+        if not side.exists:
+            continue
+        # Rows of an open batch are deleted by a repair, and decided again.
+        if not load(run.spark, side).alias("q").where(in_closed_batch(closed)).isEmpty():
+            return side.name
+    return ""
 
 
 def _are_requeued_unread(run: Run, until: Mapping[str, Position]) -> bool:

@@ -25,7 +25,7 @@ from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import arrivals_in, erasure_of, pipeline_hash, position
 from tidelake.delta.log import last_commit, newest_version, repeated
 from tidelake.delta.tables import Table, require_table
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
 from tidelake.gold.kinds import GoldKind, Inputs
 from tidelake.gold.merge_plan import span
@@ -119,10 +119,12 @@ def verify(
     Raises:
         UsageError: The pipeline has not run under this root, or rows of the certificate were
             erased.
+        RefusedError: Tables differ, and some of them were replaced meanwhile.
     """
     name = run.pipeline.name
     for table in (run.lake.bronze(name), run.lake.silver(name)):
         require_table(table, name)
+    generations = _generations(run)
     changes = changed_since(run, earlier) if earlier else {}
     judged = []
     with fitted_to_bronze(run):
@@ -134,7 +136,23 @@ def verify(
             run.progress.say(f"{one.table.name}: {found.rows:,} rows, {verdict}")
             judged.append(one._replace(comparison=found))
         repeated = find_repeated_ids(inputs)
-    return Verification(name, since, tuple(judged), repeated)
+    result = Verification(name, since, tuple(judged), repeated)
+    if not result.equal and _generations(run) != generations:
+        raise RefusedError(
+            f"the tables of {name} were replaced meanwhile, as by a promotion, a rollback, an "
+            "erasure, a reset or a repair, so rows of before and after were compared. "
+            f"Verify them again with: {runnable('tidelake verify', name)}"
+        )
+    return result
+
+
+def _generations(run: Run) -> dict[str, str]:
+    """Return the generation of each table that a run only adds batches to, by name."""
+    lake, name = run.lake, run.pipeline.name
+    sides = (lake.silver(name), lake.quarantine(name), lake.late(name))
+    tables = (*sides, *lake.closing_tables(run.pipeline, "gold"))
+    last = {table.name: last_commit(table) for table in tables}
+    return {own: commit.generation for own, commit in last.items() if commit}
 
 
 def _judged(run: Run, inputs: SilverInputs, since: datetime | None) -> Iterator[Judged]:

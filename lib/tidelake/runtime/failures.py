@@ -59,9 +59,12 @@ _STORE = re.compile(
 _REASON = re.compile("|".join(map(re.escape, _REMEDIES)))
 # Java's messages have the form: file (reason).
 _FILE = re.compile(rf"{HEAD}([^\s'\"]+) \((?:{_REASON.pattern})\)", re.MULTILINE)
+# Spark's error for a missing path that it is asked to read, such as a file that a table added
+# between two positions. Where a source is read, it may also be a folder.
+_NO_PATH = "[PATH_NOT_FOUND]"
 # The missing file in messages of Spark's readers and Hadoop's file systems, without a full stop.
 _GONE = re.compile(
-    rf"{HEAD}(?:\[[A-Z_.]*FILE_NOT_EXIST\][^'\"\n]*? |File )"
+    rf"{HEAD}(?:\[(?:[A-Z_.]*FILE_NOT_EXIST|PATH_NOT_FOUND)\][^'\"\n]*? |File )"
     r"((?:[a-z0-9]+:)?/[^\s'\"]+?)\.?(?=[\s'\"]|$)",
     re.MULTILINE,
 )
@@ -117,9 +120,10 @@ def named(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
             f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {retry}"
         )
-    elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text:
-        file = _GONE.search(text)
-        what = f"{kind_of(error)}: {visible(file[1])}" if file else kind_of(error)
+    elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text or (gone and _NO_PATH in text):
+        file, what = _GONE.search(text), kind_of(error)
+        if file and visible(file[1]) not in what:
+            what += f": {visible(file[1])}"
         found = errors.SourceChangedError([f"{place}: {what}"], taken=False)
         if gone:
             found = errors.RefusedError(f"{place}: {gone}\n{what}")
