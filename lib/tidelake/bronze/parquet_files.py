@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import groupby, islice, repeat
 from typing import Any
 
@@ -166,11 +167,14 @@ class _RepeatedTexts:
     """
 
     def __init__(self, content: bytes, file: pq.ParquetFile, size: int) -> None:
-        self._metadata, self._size = file.metadata, size
+        self._content, self._metadata, self._size = content, file.metadata, size
         # Of a name with a dot, a reader may take the path of a nested column.
         fields = [one for one in file.schema_arrow if "." not in one.name and _is_text(one.type)]
         self._texts = [field.name for field in fields]
-        self._encoded = _opened(content, "us", self._texts)
+
+    @cached_property
+    def _encoded(self) -> pq.ParquetFile:
+        return _opened(self._content, "us", self._texts)
 
     def long(self, number: int) -> tuple[str, ...]:
         """Return the columns of a row group that are to be read as dictionaries."""
@@ -182,6 +186,8 @@ class _RepeatedTexts:
         lengths = self._longest(number, self._texts)
         most = _REPEATED_BYTES / len(self._texts) / rows
         found = [name for name, length in lengths.items() if length > most]
+        if not found:
+            return ()
         try:
             for _ in self._encoded.iter_batches(self._size, row_groups=[number], columns=found):
                 pass
