@@ -177,6 +177,8 @@ _SPARK_READS = [
     "SHOW COLUMNS IN delta.`{outside}`",
     "SELECT * FROM read_files('{secret}')",
     "SELECT * FROM table_changes_by_path('{outside}', 0)",
+    "SELECT * FROM range(1), LATERAL read_files('{secret}')",
+    "SELECT * FROM range(1) JOIN LATERAL table_changes('{outside}', 0) AS t",
     "SELECT * FROM cloud_files('{folder}', 'text')",
     "SELECT * FROM STREAM text.`{secret}`",
     "SELECT * FROM python_worker_logs()",

@@ -32,6 +32,7 @@ from tidelake.ops.alerts import (
     Alert,
     AlertContext,
     Found,
+    _latency_over_sla,
     alerts_of,
 )
 from tidelake.ops.metrics import Measured
@@ -319,6 +320,22 @@ def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> N
     )
     shop.batch(210)
     assert shop.judge(220, latency_seconds=60) == {}
+
+
+def test_the_agreed_time_is_looked_up_without_reading_old_commits(shop: Shop) -> None:
+    for batch in range(6):
+        shop.batch(batch * 10)
+    shop.bronze(100)
+    pipeline = shop.define(latency_seconds=60)
+    backlogs = BacklogReader(shop.lake, pipeline)
+    context = AlertContext(shop.lake, pipeline, at(161), (), backlogs, PLAIN)
+    # Which files were taken is read once in a run.
+    assert context.waiting
+    for table in (shop.lake.bronze("shop"), shop.lake.silver("shop"), shop.lake.gold("totals")):
+        for version in range(4):
+            (table.path / "_delta_log" / f"{version:020d}.json").write_text("unreadable")
+    (found,) = _latency_over_sla(context, 60)
+    assert found.since == at(100)
 
 
 def test_without_gold_the_agreed_time_is_that_into_silver(shop: Shop) -> None:

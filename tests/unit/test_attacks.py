@@ -101,6 +101,8 @@ def test_queries_on_the_lakes_tables_are_answered(scene: Scene, statement: str) 
         "SELECT * FROM gold.totals t JOIN gold.other o ON t.n = o.n",
         "WITH a AS (SELECT * FROM gold.totals) SELECT * FROM a",
         "SELECT * FROM gold.totals LATERAL VIEW explode(array(n)) e AS x",
+        "SELECT * FROM gold.totals, LATERAL (SELECT n + 1 AS m)",
+        "SELECT * FROM gold.totals LATERAL VIEW OUTER posexplode_outer(array(n)) e AS p, x",
         "SELECT * FROM range(5)",
         "DESCRIBE gold.totals",
     ],

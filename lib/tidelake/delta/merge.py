@@ -120,6 +120,15 @@ def delete_records(records: DataFrame, target: Table, *, within: str = "") -> No
         retry_conflicts(lambda: target.merge(ids, on=condition, clauses="WHEN MATCHED THEN DELETE"))
 
 
+def delete_where(spark: SparkSession, table: Table, condition: str) -> None:
+    """Delete the rows, named ``q`` in an SQL condition, in one commit without metadata.
+
+    If the table's files or properties are rewritten meanwhile, it is tried again.
+    """
+    statement = f"DELETE FROM {table.sql} AS q WHERE {condition}"
+    retry_conflicts(lambda: spark.sql(statement))
+
+
 def retry_conflicts(
     commit: Callable[[], object], may_retry: Callable[[], bool] = lambda: True
 ) -> None:

@@ -294,13 +294,13 @@ def _instant(milliseconds: int) -> datetime:
     return datetime.fromtimestamp(milliseconds / 1000, tz=UTC)
 
 
-def bronze_version_in(gold: Commit | None, silver: Sequence[Commit]) -> int:
+def bronze_version_in(gold: Commit | None, silver: Iterable[Commit]) -> int:
     """Return the first version of bronze that gold's commit does not include.
 
-    ``silver`` are silver's commits, newest first.
+    ``silver`` are silver's commits, newest first, of which only as many as needed are read.
     """
     until = position(gold, "silver")
-    held = next((one for one in silver if one.version < until[0]), None)
+    held = next((one for one in silver if one.version < until[0]), None) if gold else None
     return position(held, "bronze")[0]
 
 

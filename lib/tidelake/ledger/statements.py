@@ -44,7 +44,12 @@ _DUCKDB_REFUSED = frozenset(
 # The names of system views begin with these.
 _SYSTEM_VIEWS = ("duckdb_", "pg_", "pragma_", "sqlite_")
 # Functions allowed in FROM: they read only their arguments.
-_SPARK_ROWS = frozenset({"range", "explode", "explode_outer", "inline", "posexplode", "stack"})
+_SPARK_ROWS = frozenset(
+    {
+        *("range", "explode", "explode_outer", "inline", "inline_outer", "json_tuple"),
+        *("posexplode", "posexplode_outer", "stack"),
+    }
+)
 _DUCKDB_ROWS = frozenset(
     {"range", "generate_series", "unnest", "repeat", "repeat_row", "json_each", "json_tree"}
 )
@@ -161,10 +166,13 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
         name = _function_name(function)
         _refuse_unless(name not in SPARK_REFUSED, name, lake)
     inner = {found.alias.lower() for found in statement.find_all(exp.CTE)}
-    for table in statement.find_all(exp.Table):
+    # A function after LATERAL is not parsed as a table.
+    for table in statement.find_all(exp.Table, exp.Lateral):
         if isinstance(table.this, exp.Func):
             name = _function_name(table.this)
             _refuse_unless(name in _SPARK_ROWS, name, lake)
+        elif isinstance(table, exp.Lateral):
+            continue
         elif not table.db and table.name.lower() not in inner:
             raise _unknown([table.name], lake)
         elif table.db:

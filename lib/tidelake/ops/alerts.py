@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, partial
-from itertools import takewhile
+from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
 
 from tidelake.config import FilesSource, Pipeline
@@ -337,20 +337,22 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     """Check whether records take longer from bronze to the last hop than the agreed latency."""
     hop, name = hops_in(context.pipeline)[-1], context.pipeline.name
     read, table = context.lake.bronze(name), context.slowest[hop]
-    bronze, silver = list(commits(read)), list(commits(context.lake.silver(name)))
-    if table is None and not silver:
+    silver = context.lake.silver(name)
+    if table is None and last_commit(silver) is None:
         return
     closed = (one for one in (commits(table) if table else ()) if one.batch >= 0)
-    last, earlier = [*closed, None, None][:2]
+    last, earlier = [*islice(closed, 2), None, None][:2]
     # The versions of bronze that the last batch includes, and that the one before it did.
     included, before = (
-        bronze_version_in(one, silver) if hop == "gold" else position(one, "bronze")[0]
+        bronze_version_in(one, commits(silver)) if hop == "gold" else position(one, "bronze")[0]
         for one in (last, earlier)
     )
     if last is None:
         # Rows of an epoch had reached the last hop: the first gold table is new in the definition.
         epoch = last_epochs(recent_epochs(context.lake)).get(name, {"versions": {}})
         included = epoch["versions"].get(read.name, -1) + 1
+    # Older commits may be a month's.
+    bronze = list(takewhile(lambda one: one.version >= min(before, included), commits(read)))
     oldest_missing = first_arrival(bronze, included, None)
     oldest_included = first_arrival(bronze, before, included)
     agreed = timedelta(seconds=limit)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
 from tidelake.delta.locks import hold
 from tidelake.delta.log import commits, last_commit
-from tidelake.delta.merge import retry_conflicts
+from tidelake.delta.merge import delete_where
 from tidelake.delta.tables import Lake
 from tidelake.errors import TidelakeError, imported
 from tidelake.instants import from_json, now
@@ -176,10 +176,9 @@ class ProgressTable(Sink):
         if before is None or moment - before < _DAY:
             return before or moment
         table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
-        statement = f"DELETE FROM {table.sql} WHERE ended_at < TIMESTAMP '{until}'"
         try:
             # `tidelake maintain` compacts the table without its lock.
-            retry_conflicts(lambda: self.run.spark.sql(statement))
+            delete_where(self.run.spark, table, f"q.ended_at < TIMESTAMP '{until}'")
         except Exception as error:
             self.run.progress.say(
                 f"metrics: old rows of {self.name} could not be deleted: {first_line(error)}. "

@@ -31,6 +31,7 @@ from tidelake.delta.commit_metadata import (
     changed_definition,
     positions,
 )
+from tidelake.delta.merge import delete_where
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
@@ -236,7 +237,7 @@ def _delete_uncommitted(run: Run) -> None:
     closed = newest_of(run, "silver", lake.silver(name))
     for side in (lake.quarantine(name), lake.late(name)):
         run.locks.step(f"delete rows of uncommitted batches from {side.name}")
-        run.spark.sql(f"DELETE FROM {side.sql} AS q WHERE NOT ({in_closed_batch(closed)})")
+        delete_where(run.spark, side, f"NOT ({in_closed_batch(closed)})")
 
 
 def replace_rows(
@@ -380,7 +381,7 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     version = log.newest_version(bronze)
     rows = load_old(spark, bronze, version)
     run.locks.step(f"empty {requeue.name}")
-    spark.sql(f"DELETE FROM {requeue.sql}")
+    delete_where(spark, requeue, "true")
     until = {"bronze": (version + 1, -1)} | heads({"requeue": requeue})
     prepare_checkpoint(run, "silver", generation, FIRST, until)
     if is_gone:
