@@ -167,13 +167,14 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
         _refuse_unless(name not in SPARK_REFUSED, name, lake)
     inner = {found.alias.lower() for found in statement.find_all(exp.CTE)}
     # A function after LATERAL is not parsed as a table.
-    for table in statement.find_all(exp.Table, exp.Lateral):
-        if isinstance(table.this, exp.Func):
-            name = _function_name(table.this)
+    for source in statement.find_all(exp.Table, exp.Lateral):
+        if isinstance(source.this, exp.Func):
+            name = _function_name(source.this)
             _refuse_unless(name in _SPARK_ROWS, name, lake)
-        elif isinstance(table, exp.Lateral):
+    for table in statement.find_all(exp.Table):
+        if isinstance(table.this, exp.Func):
             continue
-        elif not table.db and table.name.lower() not in inner:
+        if not table.db and table.name.lower() not in inner:
             raise _unknown([table.name], lake)
         elif table.db:
             _refuse_elsewhere(table, lake)

@@ -298,7 +298,11 @@ def _written(
     written = {}
     for table in _tables(flow.outputs):
         first, last = before[table.name], versions[table.name]
-        new = (one for one in commits(table, up_to=last) if one.version > first and one.batch >= 0)
+        rows = 0
+        for one in commits(table, up_to=last):
+            if one.version <= first:
+                break
+            rows += one.added_rows - one.copied if one.batch >= 0 else 0
         if last >= 0:
-            written[table.name] = sum(one.added_rows - one.copied for one in new), last
+            written[table.name] = rows, last
     return written
