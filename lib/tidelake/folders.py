@@ -57,15 +57,16 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
 # Characters with a meaning in Hadoop's patterns.
 _WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
-_CACHE_BYTES = 64 << 20
-_COMPARED_BYTES = 1 << 20
+_CACHE_BYTES, _COMPARED_BYTES = 64 << 20, 1 << 20
 _CONCURRENT_REQUESTS = 16
 # Minimum interval between listings of a source in a continuous run. A listing also takes at most
 # 1/_LISTING_SHARE of the time: 100,000 files on a disk take about a second.
 LISTING_SECONDS, _LISTING_SHARE = 60.0, 20
 # Listings of external paths, each with the time from which another may be made.
 _listings: dict[str, tuple[float, dict[str, tuple[int, int]]]] = {}
-_VOLUMES = "/Volumes/"
+VOLUMES = "/Volumes/"
+# Errors of a rename on a volume, which may not support it, and between mounts.
+_NO_RENAME = {errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP, errno.EPERM, errno.EXDEV}
 # Punctuation that java.net.URI does not escape in paths.
 _UNESCAPED = frozenset("-_.!~*'():@&=+$,;/")
 
@@ -191,7 +192,7 @@ def place_of(uri: str) -> str:
 
 def listed(path: str) -> str:
     """Encode a path as a URI, as Spark's file source lists it; volumes have their own scheme."""
-    scheme = "dbfs:" if path.startswith(_VOLUMES) else "file://"
+    scheme = "dbfs:" if path.startswith(VOLUMES) else "file://"
     return ("" if is_url(path) else scheme) + "".join(map(_in_a_uri, path))
 
 
@@ -243,8 +244,7 @@ def remove_tree(folder: Folder) -> None:
     """Remove a folder with its contents, if it exists."""
     if isinstance(folder, Path):
         shutil.rmtree(folder, ignore_errors=True)
-        return
-    if found := folder.fs.find(folder.path):
+    elif found := folder.fs.find(folder.path):
         folder.fs.rm(found)
 
 
@@ -258,7 +258,10 @@ def ensure_folder(folder: Folder) -> None:
 
 
 def write_whole(file: Folder, text: str) -> None:
-    """Write a file atomically; readers see the old content until then."""
+    """Write a file atomically; readers see the old content until then.
+
+    On a volume without renames, those without locks, such as ``status``, may see a part of it.
+    """
     file.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(file, Path):
         # Objects become visible only when they are complete.
@@ -268,11 +271,22 @@ def write_whole(file: Folder, text: str) -> None:
     written = file.with_name(f".{file.name}.tmp")
     try:
         written.write_text(text, encoding="utf-8")
-        if file.exists():
+        with suppress(OSError):  # A volume has no modes, and a new file none to keep.
             shutil.copymode(file, written)
-        written.replace(file)
+        _rename(written, file)
     finally:
         written.unlink(missing_ok=True)
+
+
+def _rename(source: Path, target: Path) -> None:
+    """Rename a file over another one; where there is no rename, copy it and delete the source."""
+    try:
+        source.replace(target)
+    except OSError as error:
+        if error.errno not in _NO_RENAME:
+            raise
+        shutil.copyfile(source, target)
+        source.unlink()
 
 
 def remove_file(path: str) -> None:
@@ -305,10 +319,12 @@ def move_new(path: str, to: str) -> None:
         except FileExistsError:
             raise
         except OSError:
-            # Another disk, or one without hard links.
+            # Another disk, or one without hard links. A volume has neither times nor modes to set.
             copy = target.with_name(f".{target.name}")
-            shutil.copy2(path, copy)
-            copy.rename(target)
+            shutil.copyfile(path, copy)
+            with suppress(OSError):
+                shutil.copystat(path, copy)
+            _rename(copy, target)
     os.unlink(path)
 
 
@@ -436,7 +452,7 @@ def planned_time(path: str, planned: int, present: int) -> int:
     """Return a planned time (ms) as :func:`file_state` has it; ``present`` if they may differ."""
     if is_external(path):
         return planned // 1000 * 1000
-    return present if is_stored(path) or path.startswith(_VOLUMES) else planned
+    return present if is_stored(path) or path.startswith(VOLUMES) else planned
 
 
 def file_state(path: str) -> tuple[int, int]:

@@ -311,6 +311,16 @@ def production_is_guarded(bundle: Bundle) -> Iterator[str]:
                 yield f"prod: {kind}.{name} may be destroyed"
 
 
+def deploys_replace_the_code(bundle: Bundle) -> Iterator[str]:
+    """A deploy of a wheel is what runs next, and takes none away from a job that is running."""
+    if not bundle.raw.get("experimental", {}).get("skip_artifact_cleanup"):
+        yield "a deploy deletes the wheels of running jobs"
+    # A wheel that is not built by the bundle is one of a release, whose version tells it.
+    presets = bundle.target_settings.get("presets", {})
+    if "artifacts" in bundle.raw and not presets.get("artifacts_dynamic_version"):
+        yield f"{bundle.target}: a deploy of the same version may run the code of the last one"
+
+
 def names_no_place(bundle: Bundle) -> Iterator[str]:
     """No workspace, id or person is committed."""
     for text in strings_in(dict(bundle.raw)):
@@ -367,6 +377,7 @@ RULES: tuple[Rule, ...] = (
     calls_of_jobs_fit,
     triggers_wait_for_their_volume,
     jobs_end,
+    deploys_replace_the_code,
     only_jobs_write_the_books,
     who_sees_jobs_may_read_bronze,
     names_no_place,

@@ -218,6 +218,16 @@ def _call(raw: Raw, *, entry: str | None = None, arguments: list[str] | None = N
         (rules.jobs_end, lambda raw: _job(raw, "late").pop("budget_policy_id"), "no budget"),
         (rules.jobs_end, lambda raw: raw["targets"]["dev"].pop("presets"), "dev: no tags"),
         (
+            rules.deploys_replace_the_code,
+            lambda raw: raw["targets"]["dev"]["presets"].pop("artifacts_dynamic_version"),
+            "dev: a deploy of the same version may run the code of the last one",
+        ),
+        (
+            rules.deploys_replace_the_code,
+            lambda raw: raw["experimental"].pop("skip_artifact_cleanup"),
+            "a deploy deletes the wheels of running jobs",
+        ),
+        (
             rules.only_jobs_write_the_books,
             lambda raw: raw["resources"]["schemas"]["ops"]["grants"][0].update(
                 privileges=["MODIFY"]
@@ -450,7 +460,7 @@ def test_the_packages_beside_the_wheel_are_those_of_its_extras() -> None:
     assert names == ["confluent-kafka", "avro", "openlineage-python"]
     # A comment of a new project names the same.
     skeleton = PROJECT / "lib/tidelake/cli/skeleton/files/databricks.yml"
-    comment = skeleton.read_text(encoding="utf-8").split("A wheel brings no extras")[1]
+    comment = skeleton.read_text(encoding="utf-8").split("bring no extras of a wheel")[1]
     named = re.findall(r'"([^"]+>=[^"]+)"', comment.split("default:")[0])
     assert sorted(named) == sorted(listed[1:])
 

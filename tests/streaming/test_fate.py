@@ -149,7 +149,7 @@ def test_a_table_whose_where_lets_it_out_says_so(filled: World, tmp_path: Path) 
 
 @pytest.mark.parametrize("how", ["event_id", "record_id"])
 def test_what_nobody_sent_is_told_with_the_next_command(filled: World, how: str) -> None:
-    with pytest.raises(UsageError, match=r"'it''s nothing'|\"it's nothing\".*tidelake sql"):
+    with pytest.raises(UsageError, match=r"(?s)('it''s nothing'|\"it's nothing\").*tidelake sql"):
         fates_of(filled.lake, filled.pipeline, **{how: "it's nothing"})
 
 

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import hashlib
 import os
 import shutil
 import sys
 from collections import namedtuple
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import JarError
+from tidelake.names import LAYERS
 from tidelake.ops import doctor
 from tidelake.ops.doctor import DoctorFinding
 from tidelake.spark import java
@@ -192,12 +198,107 @@ def test_a_root_that_may_not_be_written_says_to_choose_another(
     assert doctor.check_root(tmp_path / "lake").well
     assert list(tmp_path.iterdir()) == []
 
-    def refuse(**_: object) -> None:
+    def refuse(*_: object, **__: object) -> None:
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(doctor.tempfile, "NamedTemporaryFile", refuse)
+    monkeypatch.setattr(Path, "mkdir", refuse)
     finding = doctor.check_root(tmp_path)
     assert (finding.found, finding.remedy) == (
         f"{tmp_path}: Permission denied",
         "choose a --root that you may write",
     )
+
+
+def test_a_root_without_locks_is_told_unless_the_environment_does_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    finding = doctor.check_root(tmp_path)
+    assert finding.found == f"{tmp_path} has no locks"
+    assert "`locks: none`" in finding.remedy
+    assert doctor.check_root(tmp_path, needs_locks=False).well
+    assert doctor.check_volume(tmp_path).well
+    assert list(tmp_path.iterdir()) == []
+
+
+class _Twice:
+    """What runs do on a volume, of which the second time fails."""
+
+    def __init__(self, step: Callable[..., object]) -> None:
+        self.step, self.times = step, 0
+
+    def __call__(self, *values: object, **options: object) -> object:
+        self.times += 1
+        if self.times == 2:
+            raise OSError(errno.ENOSYS, "Function not implemented")
+        return self.step(*values, **options)
+
+
+@pytest.mark.parametrize("step", ["hold", "write_whole"])
+def test_a_volume_on_which_a_step_of_a_run_fails_the_second_time_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    assert doctor.check_volume(tmp_path) == DoctorFinding("Volume", f"{tmp_path} is writable")
+
+    monkeypatch.setattr(doctor, step, _Twice(getattr(doctor, step)))
+    finding = doctor.check_volume(tmp_path)
+    assert finding.found == f"{tmp_path}: Function not implemented"
+    assert "grant READ VOLUME and WRITE VOLUME" in finding.remedy
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_volume_that_keeps_old_content_or_deletes_nothing_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as stale:
+        stale.setattr(doctor, "write_whole", lambda file, _: file.write_text("first"))
+        assert "old content" in doctor.check_volume(tmp_path).found
+    monkeypatch.setattr(doctor, "remove_tree", lambda _: None)
+    assert "cannot be deleted" in doctor.check_volume(tmp_path).found
+
+
+def test_the_volume_of_the_input_files_must_be_listed(tmp_path: Path) -> None:
+    assert doctor.check_landing(tmp_path).well
+    finding = doctor.check_landing(tmp_path / "gone")
+    assert finding.found == f"{tmp_path / 'gone'}: No such file or directory"
+    assert "under `landing` of the environment, and grant READ VOLUME" in finding.remedy
+
+
+class _Session:
+    """A session of a catalog that takes every statement."""
+
+    version = "4.0.0"
+
+    def __init__(self) -> None:
+        self.statements: list[str] = []
+
+    def sql(self, statement: str) -> None:
+        self.statements.append(statement)
+
+
+@pytest.mark.parametrize("is_recorded", [True, False])
+def test_a_catalog_whose_history_has_no_commit_metadata_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_recorded: bool
+) -> None:
+    session: Any = _Session()
+    catalog = Catalog("main", lambda: session)
+    lake = Lake(tmp_path, catalog=catalog, needs_locks=False)
+    monkeypatch.setattr(Catalog, "layers", lambda _: set(LAYERS))
+    monkeypatch.setattr("tidelake.delta.append.append_nothing", lambda *_: None)
+    monkeypatch.setattr(
+        "tidelake.delta.log.last_commit", lambda _: object() if is_recorded else None
+    )
+    findings = {one.what: one for one in doctor.examine_lake(lake, landing=str(tmp_path))}
+
+    assert {"Volume", "Landing"} < set(findings)
+    assert [findings[f"Schema {layer}"].well for layer in LAYERS] == [is_recorded] * len(LAYERS)
+    if not is_recorded:
+        assert "userMetadata" in findings["Schema gold"].remedy
+    dropped = [one for one in session.statements if one.startswith("DROP TABLE")]
+    assert len(dropped) == len(LAYERS)
+    # Spark alone reads an external location.
+    spark_alone = doctor.examine_lake(lake, landing="abfss://c@a.dfs.core.windows.net/x")
+    assert "Landing" not in [one.what for one in spark_alone]

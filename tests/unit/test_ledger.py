@@ -27,7 +27,7 @@ from tidelake.instants import Range
 from tidelake.ledger import terms as ledger_module
 from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.history import closed_version
-from tidelake.ledger.side_tables import list_late, list_quarantine
+from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger, SourceCounts, _ahead, ledger_by, read_ledger
 from tidelake.ops import alerts
 from tidelake.ops.alerts import alerts_of
@@ -366,6 +366,22 @@ def test_bronze_that_holds_less_than_the_source_unbalances_the_books(lake: Lake)
     assert found.problems == ("bronze, batch 0: the source held 11 records, 10 rows were written",)
 
 
+def test_the_batch_is_named_of_which_bronze_lost_a_row(lake: Lake) -> None:
+    shutil.rmtree(lake.bronze("shop").path)
+    for number, ids in enumerate((IDS[:6], IDS[6:])):
+        at = f"2024-01-01T00:0{number}:00+00:00"
+        told = {"records": len(ids), "fingerprint": fingerprint_of(ids), "files": []}
+        sql = f"SELECT record_id, TIMESTAMPTZ '{at}' AS ingested_at FROM ({_ids(ids)})"
+        write_rows(lake.bronze("shop"), sql, note=note(number, ingested_at=at, **told))
+    assert books(lake).problems == ()
+
+    DeltaTable(str(lake.bronze("shop").path)).delete("record_id = 'f:7'")
+
+    assert books(lake).problems[0] == (
+        "bronze, batch 1: its commit wrote 4 rows that were not erased, the table has 3"
+    )
+
+
 def test_rows_that_silver_has_yet_to_take_are_pending_and_balance(lake: Lake) -> None:
     write_bronze(lake, ["g:0", "g:1", "g:2"], 1)
 
@@ -451,6 +467,41 @@ def test_a_side_table_that_was_deleted_is_not_listed_as_empty(
     said = capsys.readouterr()
     assert f"silver.shop__{side} is gone, although silver has run" in said.err
     assert said.out == ""
+
+
+def test_the_lists_of_side_tables_tell_when_rows_came_how_many_and_how_late(lake: Lake) -> None:
+    """The newest row is the example, whatever order the table has."""
+    for table in (lake.quarantine("shop"), lake.late("shop"), lake.silver("shop")):
+        shutil.rmtree(table.path)
+    first, newest = datetime(2024, 1, 1, tzinfo=UTC), datetime(2024, 1, 3, tzinfo=UTC)
+    reasons = ", 'parse' AS stage, ['no object'] AS reasons"
+    for batch, ids, day in ((1, ["q:1"], 3), (0, ["q:2", "q:3"], 1), (2, ["q:4"], 2)):
+        arrived = f", TIMESTAMPTZ '2024-01-0{day} 00:00:00+00' AS ingested_at"
+        extra = f"{reasons}{arrived}, 'of {day}'::BLOB AS payload"
+        write_side(lake.quarantine("shop"), ids, batch, extra=extra)
+    for batch, (ids, seconds) in enumerate(((["l:1"], 5), (["l:2"], 7), (["l:3"], 30))):
+        late = f", DATE '2024-01-01' AS event_date, {seconds}::DOUBLE AS lateness_seconds"
+        mark = f", TIMESTAMPTZ '2024-01-0{3 - batch} 00:00:00+00' AS watermark"
+        write_side(lake.late("shop"), ids, batch, extra=late + mark)
+    for batch in range(3):
+        close(lake, [f"s:{batch}"], batch, [])
+
+    assert list_quarantine(lake, definition(lake)) == [
+        ReasonGroup(
+            stage="parse",
+            reason="no object",
+            rows=4,
+            discarded=0,
+            attempts=0,
+            first=first,
+            last=newest,
+            trend=(0, 0, 0, 0, 0, 2, 1, 1),
+            example=b"of 3",
+        )
+    ]
+    assert list_late(lake, definition(lake)) == [
+        LateDay(first.date(), 3, 3, 5.0, 7.0, 30.0, watermark=newest)
+    ]
 
 
 def test_side_rows_of_a_batch_that_silver_has_not_closed_do_not_count(lake: Lake) -> None:
@@ -779,6 +830,10 @@ def test_offsets_without_a_record_are_no_loss_and_are_counted(
     _topic_batch(lake, 0, {"0": 5, "10": 3}, {"0": [1, 2, 4], "10": [0]}, **_since(t0=1, t10=0))
     _topic_batch(lake, 1, {"0": 9, "10": 3, "2": 2}, {"0": [6], "2": [0, 1]}, **_since(t0=5, t10=3))
     told = {"offered": 8 + 3 + 2, "taken": 7, "without_record": 6}
+    assert _topics(lake, tmp_path) == (told, ())
+    # And a partition of which only such offsets were read.
+    _topic_batch(lake, 2, {"0": 9, "10": 3, "2": 2, "3": 9}, {}, **_since(t0=9, t10=3, t2=2, t3=5))
+    told = {"offered": 13 + 4, "taken": 7, "without_record": 10}
     assert _topics(lake, tmp_path) == (told, ())
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import io
 import os
 import threading
 from pathlib import Path
@@ -95,6 +96,116 @@ def test_where_the_file_system_has_no_locks_work_is_refused_unless_told_otherwis
     with hold(tmp_path, "shop", optional=True):
         begun.append("work")
     assert begun == ["work"]
+
+
+class _Unreleased(io.StringIO):
+    """A file that is written once, and neither truncated again nor closed without an error."""
+
+    truncated = 0
+
+    def truncate(self, size: int | None = None) -> int:
+        self.truncated += 1
+        if self.truncated > 1:
+            raise OSError(errno.ESPIPE, "Illegal seek")
+        return 0
+
+    def close(self) -> None:
+        super().close()
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+
+# As volumes of Unity Catalog report that a file cannot be appended to.
+@pytest.mark.parametrize(
+    "refused",
+    [
+        io.UnsupportedOperation("File or stream is not seekable."),
+        OSError(errno.ESPIPE, "Illegal seek"),
+        OSError(errno.EPERM, "Operation not permitted"),
+        OSError(errno.EINVAL, "Invalid argument"),
+        OSError(errno.EIO, "Input/output error"),
+    ],
+)
+@pytest.mark.parametrize("step", ["open", "flock", "write"])
+def test_a_volume_that_refuses_the_lock_file_in_any_way_stops_no_hop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, refused: OSError
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise refused
+
+    place = {"open": Path, "flock": fcntl, "write": os}[step]
+    monkeypatch.setattr(place, step, refuse)
+    begun = []
+    with hold(tmp_path, "shop", optional=True):
+        begun.append("work")
+    assert begun == ["work"]
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        io.UnsupportedOperation("File or stream is not seekable."),
+        OSError(errno.ESPIPE, "Illegal seek"),
+    ],
+)
+def test_where_no_file_can_be_appended_to_locks_none_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: OSError
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise refused
+
+    monkeypatch.setattr(Path, "open", refuse)
+    with (
+        pytest.raises(NoLocksError, match=r"\((File|Illegal) .*`locks: none`"),
+        hold(tmp_path, "shop"),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("refused", [errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS])
+def test_a_full_disk_and_a_missing_right_are_not_taken_for_missing_locks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: int
+) -> None:
+    """Who may not write the lock of a hop may still have the right to write its tables."""
+    _no_locks(monkeypatch, "write", refused)
+    with pytest.raises(OSError, match="not here"), hold(tmp_path, "shop", optional=True):
+        pass
+
+
+def test_a_lock_that_is_held_is_respected_also_where_locks_are_optional(tmp_path: Path) -> None:
+    with (
+        hold(tmp_path, "shop"),
+        pytest.raises(LockedError),
+        hold(tmp_path, "shop", optional=True),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("optional", [True, False])
+def test_an_error_of_the_release_fails_no_work_that_is_committed_where_locks_are_optional(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, optional: bool
+) -> None:
+    file = _Unreleased()
+    monkeypatch.setattr(Path, "open", lambda *_, **__: file)
+    monkeypatch.setattr(fcntl, "flock", lambda *_: None)
+    monkeypatch.setattr(_Unreleased, "fileno", lambda _: 0, raising=False)
+    monkeypatch.setattr(os, "write", lambda *_: None)
+
+    def work() -> None:
+        with hold(tmp_path, "shop", optional=optional):
+            done.append("committed")
+
+    done: list[str] = []
+    if optional:
+        work()
+    else:
+        with pytest.raises(OSError, match="not permitted"):
+            work()
+    assert (done, file.truncated, file.closed) == (["committed"], 2, True)
+
+
+def test_errors_of_the_work_itself_are_raised_where_locks_are_optional(tmp_path: Path) -> None:
+    with pytest.raises(OSError, match="of the work"), hold(tmp_path, "shop", optional=True):
+        raise OSError(errno.ESPIPE, "of the work")
 
 
 def test_the_environment_says_whether_a_hop_goes_on_without_a_lock(

@@ -248,3 +248,26 @@ def test_two_columns_of_one_name_are_refused_where_one_would_hide_the_other(lake
         ask(lake, "SELECT 'a' AS x, 'b' AS x").as_dicts()
     with pytest.raises(UsageError, match="same name"):
         open_lakehouse(str(lake.root)).ask("SELECT 1 AS a, 2 AS a")
+
+
+def test_the_database_reads_and_writes_nothing_else_whatever_the_statement(
+    lake: Lake, tmp_path: Path
+) -> None:
+    """Even if the check of statements let one through."""
+    secret, answer = tmp_path / "secret.csv", tmp_path / "answer.csv"
+    secret.write_text("a\n1\n")
+    with query._for_user(lake, "SELECT 1 FROM gold.totals", {}, writes=answer) as connection:
+        assert connection.execute("SELECT count(*) FROM gold.totals").fetchall() == [(2,)]
+        for statement in (
+            f"SELECT * FROM read_csv('{secret}')",
+            f"COPY (SELECT 1) TO '{secret}'",
+            f"ATTACH '{tmp_path / 'other.db'}'",
+            "SET enable_external_access = true",
+            "SET allowed_paths = ['/']",
+            "SET TimeZone = 'Asia/Tokyo'",
+            "INSTALL httpfs",
+        ):
+            with pytest.raises(duckdb.Error, match=r"disabled|locked|not allowed|[Cc]annot"):
+                connection.execute(statement)
+        connection.execute(f"COPY (SELECT 1 AS a) TO '{answer}'")
+    assert (secret.read_text(), answer.read_text()) == ("a\n1\n", "a\n1\n")

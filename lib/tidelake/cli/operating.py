@@ -155,7 +155,7 @@ def doctor(fetch: bool, archive: bool, where: Place) -> int:
         ensure_jars(jars_for(where.lake.root))
     if archive:
         say(f"Archived Spark's classes in {make_archive(ensure_jars())}")
-    findings = examine_lake(where.lake)
+    findings = examine_lake(where.lake, landing=where.environment.landing_folder)
     keys = ("what", "found", "well", "remedy")
     if not where.printed([{key: getattr(f, key) for key in keys} for f in findings]):
         rows = [["ok" if f.well else "!!", f.what, f.found, f.remedy] for f in findings]

@@ -33,10 +33,9 @@ from tidelake.object_store import client, translating_errors
 from tidelake.typed import runnable
 
 LEASE_SECONDS = 60.0
-_RENEWED_EVERY = 10.0
-# The pause after a renewal that failed.
-_RENEWED_AGAIN = 1.0
-_WAIT_SECONDS = 0.2
+# The second pause is that after a renewal that failed.
+_RENEWED_EVERY, _RENEWED_AGAIN = 10.0, 1.0
+_WAIT_SECONDS, _POLLS, _POLL_SECONDS = 0.2, 20, 0.05
 # Start times are computed from the time of boot, which clock corrections may shift by this much.
 _CLOCK_SECONDS = 2.0
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
@@ -184,20 +183,18 @@ class _Lease:
         # Repeated content would get the same ETag: so the number of the write is part of it.
         body = json.dumps(owner | {"token": self.token, "write": self.writes, **more}).encode()
         answer = self._request("put_object", unless=_REFUSED, Body=body, **condition)
-        if answer is None:
-            return False
-        # A slow store may have written it at once.
-        self.tag, self.renewed_at = answer["ETag"], began
-        return True
+        if answer is not None:
+            # A slow store may have written it at once.
+            self.tag, self.renewed_at = answer["ETag"], began
+        return answer is not None
 
     def _look(self) -> _LockState | None:
         answer = self._request("get_object", unless=_MISSING)
         if answer is None:
             return None
-        try:
+        owner: dict[str, Any] = {}
+        with suppress(ValueError):
             owner = dict(json.loads(answer["Body"].read()))
-        except ValueError:
-            owner = {}
         date_header = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
         written: datetime = answer["LastModified"]
         now = parsedate_to_datetime(date_header) if date_header else written
@@ -274,9 +271,10 @@ def _lives(process: Any, started: str = "") -> bool:
 
 # Operations that change several tables in sequence.
 Work = Literal["erasure", "swap"]
-# Errors of volumes and some network drives that support no locks, or no appending to a file.
-_NO_LOCKS = frozenset({errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK})
-_POLLS, _POLL_SECONDS = 20, 0.05
+# Errors of network drives that support no locks, or no appending to a file.
+_NO_LOCKS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOLCK, errno.ESPIPE}
+# A full disk, or a missing right: whoever may not write locks may not write checkpoints either.
+_REAL_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS}
 
 
 @dataclass
@@ -297,8 +295,7 @@ class HopLocks:
     def step(self, what: str) -> None:
         """Check the locks and begin a step, right before it writes; the previous step is done.
 
-        ``what`` describes the step in messages: ``replace silver.shop``. Raises a LeaseLostError
-        if a lock was lost.
+        ``what`` is for messages: ``replace silver.shop``. Raises a LeaseLostError for a lost lock.
         """
         if not self.checks:
             return
@@ -337,8 +334,7 @@ def hold_hops(
 
     ``resumes`` is the interrupted operation that the caller may resume. Another one that left the
     tables of these hops inconsistent raises a RefusedError. For ``command`` see :class:`HopLocks`;
-    a LeaseLostError lists the completed steps. Once ``stop`` is set, the next step raises a
-    KeyboardInterrupt instead of beginning.
+    a LeaseLostError lists the completed steps. Once ``stop`` is set, steps raise KeyboardInterrupt.
     """
 
     def check_stop() -> None:
@@ -406,8 +402,7 @@ def resuming(lake: Lake, pipeline: str) -> dict[Work, tuple[str, str]]:
     if lake.erasure(pipeline).exists():
         found["erasure"] = "erase", "--subject COLUMN=VALUE"
     if lake.swap(pipeline).exists():
-        command = "rollback" if rolls_back(lake, pipeline) else "promote"
-        found["swap"] = f"backfill {command}", ""
+        found["swap"] = f"backfill {'rollback' if rolls_back(lake, pipeline) else 'promote'}", ""
     return found
 
 
@@ -425,10 +420,9 @@ def hold(
     """Hold a folder's lock until the block ends; on an object store it is a :func:`lease`.
 
     Yields a check that raises LeaseLostError if the lock was lost; on a disk it never is. ``what``
-    is written under the lock; ``waits`` says to wait for another holder, for short work.
-    ``optional`` says to continue without a lock where the file system has none. Then only the
-    tables prevent duplicate writes: each batch reads from them the expected generation and batch,
-    and its appends carry transaction ids.
+    is written under the lock. ``waits``: wait for another holder, for short work. ``optional``:
+    continue without a lock where the file system has none; then only the tables prevent duplicate
+    writes: each batch reads its generation and number from them, and appends with transaction ids.
 
     Raises:
         LockedError: Another process holds it.
@@ -439,24 +433,30 @@ def hold(
             yield check
         return
     folder.mkdir(parents=True, exist_ok=True)
-    with ExitStack() as held:
+    held = ExitStack()
+    try:
         try:
             file = held.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
             _lock(file, what, waits=waits)
             # A name that is left in the file is that of a process that was killed.
             held.callback(file.truncate, 0)
         except OSError as error:
-            if error.errno not in _NO_LOCKS:
+            # Volumes have various codes for this; that a file cannot be sought has none.
+            if error.errno in _REAL_ERRORS or not (optional or error.errno in {*_NO_LOCKS, None}):
                 raise
             if not optional:
                 raise NoLocksError(
                     f"{what} cannot be locked: the file system of {folder} has no locks "
-                    f"({error.strerror}), and two processes could append the same rows. Nothing "
-                    "was written. Put the tables on a file system with locks. Where only one "
-                    "process at a time writes a pipeline, write `locks: none` into the "
+                    f"({error.strerror or error}), and two processes could append the same rows. "
+                    "Nothing was written. Put the tables on a file system with locks. Where only "
+                    "one process at a time writes a pipeline, write `locks: none` into the "
                     "environment's file under conf/environments."
                 ) from error
         yield lambda: None
+    finally:
+        # The work is committed by now.
+        with suppress(*([OSError] if optional else [])):
+            held.close()
 
 
 def _lock(file: TextIO, what: str, *, waits: bool) -> None:

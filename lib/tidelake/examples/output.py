@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tidelake.errors import UsageError
-from tidelake.folders import Folder
+from tidelake.folders import VOLUMES, Folder
 
 _T = TypeVar("_T")
 # In milliseconds.
@@ -142,8 +142,9 @@ def missing_in(to: Folder, files: Mapping[str, bytes]) -> list[str]:
 
 def _write(path: Folder, content: bytes, *, after: int) -> int:
     """Write a file with a modification time after ``after`` (ms), and return that time."""
-    if not isinstance(path, Path):
-        # Object stores have times in whole seconds; within a second, readers order by name.
+    if not isinstance(path, Path) or str(path).startswith(VOLUMES):
+        # Object stores have times in whole seconds; within a second, readers order by name. A
+        # volume is on one: it may have no rename, and keeps no time that is set.
         path.write_bytes(content)
         return after
     # Readers ignore names that begin with a dot.

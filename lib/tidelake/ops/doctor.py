@@ -1,11 +1,13 @@
 """Check the requirements on a machine or a catalog; each failing check has a remedy.
 
 Privileges in a catalog are tested by creating and dropping a table instead of being read: they may
-be granted, inherited or come with ownership.
+be granted, inherited or come with ownership. What file systems and volumes support is tested by
+doing what runs do there, with the same functions.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -18,11 +20,11 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from tidelake.delta.locks import lease
-from tidelake.delta.store import Catalog
+from tidelake.delta.locks import hold, lease
+from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
-from tidelake.errors import JarError, MachineError, TidelakeError
-from tidelake.folders import Folder
+from tidelake.errors import JarError, MachineError, NoLocksError, TidelakeError
+from tidelake.folders import Folder, is_url, remove_tree, write_whole
 from tidelake.names import LAYERS
 from tidelake.spark.java import cache_dir, jars_for, java_path, sha256_of
 from tidelake.typed import runnable
@@ -45,12 +47,23 @@ class DoctorFinding:
         return not self.remedy
 
 
-def examine_lake(lake: Lake) -> list[DoctorFinding]:
-    """Check the machine; with a catalog the catalog, its runtime and the volume."""
+def examine_lake(lake: Lake, *, landing: str | None = None) -> list[DoctorFinding]:
+    """Check the machine; with a catalog the catalog, its runtime and the volumes.
+
+    ``landing`` is the folder of the input files. It is checked only on a volume: on a machine it
+    may be made later, and an external location is read by Spark alone.
+    """
     if lake.catalog is not None:
-        return [check_python(), *_check_catalog(lake.catalog), check_volume(Path(str(lake.root)))]
+        is_checked = landing is not None and not is_url(landing)
+        return [
+            check_python(),
+            *_check_catalog(lake.catalog),
+            check_volume(Path(str(lake.root))),
+            *([check_landing(Path(str(landing)))] if is_checked else []),
+        ]
     machine_checks = [check_python(), check_java(), check_spark(), check_memory()]
-    return [*machine_checks, check_disk(lake.root), check_jars(lake.root), check_root(lake.root)]
+    root_check = check_root(lake.root, needs_locks=lake.needs_locks)
+    return [*machine_checks, check_disk(lake.root), check_jars(lake.root), root_check]
 
 
 def check_python() -> DoctorFinding:
@@ -127,8 +140,8 @@ def check_jars(root: Folder | None = None) -> DoctorFinding:
     return DoctorFinding("Jars", f"{len(jars)} verified in {folder}")
 
 
-def check_root(root: Folder) -> DoctorFinding:
-    """Require a writable root; on an object store also conditional writes, which locks need."""
+def check_root(root: Folder, *, needs_locks: bool = True) -> DoctorFinding:
+    """Require a writable root with locks; on an object store conditional writes, for its locks."""
     if not isinstance(root, Path):
         try:
             with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
@@ -137,32 +150,63 @@ def check_root(root: Folder) -> DoctorFinding:
             return DoctorFinding("Root", str(root), str(error))
         return DoctorFinding("Root", f"{root} is writable and supports conditional writes")
     existing = next(path for path in (root, *root.parents) if path.exists())
-    return _check_writable("Root", root, existing, "choose a --root that you may write")
+    remedy = "choose a --root that you may write"
+    return _check_writable("Root", root, existing, remedy, needs_locks=needs_locks)
 
 
 def check_volume(folder: Path) -> DoctorFinding:
-    """Require a writable volume."""
+    """Require a writable volume, with or without locks."""
     remedy = (
         "create the volume, or name another under `volume` of the environment, and grant READ "
         "VOLUME and WRITE VOLUME on it"
     )
     if not folder.is_dir():
         return DoctorFinding("Volume", f"{folder} does not exist", remedy)
-    return _check_writable("Volume", folder, folder, remedy)
+    return _check_writable("Volume", folder, folder, remedy, needs_locks=False)
 
 
-def _check_writable(what: str, named: Path, folder: Path, remedy: str) -> DoctorFinding:
+def check_landing(folder: Path) -> DoctorFinding:
+    """Require a folder of input files that can be listed."""
     try:
-        # A volume may allow creating a file but not writing to it.
-        with tempfile.NamedTemporaryFile(dir=folder) as probe:
-            probe.write(b"tidelake")
+        with os.scandir(folder) as entries:
+            next(entries, None)
     except OSError as error:
-        return DoctorFinding(what, f"{named}: {error.strerror}", remedy)
+        remedy = (
+            "create the volume, or name another folder under `landing` of the environment, and "
+            "grant READ VOLUME on it"
+        )
+        return DoctorFinding("Landing", f"{folder}: {error.strerror}", remedy)
+    return DoctorFinding("Landing", f"{folder} can be listed")
+
+
+def _check_writable(
+    what: str, named: Path, folder: Path, remedy: str, *, needs_locks: bool
+) -> DoctorFinding:
+    """Take a lock twice, write over a file and delete it, as runs do; nothing of it stays."""
+    probe = folder / f".tidelake_doctor_{uuid.uuid4().hex[:12]}"
+    try:
+        # A volume may allow creating a file but not writing to it, or not a second time.
+        for text in ("first", "second"):
+            with hold(probe, str(named), optional=not needs_locks):
+                write_whole(probe / "state", text)
+        if (probe / "state").read_text(encoding="utf-8") != text:
+            raise OSError(errno.EIO, "a file that was written again has its old content")
+        remove_tree(probe)
+        if probe.exists():
+            raise OSError(errno.ENOTEMPTY, "files cannot be deleted")
+    except NoLocksError as error:
+        return DoctorFinding(what, f"{named} has no locks", str(error))
+    except OSError as error:
+        return DoctorFinding(what, f"{named}: {error.strerror or error}", remedy)
+    finally:
+        remove_tree(probe)
     return DoctorFinding(what, f"{named} is writable")
 
 
 def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
-    from tidelake.runtime.failures import FOREIGN  # noqa: PLC0415  imports Spark
+    from tidelake.delta.append import append_nothing  # noqa: PLC0415  imports Spark
+    from tidelake.delta.log import last_commit  # noqa: PLC0415
+    from tidelake.runtime.failures import FOREIGN  # noqa: PLC0415
 
     try:
         session = catalog.session()
@@ -182,15 +226,24 @@ def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
         if layer not in existing:
             yield DoctorFinding(what, "does not exist", f"CREATE SCHEMA {name}")
             continue
-        probe = f"{name}.`tidelake_doctor_{uuid.uuid4().hex[:12]}`"
+        probe = CatalogTable(
+            f"{layer}.doctor", catalog, layer, f"tidelake_doctor_{uuid.uuid4().hex[:12]}"
+        )
         try:
-            session.sql(f"CREATE TABLE {probe} (probe INT) USING DELTA")
-            session.sql(f"DROP TABLE {probe}")
+            session.sql(f"CREATE TABLE {probe.sql} (probe INT) USING DELTA")
+            try:
+                # As a batch without a row is closed.
+                append_nothing(session, probe, {"hop": "silver", "generation": "g1", "batch": 0})
+                is_recorded = last_commit(probe) is not None
+            finally:
+                session.sql(f"DROP TABLE {probe.sql}")
         except FOREIGN as error:
             remedy = f"grant USE SCHEMA, CREATE TABLE, SELECT and MODIFY on schema {name}"
             yield DoctorFinding(what, _first_line(error), remedy)
         else:
-            yield DoctorFinding(what, "is writable")
+            found = "is writable" if is_recorded else "loses the metadata of a commit without rows"
+            remedy = "use a runtime whose DESCRIBE HISTORY has userMetadata: the ledger is in it"
+            yield DoctorFinding(what, found, "" if is_recorded else remedy)
 
 
 def _first_line(error: Exception) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,9 @@ from tidelake.typed import runnable
 # Re-exported: any failure of the bridge to the JVM, and an exception of the JVM.
 __all__ = ["BridgeError", "JavaError"]
 
+# What calls raise in a managed runtime whose Spark has other classes or methods: Py4J takes a class
+# that is not there for a package, which cannot be called.
+_OTHER_SPARK = (BridgeError, TypeError)
 _EXIT_SECONDS = 30
 # The name under which `collected` observes its measures.
 _MEASURES = "tidelake_measures"
@@ -128,9 +132,9 @@ _TRIED = "tried"
 def null_on_error(value: Column) -> Column:
     """Return an expression that is null where the evaluation of ``value`` raises.
 
-    Uses Catalyst's ``TryEval``, which SQL and Python do not expose. Through Spark Connect,
-    ``try_to_binary``, which contains a ``TryEval``, tests whether the column can be evaluated; the
-    column is evaluated twice there.
+    Uses Catalyst's ``TryEval``, which SQL and Python do not expose. Through Spark Connect, and if
+    this Spark's classes differ, ``try_to_binary``, which contains a ``TryEval``, tests whether the
+    column can be evaluated; the column is evaluated twice there.
 
     Raises:
         RuntimeError: There is no running Spark session (not through Spark Connect).
@@ -138,10 +142,7 @@ def null_on_error(value: Column) -> Column:
     # A subexpression common to two TryEvals would be computed once, outside of both. Spark does not
     # hoist it out of a condition's branch. This condition is always true, unknown to the optimizer.
     if is_remote():
-        digits = F.length(value.cast("string")).cast("string")
-        digits = F.when(F.spark_partition_id() >= 0, digits)
-        # Digits always encode, so null means that the evaluation raised.
-        return F.when(F.try_to_binary(digits, F.lit("utf-8")).isNotNull(), value)
+        return _null_if_not_encoded(value)
     # The struct keeps the optimizer from moving a TryEval into the branches of a CASE, whose
     # conditions would then raise.
     guarded: Any = F.struct(F.when(F.spark_partition_id() >= 0, value).alias(_TRIED))
@@ -151,10 +152,21 @@ def null_on_error(value: Column) -> Column:
     from pyspark.sql.classic.column import Column as ClassicColumn  # noqa: PLC0415
 
     jvm: Any = context._jvm
-    bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    expression = bridge.expression(guarded._jc)
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
-    return ClassicColumn(bridge.column(tried)).getField(_TRIED)
+    try:
+        bridge = jvm.org.apache.spark.sql.classic.ExpressionUtils
+        expression = bridge.expression(guarded._jc)
+        tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(expression)
+        return ClassicColumn(bridge.column(tried)).getField(_TRIED)
+    except _OTHER_SPARK:
+        return _null_if_not_encoded(value)
+
+
+def _null_if_not_encoded(value: Column) -> Column:
+    """Return :func:`null_on_error` of a column, by public functions."""
+    digits = F.length(value.cast("string")).cast("string")
+    digits = F.when(F.spark_partition_id() >= 0, digits)
+    # Digits always encode, so null means that the evaluation raised.
+    return F.when(F.try_to_binary(digits, F.lit("utf-8")).isNotNull(), value)
 
 
 def is_deterministic(frame: DataFrame) -> bool:
@@ -232,19 +244,31 @@ def _local(session: SparkSession, rows: Any, query: Any) -> DataFrame | None:
         wrap, local_relation, of_rows, none = _relation_classes(session.sparkContext._jvm)
         relation = local_relation(query.analyzed().output(), wrap(rows), False, none)
         dataset = of_rows(session._jsparkSession, relation)
-    except BridgeError:
+    except _OTHER_SPARK:
         return None
     # One partition satisfies every distribution and ordering: nothing is shuffled.
     return DataFrame(dataset, session).coalesce(1)
 
 
 def moved(frame: DataFrame, session: SparkSession) -> DataFrame:
-    """Attach a frame to another session of the same context."""
+    """Attach a frame to another session of the same context.
+
+    If this Spark's constructors differ, through a view that all sessions see. Not left in its own
+    session: merges that run at once would then have each other's commit metadata.
+    """
     if frame.sparkSession is session:
         return frame
-    _, _, of_rows, _ = _relation_classes(session.sparkContext._jvm)
-    plan = frame._jdf.queryExecution().analyzed()
-    return DataFrame(of_rows(session._jsparkSession, plan), session)
+    try:
+        _, _, of_rows, _ = _relation_classes(session.sparkContext._jvm)
+        plan = frame._jdf.queryExecution().analyzed()
+        return DataFrame(of_rows(session._jsparkSession, plan), session)
+    except _OTHER_SPARK:
+        name = f"tidelake_{uuid.uuid4().hex}"
+        frame.createGlobalTempView(name)
+        try:
+            return session.table(f"global_temp.{name}")
+        finally:
+            session.catalog.dropGlobalTempView(name)
 
 
 def clone_of(session: SparkSession) -> SparkSession:
