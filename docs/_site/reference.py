@@ -63,7 +63,7 @@ _ALERTS = {
     "event_id": "the event that broke it",
     "event_time": "when that was",
     "evidence": "the numbers that the rule saw",
-    "sent_at": "of the fast lane's alerts: when it was sent",
+    "sent_at": "of the fast lane's alerts: when the source received the event",
 }
 _DIMENSION = {
     "valid_from": "of the history: from when the version holds",

@@ -12,6 +12,7 @@ TidelakeError                    1  any other failure with a message for the use
 │   ├── SourceChangedError          a file changed, or is gone, before, during or after its read
 │   ├── LostError                   unread records of a topic are gone
 │   ├── GenerationError             table and checkpoint do not match
+│   │   └── RewrittenError          another writer replaced rows of an input
 │   ├── LockedError                 another process writes this hop
 │   │   └── LeaseLostError          the lock was lost; the message lists the completed steps
 │   ├── RowsChangedError            a transform function added or removed rows
@@ -167,6 +168,10 @@ class GenerationError(RefusedError):
         """Store the mismatch, and add the remedy to the message."""
         self.what = what
         super().__init__(f"{what}. Nothing was written. {remedy}" if remedy else what)
+
+
+class RewrittenError(GenerationError):
+    """Another writer replaced rows of an input, which a repair would carry on."""
 
 
 class LockedError(RefusedError):

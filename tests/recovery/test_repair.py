@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, get_args
 
@@ -90,6 +91,15 @@ def restored(broken: World, hop: Hop) -> None:
     DeltaTable.forPath(broken.spark, str(table.path)).restoreToVersion(_BACK_TO)
 
 
+def cut(broken: World, hop: Hop) -> None:
+    """Put an older copy of the table back: its newest commits are gone."""
+    names = {"bronze": "bronze.clickstream", "silver": "silver.clickstream"}
+    log = broken.lake.table(names.get(hop, "gold.product_totals")).path / "_delta_log"
+    for file in Path(log).glob("[0-9]*"):
+        if int(file.name[:20]) > _BACK_TO:
+            file.unlink()
+
+
 def lost(broken: World, hop: Hop) -> None:
     """Delete silver, or all gold tables: if some are left, a run fills the others."""
     names = {"silver": ["silver.clickstream"], "gold": broken.pipeline.gold_names}
@@ -155,6 +165,9 @@ _FAULTS = [
     pytest.param("gold", gone, marks=_LONG),
     pytest.param("gold", older, marks=_LONG),
     pytest.param("gold", restored, marks=_LONG),
+    pytest.param("bronze", cut, marks=_LONG),
+    pytest.param("silver", cut, marks=_LONG),
+    pytest.param("gold", cut, marks=_LONG),
     pytest.param("silver", lost, marks=_LONG),
     pytest.param("silver", recreated, marks=_LONG),
     pytest.param("silver", undone, marks=_LONG),
@@ -164,8 +177,10 @@ _FAULTS = [
 
 @pytest.mark.parametrize(("hop", "fault"), _FAULTS)
 def test_what_is_refused_is_mended_by_the_command_it_names(
-    broken: World, hop: Hop, fault: Fault
+    broken: World, hop: Hop, fault: Fault, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # The batches of a test are less than seconds old.
+    monkeypatch.setattr("tidelake.delta.positions._CLOCKS_DIFFER", timedelta(0))
     fault(broken, hop)
     mended = _mend(broken)
     assert mended[0] == hop

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import threading
 import time
@@ -10,15 +11,18 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tests.brokers import Followed, Kafka
 from tests.running import land, read
 from tests.worlds import TO_SILVER
+from tidelake.bronze.records import HEADERS_DDL
+from tidelake.cli import app
+from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.delta.tables import Table
@@ -30,6 +34,8 @@ from tidelake.runtime.fast_lane import Lane, reconcile
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
+# By its name: the package hides the module behind its command.
+COMMANDS = importlib.import_module("tidelake.cli.flow")
 # Within an hour, and never ahead of the clock: what is gets refused.
 _NOW = (datetime.now(UTC) - timedelta(hours=1)).replace(minute=30, second=0, microsecond=0)
 _SECONDS = 180
@@ -209,6 +215,149 @@ def test_without_a_broker_alerts_are_files_in_short_micro_batches_and_the_lane_s
     replace(followed, pipeline=taken).run()
     told = read(followed.lake, "silver.payment_fast_alerts", "alerted_event, rule")
     assert told == [("a-fraud", "unusual_amount")]
+    # The next start continues.
+    with lane(followed):
+        land(landing, "2.jsonl", [payment("a-again", amount="98.00")])
+        until(lambda: len(written()) > 1)
+    assert sorted(json.loads(line)["event_id"] for line in written()) == ["a-again", "a-fraud"]
+
+
+def test_a_lane_over_files_continues_whatever_ran_in_between(
+    spark: SparkSession, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def each(events: DataFrame, *_: object) -> DataFrame:
+        return events.select("event_id")
+
+    monkeypatch.setattr(fast_lane_module, "to_fast_alerts", each)
+    landing = tmp_path / "landing"
+    files = lane_of(payments(spark, environment, str(landing)))
+    topic = lane_of(payments(spark, environment, "kafka://127.0.0.1:9/payments"))
+    root = Path(str(files.folder))
+    spark.range(1).write.format("delta").save(str(root / "known"))
+
+    def alerted() -> list[str]:
+        """Run the lane over files as long as there are any; give all that was ever alerted."""
+        files._prepare_folder()
+        query = files._start_stream(0)
+        try:
+            query.processAllAvailable()
+        finally:
+            query.stop()
+        found = list((root / "alerts").iterdir())
+        assert {file.name[:5] for file in found} <= {"part-"}
+        lines = [line for file in found for line in file.read_text().splitlines()]
+        return sorted(json.loads(line)["event_id"] for line in lines)
+
+    # What a lane over a topic, and Spark's sink, left in an earlier version.
+    for left in (
+        "checkpoint-0/offsets/0",
+        "topic-checkpoint-0/offsets/0",
+        "alerts/_spark_metadata/0",
+    ):
+        (root / left).parent.mkdir(parents=True)
+        (root / left).write_text('v1\n{"batchWatermarkMs":0}\n{"payments":{"0":7}}')
+    land(landing, "0.jsonl", [payment("a-1")])
+    assert alerted() == ["a-1"]
+    assert not (root / "checkpoint-0").exists()
+    (root / "topic-checkpoint-1").mkdir()
+    topic._prepare_folder()
+    assert not list(root.glob("topic-*"))
+    land(landing, "1.jsonl", [payment("a-2")])
+    assert alerted() == ["a-1", "a-2"]
+    # The lane was killed before Spark committed the batch.
+    for file in root.glob("files-checkpoint-0/commits/*1*"):
+        file.unlink()
+    assert alerted() == ["a-1", "a-2", "a-2"]
+
+
+def test_alerts_are_written_to_files_that_appear_when_they_are_complete(
+    spark: SparkSession, environment: Environment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over_files = lane_of(payments(spark, environment, str(tmp_path / "landing")))
+    folder = Path(str(over_files.folder / "alerts"))
+    visible: list[list[int]] = []
+    monkeypatch.setattr(fast_lane_module, "_ALERTS_A_FILE", 2)
+    replaced = Path.replace
+
+    def spied(self: Path, target: Path) -> Path:
+        visible.append(sorted(lines_of(file) for file in folder.glob("[!.]*")))
+        return replaced(self, target)
+
+    monkeypatch.setattr(Path, "replace", spied)
+    over_files._prepare_folder()
+    messages = spark.range(3).selectExpr("CAST(id AS STRING)").coalesce(1)
+    over_files._write_files(messages, 0)
+    assert visible == [[], [2]]
+    over_files._write_files(messages.limit(0), 1)
+    assert sorted(lines_of(file) for file in folder.glob("part-0-*.jsonl")) == [1, 2]
+    assert not list(folder.glob("part-1-*"))
+
+
+def lines_of(file: Path) -> int:
+    """Count the lines of a file."""
+    return len(file.read_text().splitlines())
+
+
+def lane_of(followed: Followed, **event: str) -> Lane:
+    """Give the lane of a pipeline, some expressions of its event changed."""
+    pipeline = followed.pipeline
+    changed = pipeline.model_copy(update={"event": pipeline.event.model_copy(update=event)})
+    context = replace(followed.context, pipeline=changed)
+    return Lane(context, *fast_lane(changed))
+
+
+def test_over_a_topic_a_record_has_the_id_that_bronze_gives_it(
+    spark: SparkSession, environment: Environment, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent = spark.sql(
+        "SELECT CAST(NULL AS BINARY) AS key, CAST(payload AS BINARY) AS payload, "
+        f"CAST(NULL AS {HEADERS_DDL}) AS headers, 'payments' AS source, "
+        "current_timestamp() AS source_timestamp, '2:17' AS _position FROM VALUES ("
+        f"'{payment('a-1').decode()}') AS t(payload)"
+    )
+    monkeypatch.setattr(fast_lane_module, "read_stream", lambda *_: sent)
+    followed = payments(spark, environment, "kafka://127.0.0.1:9/payments")
+    for expression, expected in (("record_id", "payments:2:17"), ("payment_id", "a-1")):
+        (event,) = lane_of(followed, id=expression)._events().collect()
+        assert (event.event_id, event.record_id) == (expected, "payments:2:17")
+
+
+def test_over_files_a_lane_that_needs_record_ids_is_refused(
+    spark: SparkSession, environment: Environment, tmp_path: Path
+) -> None:
+    followed = payments(spark, environment, str(tmp_path / "landing"))
+    used = {"id": "record_id", "where": "record_id IS NOT NULL"}
+    with pytest.raises(UsageError, match=r"record_id, which is in event\.id, event\.where\. Use"):
+        lane_of(followed, **used).go()
+    needing = lane_of(followed)
+    of_detection = needing.detection.model_copy(update={"columns": {"record": "record_id"}})
+    with pytest.raises(UsageError, match=r"is in the detection payment_alerts\. Use a field"):
+        replace(needing, detection=of_detection).go()
+
+
+@pytest.mark.parametrize(
+    ("source", "then"),
+    [
+        ("kafka", "The next start begins with the newest records of the topic."),
+        ("files", "Committed batches are kept; the next run continues from there."),
+    ],
+)
+def test_an_interrupted_lane_says_where_the_next_one_begins(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    source: str,
+    then: str,
+) -> None:
+    def interrupted(*_: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(COMMANDS, "started", interrupted)
+    land(tmp_path / "landing", "0.jsonl", [payment("a-1")])
+    place = str(tmp_path / "landing") if source == "files" else "kafka://127.0.0.1:9/payments"
+    arguments = ["fast", "run", "payments", "--root", str(tmp_path / "lake"), "--source", place]
+    assert run_command(app, arguments) == 130
+    assert capsys.readouterr().err.splitlines()[-1] == f"Stopped. {then}"
 
 
 def test_two_streams_begin_apart_and_end_together(

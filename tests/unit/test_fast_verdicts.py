@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.cli.flow import fast_lane
 from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.log import Commit
 from tidelake.errors import UsageError
-from tidelake.runtime.fast_lane import _count_verdicts, _first_alerts, _with_verdicts
+from tidelake.runtime.fast_lane import _count_verdicts, _first_alerts, _refused_ids, _with_verdicts
 
 _SENT = (
     "alerted_event string, rule string, alerted_at int, record_id string, event_time int, "
@@ -71,3 +73,27 @@ def test_a_table_of_alerts_without_their_columns_is_refused(
     bare = spark.createDataFrame([], _SENT).drop("evidence", "card_id")
     with pytest.raises(UsageError, match="has no column evidence, card_id: name it under"):
         _first_alerts(bare, detection, fast)
+
+
+def test_refused_rows_decide_with_their_batch_and_conflicting_duplicates_never(
+    spark: SparkSession,
+) -> None:
+    quarantine = spark.sql(
+        "SELECT * FROM VALUES "
+        "('committed', 'contract', 'g2', 3), "
+        "('open', 'contract', 'g2', 4), "
+        "('earlier generation', 'expectation', 'g1', 9), "
+        "('of another writer', 'contract', NULL, NULL), "
+        # Its event was accepted before, with another payload.
+        "('conflict', 'conflicting_duplicate', 'g2', 3) "
+        "AS t(event_id, stage, _generation, _batch)"
+    )
+    closed = Commit(7, datetime.now(UTC), None, {"generation": "g2", "batch": 3})
+
+    def ids(side: DataFrame) -> set[str]:
+        return {row.event_id for row in _refused_ids(side, closed).collect()}
+
+    decided = {"committed", "earlier generation", "of another writer"}
+    assert ids(quarantine) == decided
+    # Late rows have no stage.
+    assert ids(quarantine.drop("stage")) == decided | {"conflict"}

@@ -17,7 +17,7 @@ from tidelake.delta.append import Difference
 from tidelake.delta.commit_metadata import definition_note
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import GenerationError, RefusedError
+from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.gold.kinds import OWN
 from tidelake.runtime import gold
 from tidelake.runtime.checkpoints import CheckpointGuard
@@ -249,6 +249,20 @@ def test_a_checkpoint_at_another_position_than_the_table_is_refused(tmp_path: Pa
         GoldHop(hop.run, creates=False)
 
 
+def test_a_silver_that_was_written_on_from_an_older_copy_refuses_the_hop(tmp_path: Path) -> None:
+    write_silver(Lake(tmp_path), 0)
+    hop, lake = opened(tmp_path)
+    for version in (4, 5):
+        (lake.silver("shop").path / "_delta_log" / f"{version:020}.json").unlink()
+    why = "silver.shop lacks commits that hop gold has read.*tidelake repair shop --hop gold"
+    with pytest.raises(GenerationError, match=why):
+        GoldHop(hop.run, creates=False)
+    # The same version, long after gold has read the one before.
+    write_commit(lake.silver("shop"), 4, adds=[(9, True)], second=3600)
+    with pytest.raises(GenerationError, match=why):
+        GoldHop(hop.run, creates=False)
+
+
 def test_rows_that_were_taken_out_of_silver_refuse_the_hop(tmp_path: Path) -> None:
     write_silver(Lake(tmp_path), 0)
     hop, lake = opened(tmp_path)
@@ -257,8 +271,15 @@ def test_rows_that_were_taken_out_of_silver_refuse_the_hop(tmp_path: Path) -> No
     log = silver.path / "_delta_log" / f"{6:020}.json"
     log.write_text(log.read_text() + '{"remove": {"path": "x", "dataChange": true}}\n')
     why = "version 6 of silver.shop deleted or replaced rows that hop gold may have read"
-    with pytest.raises(GenerationError, match=f"{why}.*tidelake repair shop --hop gold"):
+    verify = "another writer's DELETE.*First see what differs: tidelake verify shop"
+    with pytest.raises(RewrittenError, match=f"{why}: {verify}.*tidelake repair shop --hop gold"):
         GoldHop(hop.run, creates=False)
+    # A RESTORE by an operator, and what a command of Tidelake replaced, are repaired.
+    for change in ({"operation": "RESTORE"}, {"note": {"pipeline": "shop", "batch": 4}}):
+        write_commit(silver, 6, **{"operation": "DELETE"} | change)
+        log.write_text(log.read_text() + '{"remove": {"path": "x", "dataChange": true}}\n')
+        with pytest.raises(GenerationError, match=f"{why}. Nothing was written. Repair it with"):
+            GoldHop(hop.run, creates=False)
 
 
 def test_a_join_that_is_written_above_others_continues(tmp_path: Path) -> None:

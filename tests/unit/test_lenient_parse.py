@@ -5,17 +5,65 @@ from __future__ import annotations
 import json
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import pyarrow as pa
 import yaml
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.bronze.records import BRONZE_DDL
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.silver.lenient_parse import lenient_parse
+from tidelake.silver.payloads import decoder_of
+from tidelake.silver.values import MOST_DEPTH
 
 _GOOD = {"id": "e1", "at": "2026-01-05T12:00:00Z", "kind": "paid", "amount": "10.50", "n": 2}
+
+# Payloads that silver's decoder parses, and those that it does not; `..` stands for the members.
+_DEEPEST = b"[" * (MOST_DEPTH - 1) + b"]" * (MOST_DEPTH - 1)
+_SOUND = [
+    b"{..}",
+    b" {..} \r\n",
+    b'{..,"x":"\\ud83d\\ude00"}',
+    b'{..,"x":"\\\\ud800"}',
+    b'{..,"x":' + _DEEPEST + b"}",
+    # Read with other types than those of the schema: merely sloppy.
+    b'{..,"tags":{"a":1}}',
+    b'{..,"tags":"[1]"}',
+    b'{..,"n":"x"}',
+    b'{..,"x":1,"x":2}',
+]
+_BROKEN = [
+    b"{..}}",
+    b"{..}{..}",
+    b"{..},{..}",
+    b"{..}] x",
+    b"[{..}]",
+    b"{..} garbage",
+    b"{..}//",
+    b"{..}\xc2\xa0",
+    b"{..}\x00",
+    b"\xef\xbb\xbf{..}",
+    b'{..,"x":NaN}',
+    b'{..,"amount":NaN}',
+    b'{..,"tags":["a",NaN]}',
+    b'{..,"x":-Infinity}',
+    b"{..,\"x\":'a'}",
+    b"{..,'x':1}",
+    b"{..,x:1}",
+    b'{..,"x":01}',
+    b'{..,"x":"\\q"}',
+    b'{..,"x":"a\tb"}',
+    b'{..,"x":"\xff"}',
+    b'{..,"\xff":1}',
+    b'{..,"x":"\xed\xa0\x80"}',
+    b'{..,"x":"\\ud800"}',
+    b'{..,"x":"\\ude00\\ud83d"}',
+    b'{..,"x":"\\\\\\uDE00"}',
+    b'{..,"x":[' + _DEEPEST + b"]}",
+]
+_ODD = [*_SOUND, *_BROKEN]
 
 
 def _pipeline(folder: Path, **event: Any) -> Pipeline:
@@ -51,7 +99,15 @@ def _seen(
     """Glance at payloads that arrive at noon; give the id and the needed columns of each event."""
     lines = [one if isinstance(one, str) else json.dumps(one) for one in payloads]
     quoted = ", ".join("('" + line.replace("'", "\\'") + "')" for line in lines)
-    records = spark.sql(f"SELECT * FROM VALUES {quoted} AS t(payload)").select(
+    payload = spark.sql(f"SELECT * FROM VALUES {quoted} AS t(payload)")
+    seen = lenient_parse(_records(spark, payload), pipeline, needed)
+    assert set(seen.columns) == {"record_id", "event_id", "event_time", "ingested_at", *needed}
+    return [tuple(row) for row in seen.select("event_id", *sorted(needed)).collect()]
+
+
+def _records(spark: SparkSession, payloads: DataFrame) -> DataFrame:
+    """Give bronze's columns of payloads that arrive at noon."""
+    return payloads.select(
         *[
             (
                 F.col("payload").cast("binary")
@@ -63,9 +119,6 @@ def _seen(
             for name, kind in _columns(spark)
         ]
     )
-    seen = lenient_parse(records, pipeline, needed)
-    assert set(seen.columns) == {"record_id", "event_id", "event_time", "ingested_at", *needed}
-    return [tuple(row) for row in seen.select("event_id", *sorted(needed)).collect()]
 
 
 def _columns(spark: SparkSession) -> list[tuple[str, str]]:
@@ -143,3 +196,32 @@ def test_an_expression_may_name_bronze_s_columns(spark: SparkSession, tmp_path: 
     ((one, arrived),) = _seen(spark, pipeline, _GOOD, needed=frozenset({"arrived"}))
     assert one == "e1"
     assert arrived is not None
+
+
+def test_exactly_the_payloads_that_silver_can_parse_are_seen(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    pipeline = _pipeline(tmp_path)
+    rest = b'"at":"2026-01-05T12:00:00Z","kind":"paid","amount":"10.50","n":2'
+    payloads = [
+        one.replace(b"..", b'"id":"%d",%s' % (number, rest)) for number, one in enumerate(_ODD)
+    ]
+    decoder = decoder_of(pipeline.event.fields, "additive")
+    parsed = decoder.decode(pa.array(payloads, pa.binary())).field("parsed").to_pylist()
+    values = ", ".join(f"(unhex('{one.hex()}'))" for one in payloads)
+    records = _records(spark, spark.sql(f"SELECT * FROM VALUES {values} AS t(payload)"))
+    seen = lenient_parse(records, pipeline, frozenset({"amount", "tags"}))
+    found = {int(row.event_id) for row in seen.select("event_id").collect()}
+    assert {_ODD[one] for one in found} == {
+        one for one, is_parsed in zip(_ODD, parsed, strict=True) if is_parsed
+    }
+    assert len(found) == len(_SOUND)
+
+
+def test_a_payload_is_parsed_once_for_all_its_plain_fields(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    records = spark.createDataFrame([], BRONZE_DDL).repartition(1)
+    seen = lenient_parse(records, _pipeline(tmp_path), frozenset({"amount", "rest", "share"}))
+    plan = cast(Any, seen)._jdf.queryExecution().optimizedPlan().toString()
+    assert plan.count("from_json(") == 1

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.handmade import write_commit
-from tidelake.delta.positions import BEGINNING, Position, has_bytes, is_recreated
+from tidelake.delta.positions import BEGINNING, Position, has_bytes, is_recreated, lacks_read
 from tidelake.delta.tables import Lake
 
 
@@ -45,3 +45,34 @@ def test_a_table_is_recreated_if_its_first_version_is_newer(tmp_path: Path) -> N
     # When it was created is not known once the log begins later.
     (table.path / "_delta_log" / f"{0:020}.json").unlink()
     assert not is_recreated(table, moments[0])
+
+
+@pytest.mark.parametrize(
+    ("position", "second", "lacks"),
+    [
+        # Two commits are read whole, or the second in part.
+        ((2, -1), 20, False),
+        ((1, 0), 20, False),
+        # It was written 11 seconds after the reader had read it: not the commit that was read.
+        ((2, -1), 9, True),
+        ((1, 0), 9, True),
+        # Clocks differ.
+        ((2, -1), 16, False),
+        # The table ends before that.
+        ((3, -1), 20, True),
+        ((2, 0), 20, True),
+        (BEGINNING, 0, False),
+    ],
+)
+def test_a_copy_lacks_what_was_read_before(
+    tmp_path: Path, position: Position, second: int, lacks: bool
+) -> None:
+    table, since = Lake(tmp_path).bronze("shop"), datetime(2024, 1, 1, 0, 0, second, tzinfo=UTC)
+    assert not lacks_read(table, position, since)
+    write_commit(table, 0, table_id="x", second=10)
+    write_commit(table, 1, second=20)
+    assert lacks_read(table, position, since) is lacks
+    # What is no longer in the log cannot be compared.
+    (table.path / "_delta_log" / f"{1:020}.json").unlink()
+    write_commit(table, 7, second=90)
+    assert not lacks_read(table, position, since)

@@ -15,6 +15,8 @@ from tidelake.visible import is_of_spark, kind_of, visible
 
 UNEXPECTED = 1
 INTERRUPTED = 130
+# After an interrupt without a text of its own.
+_CONTINUES = "Committed batches are kept; the next run continues from there."
 # What the extra `local` installs, and what comes with it.
 _LOCAL = frozenset({"delta", "numpy", "pandas", "py4j", "pyarrow", "pyspark"})
 
@@ -30,14 +32,20 @@ def say_next(commands: Iterable[str]) -> None:
 
 
 def run_command(command: click.Command, arguments: Sequence[str]) -> int:
-    """Run a command; 0 ok, 1 unexpected, 2 usage, 3 refused, 4 environment, 130 interrupted."""
+    """Run a command; 0 ok, 1 unexpected, 2 usage, 3 refused, 4 environment, 130 interrupted.
+
+    The text of a KeyboardInterrupt says what holds after it, if the general sentence does not.
+    """
     try:
         result = command.main(list(arguments), standalone_mode=False)
     except click.ClickException as error:
         error.show()
         return 2
-    except (click.Abort, KeyboardInterrupt):
-        say("Stopped. Committed batches are kept; the next run continues from there.")
+    except (click.Abort, KeyboardInterrupt) as error:
+        # Click replaces an interrupt by its own error.
+        interrupt = error.__cause__ or error
+        said = str(interrupt) if isinstance(interrupt, KeyboardInterrupt) else ""
+        say(f"Stopped. {said or _CONTINUES}")
         return INTERRUPTED
     except Exception as error:
         message, code = message_of(error)

@@ -445,13 +445,19 @@ def fast_run(where: Place) -> None:
         environment = environment.model_copy(update={"master": f"local[{_SLOTS}]"})
     writer = f"{where.pipeline.name}, fast lane of {detection.name},"
     lane_folder, optional = where.lake.fast(detection.name), not where.lake.needs_locks
-    with (
-        hold(lane_folder, writer, optional=optional),
-        started(replace(where, environment=environment), "lasting") as context,
-    ):
-        from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
+    try:
+        with (
+            hold(lane_folder, writer, optional=optional),
+            started(replace(where, environment=environment), "lasting") as context,
+        ):
+            from tidelake.runtime.fast_lane import Lane  # noqa: PLC0415
 
-        Lane(context, detection, lane).go()
+            Lane(context, detection, lane).go()
+    except KeyboardInterrupt:
+        if isinstance(where.pipeline.source, KafkaSource):
+            then = "The next start begins with the newest records of the topic."
+            raise KeyboardInterrupt(then) from None
+        raise
 
 
 @fast.command()

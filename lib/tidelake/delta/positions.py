@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from itertools import accumulate
 from typing import NamedTuple
 from urllib.parse import unquote
@@ -39,12 +39,34 @@ from tidelake.folders import Folder
 # catalog the index is always negative, because streams read whole commits there.
 Position = tuple[int, int]
 BEGINNING: Position = (0, -1)
+# The clocks of the machines that write a table and read it may differ by this much.
+_CLOCKS_DIFFER = timedelta(seconds=5)
 
 
 def rewritten_after(table: Table, position: Position) -> int | None:
     """Return the newest version at or after a position that deleted or replaced rows, if any."""
-    since = entries_since(table, position[0])
-    return next((entry.version for entry in since if entry.removes_rows()), None)
+    found = rewriting(table, position)
+    return None if found is None else found.version
+
+
+def rewriting(table: Table, position: Position) -> Entry | None:
+    """Return the commit of :func:`rewritten_after`."""
+    return next((one for one in entries_since(table, position[0]) if one.removes_rows()), None)
+
+
+def lacks_read(table: Table, position: Position, since: datetime) -> bool:
+    """Return whether a table lacks commits that a reader had read at ``since`` (UTC).
+
+    It is an older copy then, which ends before the reader's ``position``; or one that was written
+    on: it has other commits of those versions. False if its log no longer has them.
+    """
+    read = position[0] - (position[1] < 0)
+    if read < 0:
+        return False
+    entries = list(entries_since(table, read))
+    if not entries:
+        return table.exists
+    return entries[-1].version == read and entries[-1].info.written_at > since + _CLOCKS_DIFFER
 
 
 def is_cut_off(table: Table, position: Position) -> bool:

@@ -23,7 +23,7 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import not_finished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import rows_between, unfilled_tables
+from tidelake.delta.positions import Position, lacks_read, rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
@@ -272,20 +272,26 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
 def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
     """Find inputs that end before what gold has read of them: older copies, cut off, or gone."""
     inputs = lake.hop_inputs(pipeline, "gold")
-    furthest = dict[str, tuple[int, str]]()
+    furthest = dict[str, tuple[Position, str, datetime]]()
     # Not only of the first table, which may be new; of those that the next run fills from all of
     # silver, the positions are of no use.
     closing = lake.closing_tables(pipeline, "gold")
     unfilled = unfilled_tables(closing)
     for table in (one for one in closing if one not in unfilled):
-        for key, (version, _) in positions(last_commit(table)).items():
-            if version > furthest.get(key, (0, ""))[0]:
-                furthest[key] = version, table.name
-    for key, (version, name) in furthest.items():
-        if key in inputs and version > (newest := newest_version(inputs[key])) + 1:
+        last = last_commit(table)
+        for key, reached in positions(last).items():
+            if last and (key not in furthest or reached > furthest[key][0]):
+                furthest[key] = reached, table.name, last.written_at
+    for key, (reached, name, since) in furthest.items():
+        if key not in inputs:
+            continue
+        read, version = inputs[key], reached[0] - 1
+        merged = f"{name} was merged up to version {version} of {read.name}"
+        if version > (newest := newest_version(read)):
             is_what = f"whose newest version is {newest}" if newest >= 0 else "which is gone"
-            read = inputs[key].name
-            yield f"{name} was merged up to version {version - 1} of {read}, {is_what}"
+            yield f"{merged}, {is_what}"
+        elif lacks_read(read, reached, since):
+            yield f"{merged}, which was written after that: it was an older copy"
 
 
 def _gone(lake: Lake, pipeline: str) -> Iterator[str]:

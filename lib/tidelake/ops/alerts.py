@@ -30,7 +30,7 @@ from tidelake.delta.locks import resuming, writer
 from tidelake.delta.log import Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
-from tidelake.errors import GenerationError, RefusedError, TidelakeError
+from tidelake.errors import GenerationError, RefusedError, RewrittenError, TidelakeError
 from tidelake.instants import lasting, to_json
 from tidelake.ledger.history import (
     Backlog,
@@ -256,7 +256,9 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
         # Also missing tables: a checkpoint with batches shows that they were deleted.
         error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
         if isinstance(error, GenerationError):
-            yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
+            is_foreign = isinstance(error, RewrittenError)
+            command, options = ("verify", "") if is_foreign else ("repair", f"--hop {hop}")
+            yield Found(error.what, hop, command=command, options=options)
         elif error is not None:
             yield Found(" ".join(str(error).split()), hop)
 
@@ -335,9 +337,8 @@ def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Fou
 
 def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     """Check whether records take longer from bronze to the last hop than the agreed latency."""
-    hop, name = hops_in(context.pipeline)[-1], context.pipeline.name
-    read, table = context.lake.bronze(name), context.slowest[hop]
-    silver = context.lake.silver(name)
+    lake, hop, name = context.lake, hops_in(context.pipeline)[-1], context.pipeline.name
+    read, silver, table = lake.bronze(name), lake.silver(name), context.slowest[hop]
     if table is None and last_commit(silver) is None:
         return
     closed = (one for one in (commits(table) if table else ()) if one.batch >= 0)
@@ -349,9 +350,8 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
     )
     if last is None:
         # Rows of an epoch had reached the last hop: the first gold table is new in the definition.
-        epoch = last_epochs(recent_epochs(context.lake)).get(name, {"versions": {}})
+        epoch = last_epochs(recent_epochs(lake)).get(name, {"versions": {}})
         included = epoch["versions"].get(read.name, -1) + 1
-    # Older commits may be a month's.
     bronze = list(takewhile(lambda one: one.version >= min(before, included), commits(read)))
     oldest_missing = first_arrival(bronze, included, None)
     oldest_included = first_arrival(bronze, before, included)

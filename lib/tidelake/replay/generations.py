@@ -37,6 +37,7 @@ from tidelake.delta.positions import (
     Position,
     is_cut_off,
     is_recreated,
+    lacks_read,
     rewritten_after,
     rows_between,
 )
@@ -316,6 +317,8 @@ def stream_breaks(
     """
     if since is not None and is_recreated(table, since):
         yield f"{table.name} was recreated"
+    elif since is not None and lacks_read(table, position, since):
+        yield f"{table.name} lacks commits that {hop} has read"
     if rewritten_after(table, position) is not None:
         yield f"{table.name} was rewritten"
     if is_cut_off(table, position):

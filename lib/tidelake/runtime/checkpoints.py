@@ -21,28 +21,34 @@ from tidelake.config import Pipeline
 from tidelake.delta.commit_metadata import positions
 from tidelake.delta.log import (
     CREATION,
+    ERASED,
     FIRST_GENERATION,
     REBUILT,
     Commit,
+    Entry,
     commits,
+    entries_since,
     last_commit,
     newest_version,
+    note_of,
 )
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
     bytes_between,
     is_cut_off,
-    rewritten_after,
+    lacks_read,
+    rewriting,
     rows_between,
     size_between,
     unfilled_tables,
 )
 from tidelake.delta.tables import Hop, Lake, Table
-from tidelake.errors import RefusedError
+from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.folders import Folder, place_of, remove_tree, write_whole
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.landed_files import LandedFile
+from tidelake.typed import runnable
 
 _VERSION, _NO_DATA, _COMPACTED = "v1", "-", ".compact"
 _PARTITIONS = "spark.sql.shuffle.partitions"
@@ -149,10 +155,9 @@ class CheckpointGuard:
     def idle(self) -> frozenset[str]:
         """Return which inputs, by key, have no commit of any kind after the hop's last batch."""
         reached = positions(last_commit(self.closing[0]))
+        inputs = self.inputs.items()
         return frozenset(
-            key
-            for key, table in self.inputs.items()
-            if newest_version(table) < reached.get(key, BEGINNING)[0]
+            key for key, one in inputs if newest_version(one) < reached.get(key, BEGINNING)[0]
         )
 
     def planned(self, batch: int, reached: Mapping[str, Position]) -> dict[str, Position]:
@@ -260,18 +265,38 @@ class CheckpointGuard:
 
     def refuse_rewritten(self) -> None:
         """Raise a GenerationError if an input's rows may have changed after they were read."""
-        reached = positions(last_commit(self.closing[0]))
+        last = last_commit(self.closing[0])
+        reached = positions(last)
         for key, table in self.inputs.items():
             position = reached.get(key, BEGINNING)
+            if last and lacks_read(table, position, last.written_at):
+                raise self.fence.refusal(
+                    f"{table.name} lacks commits that hop {self.fence.hop} has read: it is an "
+                    "older copy, or was one when it was written on",
+                    " (if the hop that writes it is refused too, repair that one first)",
+                )
             if is_cut_off(table, position):
                 raise self.fence.refusal(
                     f"commits of {table.name} that hop {self.fence.hop} has not read are gone"
                 )
-            if (version := rewritten_after(table, position)) is not None:
-                raise self.fence.refusal(
-                    f"version {version} of {table.name} deleted or replaced rows "
-                    f"that hop {self.fence.hop} may have read"
-                )
+            if (found := rewriting(table, position)) is not None:
+                raise self._rewritten(table, found, position)
+
+    def _rewritten(self, table: Table, found: Entry, position: Position) -> GenerationError:
+        """Build the error for a commit that replaced rows; a repair would carry damage on."""
+        what = (
+            f"version {found.version} of {table.name} deleted or replaced rows "
+            f"that hop {self.fence.hop} may have read"
+        )
+        # An erasure's own commit follows those that delete, which have no metadata.
+        notes = [note_of(entry) or {} for entry in entries_since(table, position[0])]
+        if found.info.operation == "RESTORE" or note_of(found) or any(ERASED in n for n in notes):
+            return self.fence.refusal(what)
+        return RewrittenError(
+            f"{what}: another writer's {found.info.operation}",
+            f"First see what differs: {runnable('tidelake verify', self.fence.pipeline)}. Only if "
+            f"the change is intended, repair with: {self.fence.repair}",
+        )
 
 
 def ordered_inputs(checkpoint: Folder, inputs: Mapping[str, Table]) -> Mapping[str, Table]:

@@ -10,28 +10,31 @@ import inspect
 import time
 from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from tidelake.bronze.records import read_stream
+from tidelake.bronze.records import identify, read_stream
 from tidelake.columns import instant
 from tidelake.config import Detection, FilesSource, KafkaSource
+from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.locks import hold
-from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import vacuum
 from tidelake.delta.positions import BEGINNING
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Lake, Table, require_table
 from tidelake.errors import NotBuiltError, UsageError
-from tidelake.folders import Folder, remove_tree
+from tidelake.folders import Folder, ensure_folder, remove_tree, write_whole
 from tidelake.gold.detections import EVIDENCE, RULE, features_by_key, to_fast_alerts
 from tidelake.gold.kinds import OWN
 from tidelake.instants import BEGINNING as FIRST_INSTANT
@@ -43,6 +46,7 @@ from tidelake.runtime.failures import FOREIGN, named
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.silver.lenient_parse import lenient_parse
+from tidelake.silver.stages import CONFLICTING
 from tidelake.spark.engine import runs_in_process
 from tidelake.visible import kind_of
 
@@ -54,6 +58,8 @@ _NO_RULE = "without a rule"
 # Old copies are deleted after this many, about an hour by default.
 _CLEANED_AFTER = 24
 _POLL_SECONDS = 1
+# A batch may alert for a whole landing folder, and a file's text is held in memory.
+_ALERTS_A_FILE = 10_000
 # Maximum seconds between the starts of two streams: longer than planning a batch takes.
 _MAX_DELAY = 30.0
 
@@ -80,7 +86,7 @@ class Lane:
         """Run until the user asks to stop, which raises a KeyboardInterrupt."""
         self._refuse()
         try:
-            self._forget_positions()
+            self._prepare_folder()
             self._copy_features()
             self._run_streams()
         except FOREIGN as error:
@@ -91,16 +97,30 @@ class Lane:
             # The next run writes its own copy, and no data of a key is left behind.
             remove_tree(self.folder / _FEATURES)
 
-    def _forget_positions(self) -> None:
-        """Delete the checkpoints over a topic, so that the streams start with the newest records.
+    @property
+    def _is_over_files(self) -> bool:
+        return isinstance(self.run.pipeline.source, FilesSource)
 
-        Else they would first send alerts of what arrived since the lane was stopped, and be refused
-        where that is gone from the topic. Streams of files need theirs: the log of the alerts'
-        files goes on from it.
+    @property
+    def _alerts(self) -> Folder:
+        """Where a lane over files writes its alerts."""
+        return self.folder / "alerts"
+
+    def _prepare_folder(self) -> None:
+        """Delete the checkpoints that no stream continues; over files, create the alerts' folder.
+
+        Streams over a topic begin with the newest records. Else they would first send alerts of
+        what arrived since the lane was stopped, and be refused where that is gone from the topic.
         """
-        if isinstance(self.run.pipeline.source, KafkaSource):
-            for checkpoint in self.folder.glob("checkpoint-*"):
+        # The second are of earlier versions, in which lanes over topics and over files shared them.
+        for pattern in ("topic-checkpoint-*", "checkpoint-*"):
+            for checkpoint in self.folder.glob(pattern):
                 remove_tree(checkpoint)
+        if self._is_over_files:
+            ensure_folder(self._alerts)
+            # Earlier versions wrote with Spark's sink. Where its log is, some readers read only
+            # the files in it.
+            remove_tree(self._alerts / "_spark_metadata")
 
     def _copy_features(self) -> None:
         """Overwrite the copy of the features from the current tables."""
@@ -149,24 +169,49 @@ class Lane:
                 )
         if isinstance(pipeline.source, KafkaSource):
             refuse_unreachable(pipeline.source.bootstrap)
-        elif not isinstance(pipeline.source, FilesSource):
+        elif isinstance(pipeline.source, FilesSource):
+            self._refuse_record_ids()
+        else:
             raise UsageError(
                 f"{pipeline.file}: a fast lane reads topics or files, but the source is of kind "
                 f"{pipeline.source.kind}. Remove fast from the detection."
             )
         require_table(self.run.lake.gold(features), pipeline.name)
 
+    def _refuse_record_ids(self) -> None:
+        """Refuse expressions that use ``record_id``, which a stream of files cannot compute."""
+        pipeline, used = self.run.pipeline, self.detection.used_columns
+        if "record_id" in {field.name.lower() for field in pipeline.event.fields}:
+            return
+        event = pipeline.event
+        tried = {"event.id": event.id, "event.time": event.time, "event.where": event.where or ""}
+        tried |= {
+            f"event.select.{name}": sql
+            for name, sql in pipeline.selected.items()
+            if name.lower() in used
+        }
+        found = [name for name, sql in tried.items() if sql and "record_id" in columns_in(sql)]
+        if "record_id" in used:
+            found.append(f"the detection {self.detection.name}")
+        if found:
+            raise UsageError(
+                f"{pipeline.file}: a fast lane over files does not know record_id, which is in "
+                f"{', '.join(found)}. Use a field of the payload instead, read a topic, or remove "
+                "fast from the detection."
+            )
+
     def _start_stream(self, number: int) -> StreamingQuery:
         # Each batch reads the newest version.
         features = self.run.spark.read.format("delta").load(str(self.folder / _FEATURES))
         alerts = to_fast_alerts(self._events(), features, self.detection)
+        kind = "files" if self._is_over_files else "topic"
         trigger: dict[str, Any] = {"processingTime": "0 seconds"}
         if not self.why_not():
             trigger = {"realTime": f"{round(self.fast.refresh.total_seconds())} seconds"}
         return (
             self._writer(alerts)
             .queryName(f"{self.run.pipeline.name}-fast-{number}")
-            .option("checkpointLocation", str(self.folder / f"checkpoint-{number}"))
+            .option("checkpointLocation", str(self.folder / f"{kind}-checkpoint-{number}"))
             .trigger(**trigger)
             .start()
         )
@@ -185,9 +230,14 @@ class Lane:
         if isinstance(source, KafkaSource):
             newest = {"starting": "latest", "max_offsets_per_trigger": None, "min_partitions": None}
             source = source.model_copy(update=newest)
-        records = read_stream(self.run.spark, source).withColumns(
+        records = read_stream(self.run.spark, source)
+        if isinstance(source, KafkaSource):
+            records = identify(records, source, 0)
+        else:
+            # Only a micro-batch's rows can be numbered.
+            records = records.withColumn("record_id", F.lit(None).cast("string"))
+        records = records.withColumns(
             {
-                "record_id": F.lit(None).cast("string"),
                 # The arrival at the source, not the batch's start: a batch may last for minutes.
                 "ingested_at": F.col("source_timestamp"),
                 "ingest_date": F.to_date("source_timestamp"),
@@ -204,8 +254,18 @@ class Lane:
             rows = alerts.select(key.alias("key"), message.alias("value"))
             to = {"topic": self.fast.topic, **java_client_options(source)}
             return rows.writeStream.format("kafka").outputMode("update").options(**to)
-        rows = alerts.select(message.alias("value"))
-        return rows.writeStream.format("text").option("path", str(self.folder / "alerts"))
+        return alerts.select(message).writeStream.foreachBatch(self._write_files)
+
+    def _write_files(self, messages: DataFrame, batch: int) -> None:
+        """Write a batch's alerts to new files, a line each, which appear when they are complete.
+
+        A batch that was interrupted before Spark committed it is repeated, with newer features. Its
+        files have new names, as the pipeline that reads them refuses a file that changed.
+        """
+        lines = (row[0] for row in messages.toLocalIterator(prefetchPartitions=True))
+        while part := list(islice(lines, _ALERTS_A_FILE)):
+            file = self._alerts / f"part-{batch}-{uuid4().hex}.jsonl"
+            write_whole(file, "".join(f"{line}\n" for line in part))
 
     def _run_streams(self) -> None:
         """Start the streams, staggered; report their batches and refresh the features until asked.
@@ -214,7 +274,7 @@ class Lane:
         batches start at different times.
         """
         say, why_not, source = self.run.progress.say, self.why_not(), self.run.pipeline.source
-        target = f"files under {self.folder / 'alerts'}"
+        target = f"files under {self._alerts}"
         if isinstance(source, KafkaSource):
             target = f"topic {self.fast.topic} at {source.bootstrap}"
         if why_not:
@@ -270,8 +330,9 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     """Compare the fast lane's alerts with the exact alerts, and overwrite the reconciled table.
 
     ``confirmed``: the exact table has the alert too. ``retracted``: its event was processed without
-    an exact alert, or quarantined, or late. ``open``: its event is not processed yet. ``missed``:
-    only the exact table has the alert. Later events may change a verdict.
+    an exact alert, or quarantined, or late, in batches that are committed. ``open``: its event is
+    not processed yet. ``missed``: only the exact table has the alert. Later events may change a
+    verdict.
     """
     lake = run.lake
     exact_table, sent_table = lake.gold(detection.name), lake.silver(fast.pipeline)
@@ -321,6 +382,8 @@ def _first_alerts(sent: DataFrame, detection: Detection, fast: FastLane) -> Data
 
 def _decided(run: Run, exact: Table) -> DataFrame:
     """Return the ids of events that gold has processed, or that are quarantined or late."""
+    # Before the side tables are read: their rows of later batches do not count.
+    closed = last_commit(run.lake.silver(run.pipeline.name))
     tables = run.lake.hop_inputs(run.pipeline, "gold")
     reached = positions(last_commit(exact))
     until = {key: reached.get(key, BEGINNING) for key in tables}
@@ -328,8 +391,24 @@ def _decided(run: Run, exact: Table) -> DataFrame:
     name = run.pipeline.name
     for refused in (run.lake.quarantine(name), run.lake.late(name)):
         if refused.exists:
-            ids = ids.unionByName(load(run.spark, refused).select("event_id"))
+            ids = ids.unionByName(_refused_ids(load(run.spark, refused), closed))
     return ids.distinct().withColumn("_decided", F.lit(True))
+
+
+def _refused_ids(side: DataFrame, closed: Commit | None) -> DataFrame:
+    """Return the event ids of quarantine or late up to the batch of ``closed``, silver's commit.
+
+    A conflicting duplicate decides nothing: the event was accepted before, with another payload,
+    and gold may not have processed it yet.
+    """
+    # As `in_closed_batch` of the ledger, which the runtime must not import: rows of no batch were
+    # inserted by another writer.
+    generation, batch = (closed.generation, closed.batch) if closed else ("", CREATION)
+    is_open = (F.col("_generation") == generation) & (F.col("_batch") > batch)
+    kept = side.where(~F.coalesce(is_open, F.lit(False)))
+    if "stage" in side.columns:
+        kept = kept.where(~F.col("stage").eqNullSafe(CONFLICTING))
+    return kept.select("event_id")
 
 
 def _with_verdicts(
