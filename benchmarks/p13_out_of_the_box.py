@@ -80,7 +80,8 @@ def _took(folder: Path, side: str, number: int, words: list[str]) -> float:
 
 
 def _job(landing: Path, root: Path) -> None:
-    spark = build_session(load_environment("local", root=str(root)))
+    # The Java options that `tidelake run` starts with for as much input.
+    spark = build_session(load_environment("local", root=str(root)), use="bulk")
     try:
         run_batch_job(spark, landing, root, [_GOLD])
     finally:

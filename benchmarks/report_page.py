@@ -26,9 +26,11 @@ Json = Mapping[str, Any]
 _DOCS = HERE.parent / "docs"
 
 _HEAD = (
-    "# Benchmarks\n\nTidelake measured against goals, most of them ratios to another program. Both "
-    "sides run in alternating rounds on the same rows, and their outputs are compared. Figures are "
-    "medians, with the least and the largest round in parentheses.\n\nRun all rows with "
+    "# Benchmarks\n\nTidelake measured against goals, most of them ratios to another program. Two "
+    "sides process the same rows, in alternating rounds where there are several, and their outputs "
+    "are compared. Figures with two numbers in parentheses are medians of the rounds, with the "
+    "least and the largest; those without are of a single run. The number of rounds is with the "
+    "settings of each row.\n\nRun all rows with "
     "`make bench`, one with `make bench B=P1`; `make bench-page` regenerates this page from the "
     "reports. What was tried is listed under [experiments](experiments.md); for clusters see "
     "[the capacity model](capacity.md).\n"
@@ -171,7 +173,7 @@ def _section(report: Json, script: Path, notes: Path, pictures: Path) -> list[st
     )
     commit = report["machine"]["commit"]
     parts += [
-        f"Settings: {setting}. Compared: {report['checked']}. "
+        f"Settings: {setting}. {_rounds(report['seconds'])}Compared: {report['checked']}. "
         f"[All figures](benchmarks/{row}.json), measured at commit `{commit}`.",
         "",
     ]
@@ -202,6 +204,18 @@ def _sides(report: Json, pictures: Path) -> list[str]:
     file = f"{report['row']}.svg"
     (pictures / file).write_text(plots.bars(title, sides), encoding="utf-8")
     return [f"![{title}](benchmarks/{file})", ""]
+
+
+def _rounds(seconds: Mapping[str, list[float]]) -> str:
+    """Say how many rounds each side ran; nothing if the report has no rounds."""
+    sides: dict[int, list[str]] = {}
+    for side, values in seconds.items():
+        if values:
+            sides.setdefault(len(values), []).append(side)
+    if len(sides) < 2:
+        return "".join(f"Rounds: {number}. " for number in sides)
+    listed = [f"{number} ({'; '.join(names)})" for number, names in sides.items()]
+    return f"Rounds: {', '.join(listed)}. "
 
 
 def _flat(setting: Json) -> list[tuple[str, Any]]:

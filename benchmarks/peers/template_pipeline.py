@@ -1,7 +1,8 @@
 """The pipeline in Structured Streaming's template pattern: Spark state in both queries.
 
 Raw lines to silver through `dropDuplicatesWithinWatermark`, silver to gold through windows in
-update mode and a MERGE on the key. The session has the same jars and memory as Tidelake's.
+update mode and a MERGE on the key. The session has the same jars, memory
+and Java options as Tidelake's.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _SETTINGS = {
 def start() -> Pipeline:
     """Start Spark."""
     root = tempfile.mkdtemp(prefix="template-")
-    spark = build_session(load_environment("local", root=root))
+    spark = build_session(load_environment("local", root=root), use="bulk")
     for key, value in _SETTINGS.items():
         spark.conf.set(key, value)
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from tidelake.config import Environment, Pipeline, load_environment, load_pipeline
 from tidelake.delta.tables import Lake, lake_of
+from tidelake.errors import UsageError
 from tidelake.ledger.query import Answer, ask_at_epoch, ask_for_user
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
@@ -38,7 +40,7 @@ class Lakehouse:
 
         Returns:
             The rows, with decimals as floats, for plots; for exact decimals use
-            :func:`tidelake.ledger.query.ask_for_user`.
+            :func:`tidelake.ledger.query.ask_for_user`. Integers with nulls are pandas' ``Int64``.
 
         Raises:
             UsageError: The statement is not a query, or cannot be parsed, or two of its columns
@@ -96,7 +98,7 @@ class Lakehouse:
         return load_pipeline(name, self.environment)
 
 
-def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakehouse:
+def open_lakehouse(root: str | Path | None = None, *, env: str | None = None) -> Lakehouse:
     """Open the tables of an environment for SQL and pandas; nothing is read, no Spark starts.
 
     Args:
@@ -104,9 +106,13 @@ def open_lakehouse(root: str | None = None, *, env: str | None = None) -> Lakeho
         env: The environment's name; None for ``TIDELAKE_ENV``, or ``local``.
 
     Raises:
-        UsageError: There is no such environment, or it has neither a root nor a catalog.
+        UsageError: There is no such environment, it has neither a root nor a catalog, or the root
+            is a ``Path`` of an ``s3://`` prefix.
     """
-    environment = load_environment(env, root=root)
+    if isinstance(root, Path) and root.parts[:1] == ("s3:",):
+        # A Path has one slash after the colon, and would be a folder here.
+        raise UsageError(f"{root} is a Path; write the prefix as a text, s3://bucket/prefix.")
+    environment = load_environment(env, root=None if root is None else str(root))
     return Lakehouse(environment, lake_of(environment))
 
 
@@ -119,9 +125,19 @@ def _listed(
 
 def _frame(answer: Answer) -> pd.DataFrame:
     answer.refuse_same_names()
-    columns: dict[str, list[Any]] = {
-        name: [row[index] for row in answer.rows] for index, name in enumerate(answer.columns)
-    }
-    frame = pd.DataFrame(columns)
-    decimals = [name for name in frame if pd.api.types.infer_dtype(frame[name]) == "decimal"]
-    return frame.astype(dict.fromkeys(decimals, float))
+    columns = zip(*answer.rows, strict=True) if answer.rows else ((),) * len(answer.columns)
+    return pd.DataFrame(
+        {name: _column(values) for name, values in zip(answer.columns, columns, strict=True)}
+    )
+
+
+def _column(values: Sequence[Any]) -> pd.Series[Any]:
+    """Return values as pandas holds them, apart from decimals, and integers beside nulls."""
+    present = pd.Series([value for value in values if value is not None])
+    dtype: Any = present.dtype
+    if pd.api.types.infer_dtype(present) == "decimal":
+        dtype = float
+    elif len(present) < len(values):
+        # Floats would round large integers, and no boolean is null.
+        dtype = {"int64": "Int64", "uint64": "UInt64", "bool": object}.get(str(dtype), dtype)
+    return pd.Series(values, dtype=dtype)

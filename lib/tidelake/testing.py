@@ -14,25 +14,27 @@ Example::
 
 from __future__ import annotations
 
+import warnings
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
-from tidelake.config import DeltaSource, FilesSource, load_environment, load_pipeline
+from tidelake.config import DeltaSource, FilesSource, Pipeline, load_environment, load_pipeline
 from tidelake.config.model import unknown
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import RowsChangedError, TransformError, UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.names import logical_name
 from tidelake.silver.transform import RECORD, UserFunction
 
-Play = Callable[[str | Path, Iterable[bytes], Path], "Played"]
+Lines = Iterable[bytes | str]
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,32 @@ class Played:
     def ask(self, sql: str) -> list[tuple[Any, ...]]:
         """Return the rows of a SELECT, with tables by their logical names."""
         return list(ask(self.lake, sql).rows)
+
+
+class Play(Protocol):
+    """The function that :func:`playing` yields."""
+
+    def __call__(
+        self,
+        pipeline: str | Path,
+        lines: Lines,
+        folder: Path,
+        *,
+        dimensions: Mapping[str, Lines] | None = None,
+    ) -> Played:
+        """Run all hops on the lines, in an empty folder.
+
+        Args:
+            pipeline: A name or a path.
+            lines: The content of one file, which replaces the pipeline's source.
+            folder: Gets the file and the tables.
+            dimensions: The lines of dimensions in ``enrich``, by name; their pipelines run first.
+                Columns of the others are null, with a warning.
+
+        Raises:
+            UsageError: A line is no text, the folder was used before, or the pipeline looks up
+                nothing in one of ``dimensions``.
+        """
 
 
 def transformed(
@@ -141,35 +169,42 @@ def playing() -> Iterator[Play]:
     """Start Spark for any number of test runs, or use the active session.
 
     Yields:
-        ``play(pipeline, lines, folder)``: writes the lines into one file, which replaces the
-        pipeline's source, and runs all hops. ``pipeline`` is a name or a path; ``folder`` must be
-        empty. The records of a pipeline that reads Parquet, Avro or a Delta table are JSON
-        lines too; the lines of one that reads CSV are a file's, the header included.
+        ``play(pipeline, lines, folder, dimensions={…})``, see :class:`Play`. The records of a
+        pipeline that reads Parquet, Avro or a Delta table are JSON lines too; the lines of one
+        that reads CSV are a file's, the header included.
     """
     from tidelake.runtime.hop import Run  # noqa: PLC0415
     from tidelake.runtime.progress import Progress  # noqa: PLC0415
     from tidelake.runtime.runner import run_hops  # noqa: PLC0415
     from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
 
-    def play(pipeline: str | Path, lines: Iterable[bytes], folder: Path) -> Played:
-        landing = folder / "landing"
+    def play(
+        pipeline: str | Path,
+        lines: Lines,
+        folder: Path,
+        *,
+        dimensions: Mapping[str, Lines] | None = None,
+    ) -> Played:
+        given = {name: _content(of_one) for name, of_one in (dimensions or {}).items()}
+        content, landing = _content(lines), folder / "landing"
         if landing.exists():
             raise UsageError(f"{folder} was used by an earlier play; give each play a new folder.")
-        landing.mkdir(parents=True)
-        (landing / "lines.jsonl").write_bytes(b"".join(line + b"\n" for line in lines))
         environment = load_environment("local", root=str(folder / "lake"))
         assert environment.root is not None
         lake = Lake(environment.root)
-        definition = load_pipeline(str(pipeline), environment, source=str(landing))
-        source = definition.source
-        if isinstance(source, DeltaSource):
-            source = FilesSource(kind="files", path=str(landing))
-        if isinstance(source, FilesSource) and not definition.csv:
-            # Rows of other formats, and of tables, have JSON payloads too.
-            source = source.model_copy(update={"format": "json"})
-            definition = definition.model_copy(update={"source": source})
-        run = Run(spark, definition, lake, environment, Progress(lambda _: None))
-        run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+
+        def defined(name: str, place: Path) -> Pipeline:
+            return _reading(load_pipeline(name, environment, source=str(place)), place)
+
+        definition = defined(str(pipeline), landing)
+        _compare_dimensions(definition, given)
+        files = [(folder / "landing-of-dimensions" / name, given[name]) for name in given]
+        steps = [(defined(place.name, place), place, of_one) for place, of_one in files]
+        for step, place, written in [*steps, (definition, landing, content)]:
+            place.mkdir(parents=True)
+            (place / "lines.jsonl").write_bytes(written)
+            run = Run(spark, step, lake, environment, Progress(lambda _: None))
+            run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
         ledger = read_ledger(lake, definition)
         return Played(
             fates={fate: rows for fate, rows in ledger.fates.items() if rows},
@@ -180,3 +215,48 @@ def playing() -> Iterator[Play]:
 
     with _session() as spark:
         yield play
+
+
+def _content(lines: Lines) -> bytes:
+    """Return the file of the lines; raise a UsageError for a line that is no text."""
+    if isinstance(lines, bytes | str):
+        raise UsageError("lines is one text. Give a list of lines, such as [line].")
+    written = []
+    for number, line in enumerate(lines):
+        if not isinstance(line, bytes | str):
+            raise UsageError(
+                f"lines[{number}] is of type {type(line).__name__}. "
+                "Give bytes or str, of an object: json.dumps(…)."
+            )
+        written.append((line.encode() if isinstance(line, str) else line) + b"\n")
+    return b"".join(written)
+
+
+def _reading(definition: Pipeline, place: Path) -> Pipeline:
+    """Return a pipeline that reads a folder of lines, whatever its own source is."""
+    source = definition.source
+    if isinstance(source, DeltaSource):
+        source = FilesSource(kind="files", path=str(place))
+    if not isinstance(source, FilesSource) or definition.csv:
+        return definition
+    # Rows of other formats, and of tables, have JSON payloads too.
+    source = source.model_copy(update={"format": "json"})
+    return definition.model_copy(update={"source": source})
+
+
+def _compare_dimensions(definition: Pipeline, given: Mapping[str, object]) -> None:
+    """Warn of dimensions without lines; raise a UsageError for one that is not looked up."""
+    columns: dict[str, list[str]] = {}
+    for one in definition.enrich:
+        columns.setdefault(one.dimension, []).extend(one.columns)
+    problems = [unknown("dimension", name, columns) for name in given if name not in columns]
+    if problems:
+        raise UsageError(f"dimensions: {'; '.join(problems)}. Name those in enrich.")
+    for name, looked_up in columns.items():
+        if name not in given:
+            # In play's caller.
+            warnings.warn(
+                f"{logical_name('dim', name)} has no rows in this play, so {', '.join(looked_up)} will be null. "
+                f'Give its lines: play(…, dimensions={{"{name}": lines}})',
+                stacklevel=3,
+            )

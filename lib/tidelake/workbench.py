@@ -9,7 +9,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, get_args
 
 import pandas as pd
 
@@ -18,22 +18,31 @@ from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import UsageError
 from tidelake.replay.backfill import build, plan
 from tidelake.replay.backfill_promotion import need_promotable, promote, rollback
+from tidelake.replay.backfill_state import Start
 from tidelake.replay.differences import differences
 from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
-from tidelake.spark.session import active_session, build_session, reads_of
+from tidelake.spark.session import active_session, build_session, reads_of, starts_spark
 
 if TYPE_CHECKING:
-    from tidelake.replay.backfill_state import Start
+    from pyspark.sql import SparkSession
+
     from tidelake.replay.compare import TableComparison
+
+# A setting of the sessions that workbenches started: the next bench finds them active.
+_STARTED_HERE = "spark.tidelake.workbench"
 
 
 @dataclass(frozen=True)
 class Workbench:
-    """A pipeline and its Spark session; a ``borrowed`` session is not stopped."""
+    """A pipeline and its Spark session; a ``borrowed`` session is not stopped.
+
+    All workbenches of a process share the session that the first one started. Closing one of them
+    stops it for all; their methods then raise a UsageError.
+    """
 
     context: Run
     borrowed: bool
@@ -41,26 +50,35 @@ class Workbench:
     @staticmethod
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
         """Use the active session, such as the notebook's, or start one."""
-        active = active_session()
-        spark = active or build_session(environment, reads=reads_of(pipeline))
+        spark = active_session()
+        if spark is None:
+            spark = build_session(environment, reads=reads_of(pipeline))
+            # The session of a managed runtime is the notebook's, also if it is not active here.
+            if starts_spark(environment):
+                spark.conf.set(_STARTED_HERE, "true")
+        borrowed = spark.conf.get(_STARTED_HERE, None) is None
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
-        context = Run(spark, pipeline, lake, environment, progress)
-        return Workbench(context, borrowed=active is not None)
+        return Workbench(Run(spark, pipeline, lake, environment, progress), borrowed)
 
     def run(self, hops: Sequence[Hop] = HOPS) -> None:
         """Run hops until the source is exhausted.
 
         Unlike ``tidelake run``, this publishes no changes and writes no metrics.
         """
-        run_hops(self.context, hops, parse_trigger(AVAILABLE_NOW))
+        run_hops(self._running(), hops, parse_trigger(AVAILABLE_NOW))
 
     def verify(self) -> pd.DataFrame:
         """Recompute every table and compare row by row; return one row per table."""
-        found = verify(self.context)
+        found = verify(self._running())
         return _compared({check.table.name: check.comparison for check in found.tables})
 
     def plan(self, start: Start = "bronze") -> pd.DataFrame:
-        """Return what a rebuild would read and fill, one row per step."""
+        """Return what a rebuild would read and fill, one row per step.
+
+        Raises:
+            UsageError: ``start`` is no layer that a rebuild reads.
+        """
+        _refuse_other(start)
         steps = plan(self.context.lake, self.context.pipeline, start)
         return pd.DataFrame([asdict(step) | {"seconds": step.seconds} for step in steps])
 
@@ -79,29 +97,55 @@ class Workbench:
             last: The exclusive end of this range.
 
         Raises:
-            UsageError: The range has only one end, or is empty.
+            UsageError: ``start`` is no such layer, or the range has only one end, or is empty.
         """
+        _refuse_other(start)
         if (first is None) is not (last is None) or (first and last and first >= last):
             raise UsageError("a range needs first and a later last; omit both to rebuild all.")
-        build(self.context, start, (first, last) if first and last else None)
+        build(self._running(), start, (first, last) if first and last else None)
 
     def compare(self) -> pd.DataFrame:
         """Return what a promotion would change, one row per gold table."""
-        state = need_promotable(self.context.lake, self.context.pipeline, ["built"])
-        return _compared(differences(self.context, state).gold)
+        run = self._running()
+        state = need_promotable(run.lake, run.pipeline, ["built"])
+        return _compared(differences(run, state).gold)
 
     def promote(self) -> None:
         """Replace the live tables with the green ones."""
-        promote(self.context)
+        promote(self._running())
 
     def rollback(self) -> None:
         """Restore the content from before the promotion."""
-        rollback(self.context)
+        rollback(self._running())
 
     def close(self) -> None:
         """Stop Spark, unless the session is borrowed."""
         if not self.borrowed:
             self.context.spark.stop()
+
+    def _running(self) -> Run:
+        """Return the run; raise a UsageError if its session was stopped."""
+        if _is_stopped(self.context.spark):
+            name = self.context.pipeline.name
+            raise UsageError(
+                f"the workbench of {name} is closed: its Spark session was stopped. "
+                f'Open another with: lake.workbench("{name}")'
+            )
+        return self.context
+
+
+def _is_stopped(spark: SparkSession) -> bool:
+    # Sessions of Spark Connect have a test; of others, a stopped context has no properties.
+    found = getattr(spark, "is_stopped", None)
+    return bool(found) if found is not None else not hasattr(spark.sparkContext, "startTime")
+
+
+def _refuse_other(start: str) -> None:
+    if start not in get_args(Start):
+        raise UsageError(
+            f'a rebuild cannot start from "{start}". Write start="bronze", which rebuilds silver '
+            'and gold, or start="silver", which rebuilds gold.'
+        )
 
 
 def _compared(found: Mapping[str, TableComparison]) -> pd.DataFrame:

@@ -101,8 +101,22 @@ def _rewritten_meanwhile(partials: DataFrame, folder: Path) -> DataFrame:
 
 
 def _files(chance: random.Random) -> list[list[bytes]]:
-    """Write the streams into files, each event wherever chance puts it."""
+    """Write the streams into files, each event wherever chance puts it.
+
+    The last file has the earliest and the latest event of its batch, whose partners are outside of
+    the batch's time, in the first file.
+    """
     files: list[list[bytes]] = [[] for _ in range(_FILES)]
+    for file, minute, action in (
+        (0, -35, "click"),
+        (-1, -20, "purchase"),
+        # After all others: there are 20 steps of up to 30 minutes.
+        (-1, 600, "click"),
+        (0, 620, "purchase"),
+    ):
+        when = START + timedelta(minutes=minute)
+        made = event(0, when, event_id=f"at {minute}", user_id="edge", action=action)
+        files[file].append(json.dumps(made).encode())
     for example in range(_EXAMPLES):
         step = chance.choice([1, 5, 10, 30])
         for number in range(chance.randrange(2, 16)):

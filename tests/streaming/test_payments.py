@@ -65,6 +65,9 @@ def test_after_each_batch_alerts_are_what_the_rules_say_of_the_payments_so_far(
     for number, lines in enumerate(_files(random.Random(_SEED))):
         played.land(f"{number}.jsonl", lines)
     played.run(look=look)
+    # A burst that began in the hour before its batch.
+    of_the_burst = '{"events": 5, "since": "2026-01-04T22:59:50.000Z"}'
+    assert ("hour 6", "burst", of_the_burst) in seen[-1]
     # Not only are there alerts of each rule: some were taken back by what came later.
     assert {rule for _, rule, _ in seen[-1]} == {"unusual_amount", "burst", "impossible_travel"}
     names = [{alert[:2] for alert in now} for now in seen]
@@ -99,15 +102,26 @@ def _refused(*_: object) -> None:
 
 
 def _files(chance: random.Random) -> list[list[bytes]]:
-    """Write the payments of many cards into three files, each wherever chance puts it."""
+    """Write the payments of many cards into three files, each wherever chance puts it.
+
+    A burst across an hour is split between the first file and the second, whose earliest it has.
+    """
     files: list[list[bytes]] = [[] for _ in range(3)]
+    for file, second in ((0, -10), (0, -9), (0, -8), (1, 5), (1, 6)):
+        at = START - timedelta(hours=1) + timedelta(seconds=second)
+        paid: dict[str, Any] = {
+            "payment_id": f"hour {second}",
+            "card_id": "hour",
+            "paid_at": at.isoformat(),
+        }
+        files[file].append(json.dumps({**paid, "amount": "1.00"}).encode())
     for card in range(_CARDS):
         step = chance.choice([timedelta(seconds=10), timedelta(minutes=13), timedelta(hours=1)])
         for number in range(chance.randrange(4, 16)):
             when = START + step * chance.randrange(0, 20)
             when += timedelta(microseconds=chance.choice([0, 0, 0, -1, 1]))
             latitude, longitude = chance.choice(_PLACES)
-            paid: dict[str, Any] = {
+            paid = {
                 "payment_id": f"{card}-{number}",
                 "card_id": f"card {card}" if chance.random() < 0.97 else None,
                 "paid_at": when.isoformat(timespec="microseconds"),

@@ -16,8 +16,8 @@ from pyspark.sql import SparkSession
 from tests.comparing import assert_gold_equals_oracle
 from tests.fates import assert_books, assert_fates
 from tests.oracles.silver import LATE, Rules, Silver
-from tests.running import click, read
-from tests.streams import Stream, streams
+from tests.running import START, click, read
+from tests.streams import MINUTE, Stream, streams
 from tests.worlds import TO_SILVER, World, without_prefilter, world
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import apply_late
@@ -107,26 +107,36 @@ def test_every_row_meets_the_fate_that_the_oracle_gives_it(
 def test_a_copy_after_a_changed_rule_is_decided_by_that_rule_also_with_the_prefilter(
     spark: SparkSession, tmp_path: Path
 ) -> None:
+    """A copy past the TTL, which the operator drops in a batch with earlier rows, is an event."""
+    dedup = {"prefilter": "operator", "beyond_ttl": "ignore"}
     with without_prefilter(spark):
-        played = world(spark, tmp_path, dedup={"prefilter": "operator"})
+        # Silver takes all of bronze's commits in one batch.
+        one_file = {"max_files_per_trigger": 1}
+        played = world(spark, tmp_path, small=False, source=one_file, dedup=dedup)
         accepted = click(1, minute=1, action="click")
+        kept = click(3, minute=3, action="purchase")
         played.land("0.jsonl", [accepted, click(2, minute=2, action="purchase")])
-        played.run(hops=TO_SILVER)
+        played.run(START, hops=TO_SILVER)
         stricter = played.redefined(
-            dedup={"prefilter": "operator"}, quality={"rules": {"no_click": "action <> 'click'"}}
+            dedup=dedup, quality={"rules": {"no_click": "action <> 'click'"}}
         )
-        # The second time the last batch was decided by the same rules, but its twin was not.
-        for number in (1, 2):
-            stricter.land(f"{number}.jsonl", [accepted])
-            stricter.run(hops=TO_SILVER)
+        stricter.land("1.jsonl", [accepted, kept])
+        stricter.run(START + MINUTE, hops=TO_SILVER)
+        # Now the last batch was decided by the same rules, but its twin was not.
+        stricter.land("2.jsonl", [accepted, kept])
+        stricter.land("3.jsonl", [kept])
+        stricter.run(START + 30 * MINUTE, START + 62 * MINUTE, hops=TO_SILVER)
         books = read_ledger(stricter.lake, stricter.pipeline).to_json()
-        assert (books["silver"], books["quarantined"], books["duplicates"]) == (2, 2, 0), books
+        assert (books["silver"], books["quarantined"], books["duplicates"]) == (4, 2, 1), books
+        found = read(stricter.lake, "silver.clickstream WHERE event_id = 'e3'", "_batch")
+        assert found == [(1,), (2,)]
 
 
 @seed(_SEED)
 @settings(_SETTINGS, max_examples=_FEW)
-@given(stream=streams())
+@given(stream=streams(mixed=True).filter(lambda stream: _FEW > 1 or len(stream.commits) == 1))
 def test_the_prefilter_changes_no_row_s_fate(spark: SparkSession, stream: Stream) -> None:
+    """A single stream has one commit, as each takes seconds."""
     with TemporaryDirectory() as folder, without_prefilter(spark):
         played = _play(spark, Path(folder), stream, prefilter="operator")
         _assert_decided_as_by_the_oracle(played, stream)

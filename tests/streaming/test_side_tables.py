@@ -22,6 +22,7 @@ from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.log import last_commit
 from tidelake.instants import Range
 from tidelake.ledger.side_tables import list_late, list_quarantine
 from tidelake.ledger.terms import read_ledger
@@ -58,7 +59,8 @@ def _second() -> list[bytes]:
         *late,
         late[0],
         b"garbage",
-        click(20, minute=6 * _DAY, value=-1),
+        # Later than any accepted event.
+        click(20, minute=6 * _DAY + 4, value=-1),
         click(21, minute=6 * _DAY, value="12,50"),
         click(22, minute=6 * _DAY, user_id="u" * 65),
         click(22, minute=6 * _DAY, user_id="u" * 65),
@@ -206,6 +208,7 @@ def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World)
     assert (look.released, look.requeued) == (3, 0)
     assert versions(played.lake) == before
 
+    watermark = _watermark(played)
     done = replay_quarantine(played.context, Choice())
     assert (done.outcomes, done.requeued) == (look.outcomes, 3)
     assert replay_quarantine(played.context, Choice()).released == 0
@@ -216,11 +219,19 @@ def test_a_replay_shows_what_it_would_release_and_sends_only_that(played: World)
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert told["quarantined_by_stage"] == {"contract": 1, "parse": 1}
     assert (told["silver"], told["duplicates"], told["balanced"]) == (6, 2, True)
+    # A replayed row makes no other row late.
+    assert _watermark(played) == watermark == (_ARRIVAL - timedelta(minutes=10)).isoformat()
     assert read(played.lake, "silver.clickstream", "count(*), count(DISTINCT record_id)") == [
         (6, 6)
     ]
     counted = read(played.lake, "gold.product_totals", "events")
     assert sum(row[0] for row in counted) == 6
+
+
+def _watermark(played: World) -> Any:
+    """Give the watermark of silver's newest batch, as its commit has it."""
+    last = last_commit(played.lake.silver("clickstream"))
+    return last and last.note["watermark"]
 
 
 @pytest.mark.long

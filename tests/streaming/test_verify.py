@@ -11,14 +11,16 @@ from typing import Any
 import pytest
 from delta.tables import DeltaTable
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 from tests.following import GOLD, JOINS
 from tests.running import START, click
 from tests.worlds import TO_SILVER, World, world
 from tidelake.delta.access import load
 from tidelake.instants import Range
+from tidelake.ledger.history import closed_version
 from tidelake.names import ID_HASH
-from tidelake.replay.compare import RowDifference
+from tidelake.replay.compare import RowDifference, TableComparison
 from tidelake.replay.repairing import repair, reset
 from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
 from tidelake.replay.verify import (
@@ -26,11 +28,13 @@ from tidelake.replay.verify import (
     certify,
     changed_since,
     judge_bronze,
+    judge_target,
     read_certificate,
     verify,
 )
 from tidelake.replay.verify_silver import judge_silver, read_inputs
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
+from tidelake.runtime.gold_tables import targets_of
 
 _DAY = 24 * 60
 _ROUGH: dict[str, Any] = {
@@ -223,6 +227,9 @@ def test_one_row_of_bronze_that_is_off_shows_by_its_arrival(
 ) -> None:
     played = _landed(spark, tmp_path)
     played.run(*_ARRIVALS, hops=["bronze"])
+    # Of what arrived later, the older rows are no part.
+    _, later = judge_bronze(played.context, _ARRIVALS[1])
+    assert (later.equal, later.rows) == (True, 31)
     # Copies: nothing in silver follows from them.
     _rewrite(played, "bronze.clickstream", "delete", "endswith(record_id, '0.jsonl:21')")
     _, found = judge_bronze(played.context, None)
@@ -235,6 +242,39 @@ def test_one_row_of_bronze_that_is_off_shows_by_its_arrival(
     _rewrite(played, "bronze.clickstream", "double", "endswith(record_id, '0.jsonl:23')")
     _, found = judge_bronze(played.context, None)
     assert [one.kind for one in found.differences] == ["doubled", "doubled", "altered", "extra"]
+
+
+def _judge_totals(played: World, since: datetime | None) -> TableComparison:
+    (target,) = (
+        one
+        for one in targets_of(played.lake, played.pipeline)
+        if one.table.name == "gold.by_minutes"
+    )
+    version = closed_version(played.lake, target.table)
+    return judge_target(played.context, target, version, since)
+
+
+@pytest.mark.long
+def test_since_an_arrival_rows_are_compared_that_later_arrivals_may_have_changed(
+    played: World,
+) -> None:
+    since = _ARRIVALS[1]
+    tables = verify(played.context, since=since).tables
+    assert _wrong(tables) == {}
+    rows = {one.table.name: one.comparison.rows for one in tables}
+    assert (rows["bronze.clickstream"], rows["silver.clickstream"]) == (31, 23)
+
+    # The earliest of the later arrivals, a late row, is in the middle of this window.
+    path = str(played.lake.gold("by_minutes").path)
+    first = "window_start = TIMESTAMP '2026-01-04 23:57:00Z' AND user_id = 'u0'"
+    stored = played.spark.read.format("delta").load(path).where(first)
+    bounds = {name: F.expr(f"{name} - INTERVAL 1 DAY") for name in ("window_start", "window_end")}
+    stored.withColumns(bounds).write.format("delta").mode("append").save(path)
+    assert [one.kind for one in _judge_totals(played, None).differences] == ["extra"]
+    assert _judge_totals(played, since).equal
+    _rewrite(played, "gold.by_minutes", "dearest=dearest + 0.01", first)
+    found = _judge_totals(played, since).differences
+    assert [(one.kind, [*one.columns]) for one in found] == [("altered", ["dearest"])]
 
 
 @pytest.mark.long

@@ -7,10 +7,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
-from benchmarks import runner
+from benchmarks import capacity, p13_out_of_the_box, runner
 from benchmarks.capacity import Coefficients, Load, needed, needs_table
 from benchmarks.event_times import Steps
 from benchmarks.measuring import Finding, Goal, Report, hand_in, lines, quantiles, ratios, spread
+from benchmarks.peers import template_pipeline, tidelake_pipeline
 from benchmarks.plots import bars, drawn
 from benchmarks.report_page import score, verdict, written
 from benchmarks.svg import short, ticks
@@ -101,6 +102,21 @@ def test_the_page_tells_goals_sides_and_what_is_missing(tmp_path: Path, scripts:
     for name in pictures:
         assert f"(benchmarks/{name})" in page
         ElementTree.parse(docs / "benchmarks" / name)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "told"),
+    [
+        ({"a": [1.0, 2.0], "b": [3.0, 4.0], "none": []}, "Rounds: 2. Compared: "),
+        ({"a": [1.0, 2.0], "b": [3.0, 4.0], "a, whole": [5.0]}, "Rounds: 2 (a; b), 1 (a, whole). "),
+        ({}, "rows 500,000. Compared: "),
+    ],
+)
+def test_the_page_tells_the_rounds_of_each_side(
+    tmp_path: Path, scripts: Path, seconds: dict[str, list[float]], told: str
+) -> None:
+    hand_in(report(seconds=seconds), tmp_path / "P1.json")
+    assert told in written(tmp_path, tmp_path / "docs", scripts).read_text()
 
 
 def test_a_page_is_not_written_over_where_no_report_is(tmp_path: Path, scripts: Path) -> None:
@@ -218,6 +234,45 @@ def test_each_load_is_a_column_of_the_page() -> None:
     table = needs_table([Load(10_000, 10, 1), Load(100_000, 60, 24)], _FOUND).splitlines()
     assert table[0].endswith("| 10,000/s, 10 s, 1 h | 100,000/s, 60 s, 24 h |")
     assert {line.count("|") for line in table} == {4}
+
+
+def test_what_a_cluster_needs_is_made_again_from_its_own_coefficients(tmp_path: Path) -> None:
+    copy = tmp_path / "benchmarks" / "coefficients.json"
+    with pytest.raises(SystemExit, match=f"--reports {copy.parent}$"):
+        capacity.written(tmp_path / "build", tmp_path)
+    assert not (tmp_path / "capacity.md").exists()
+    docs = runner.HERE.parent / "docs"
+    measured = (docs / "benchmarks" / copy.name).read_text()
+    copy.parent.mkdir()
+    copy.write_text(measured)
+    page = capacity.written(copy.parent, tmp_path).read_text()
+    assert page == (docs / "capacity.md").read_text()
+    assert "{{" not in page and json.loads(measured)["machine"]["commit"] in page
+    assert copy.read_text() == measured
+
+
+class _Started(Exception):
+    """A session would be started."""
+
+
+def test_programs_compared_in_a_run_that_ends_start_java_as_the_command_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = []
+
+    def build(*_: object, use: str = "lasting") -> None:
+        uses.append(use)
+        raise _Started
+
+    for module, start in (
+        (tidelake_pipeline, tidelake_pipeline.start),
+        (template_pipeline, template_pipeline.start),
+        (p13_out_of_the_box, lambda: p13_out_of_the_box._job(tmp_path, tmp_path)),
+    ):
+        monkeypatch.setattr(module, "build_session", build)
+        with pytest.raises(_Started):
+            start()
+    assert uses == ["bulk"] * 3
 
 
 def test_an_event_is_there_with_the_first_step_that_ends_beyond_it() -> None:

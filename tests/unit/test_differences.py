@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import SparkSession
 
 from tidelake.delta.append import types_of
-from tidelake.replay.compare import TableComparison, TableShape, compare
+from tidelake.replay.compare import RowDifference, TableComparison, TableShape, compare
 from tidelake.replay.differences import _comparable, _hashed
 
 _AT = "TIMESTAMP '2026-01-05 10:00:00' AS at"
@@ -61,3 +61,12 @@ def test_a_null_is_the_same_as_a_column_that_the_other_table_lacks(spark: SparkS
     hashes = [spark.sql(sql).select(_hashed(spark.sql(sql), ())).collect() for sql in (one, other)]
     assert hashes[0] == hashes[1]
     assert spark.sql(moved).select(_hashed(spark.sql(moved), ())).collect() != hashes[0]
+
+
+def test_a_difference_of_a_microsecond_is_shown_with_its_column(spark: SparkSession) -> None:
+    shape = TableShape(("k",), moment="at")
+    for kind, zone in (("TIMESTAMP", "Z"), ("TIMESTAMP_NTZ", "")):
+        live, green = (f"1 AS k, {kind} '2026-01-05 10:00:00.00000{n}' AS seen" for n in (1, 2))
+        (found,) = _compared(spark, live, green, shape).differences
+        shown = tuple(f"2026-01-05T10:00:00.00000{n}{zone}" for n in (2, 1))
+        assert found == RowDifference("altered", {"k": 1}, {"seen": shown}), kind

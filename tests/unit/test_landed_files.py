@@ -454,6 +454,32 @@ def test_a_name_from_before_bronzes_log_stops_a_run_that_goes_on(tmp_path: Path)
     LandingGuard(folder, whole, taken_before, logged=lambda: pytest.fail("asked")).check()
 
 
+def test_files_of_a_moved_folder_are_told_before_they_are_read_again(tmp_path: Path) -> None:
+    said = list[str]()
+    for name in ("1.json", "2.json", "3.json", "4.json"):
+        put(tmp_path / "new" / "x" / name)
+    put(tmp_path / "new" / "x" / "5.json", EVENT * 2)
+    now = list_files(str(tmp_path / "new"))
+    states = [(path, one.size, one.modified) for path, one in now.items()]
+    (kept, *_), *moved, (other, _, at) = states
+    bronze = Lake(tmp_path).bronze("shop")
+    files = [[path.replace("/new/", "/old/"), size, at, 1] for path, size, at in moved]
+    # One is in its place, and one has another size.
+    files += [[*states[0], 1], [other.replace("/new/", "/old/"), 9, at, 1]]
+    write_commit(bronze, 0, note={"generation": "g1", "batch": 0, "files": files})
+    guard = LandingGuard((str(tmp_path / "new"),), bronze, lambda paths: {})
+
+    guard.check(said.append)
+    guard.check(said.append)
+
+    first = moved[0][0]
+    assert said == [
+        "3 files have the name, size and time of files that were ingested from another folder, and "
+        f"are read again as new records: {first} was {first.replace('/new/', '/old/')}"
+    ]
+    assert kept in guard.taken
+
+
 def test_a_cleaned_folder_may_be_empty_once_files_were_taken(tmp_path: Path) -> None:
     (tmp_path / "in").mkdir()
     bronze = Lake(tmp_path).bronze("shop")

@@ -382,6 +382,17 @@ def test_the_batch_is_named_of_which_bronze_lost_a_row(lake: Lake) -> None:
     )
 
 
+def test_a_bronze_that_another_writer_changed_is_named_before_what_follows_from_it(
+    lake: Lake,
+) -> None:
+    DeltaTable(str(lake.bronze("shop").path)).update({"record_id": "record_id"})
+    first, *others = books(lake).problems
+    assert first == (
+        "bronze: another writer's version 2 of bronze.shop (UPDATE) deleted or replaced rows"
+    )
+    assert any("have a fate or wait for one" in other for other in others)
+
+
 def test_rows_that_silver_has_yet_to_take_are_pending_and_balance(lake: Lake) -> None:
     write_bronze(lake, ["g:0", "g:1", "g:2"], 1)
 

@@ -16,7 +16,7 @@ from deltalake import write_deltalake
 
 from tests.unit.handmade import write_rows
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError
+from tidelake.errors import DamagedError, UsageError
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ledger import query
 from tidelake.ledger.query import AnswerFile
@@ -271,3 +271,44 @@ def test_the_database_reads_and_writes_nothing_else_whatever_the_statement(
                 connection.execute(statement)
         connection.execute(f"COPY (SELECT 1 AS a) TO '{answer}'")
     assert (secret.read_text(), answer.read_text()) == ("a\n1\n", "a\n1\n")
+
+
+@pytest.mark.parametrize("reader", ["user", "trusted", "file"])
+@pytest.mark.parametrize("kept", [0, 100, -1])
+def test_a_truncated_file_of_a_table_is_damage_by_its_name(
+    tmp_path: Path, reader: str, kept: int
+) -> None:
+    lake = Lake(tmp_path / "it's a lake")
+    for name in ("totals", "totals_1d"):
+        write_rows(lake.gold(name), TOTALS, note={"generation": "g1", "batch": 0})
+    (file,) = lake.gold("totals").path.glob("*.parquet")
+    file.write_bytes(file.read_bytes()[:kept])
+    sql = "SELECT max(total) FROM gold.totals"
+
+    with pytest.raises(DamagedError, match=r"^gold\.totals cannot be read .*from a backup\.$"):
+        if reader == "file":
+            _written(lake, sql, tmp_path)
+        else:
+            (ask if reader == "user" else query.ask)(lake, sql)
+
+
+def test_an_invalid_argument_in_a_statement_is_no_damage(lake: Lake) -> None:
+    with pytest.raises(UsageError, match=r"Invalid Input Error: .*\nTables under"):
+        ask(lake, "SELECT list_slice([1], 1, 1, 0) FROM gold.totals")
+
+
+@pytest.mark.parametrize("pinned", [False, True])
+def test_a_gap_in_a_log_is_damage_also_of_the_version_that_is_asked_for(
+    tmp_path: Path, pinned: bool
+) -> None:
+    lake = Lake(tmp_path)
+    for batch in range(4):
+        write_rows(lake.gold("totals"), TOTALS, note={"generation": "g1", "batch": batch})
+    (lake.gold("totals").path / "_delta_log" / f"{2:020}.json").unlink()
+
+    with pytest.raises(DamagedError, match=r"^gold\.totals cannot be read .*from a backup\.$") as e:
+        query.ask(lake, "SELECT 1 FROM gold.totals", {"gold.totals": 3} if pinned else None)
+    assert "ParsedLogPath" not in str(e.value)
+    # A version that does not exist is an error of the call.
+    with pytest.raises(UsageError, match=r"^gold\.totals cannot be read: "):
+        query.ask(lake, "SELECT 1 FROM gold.totals", {"gold.totals": 9})

@@ -281,6 +281,8 @@ def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
         return f": {what}"
     if logical_name("bronze", where.pipeline.name) in wrong:
         return ". Bronze was changed after it was written: restore the version before the change."
+    if not any(where.lake.table(name).exists for name in wrong):
+        return f", and gone. Fill them from silver with: {where.command('run')}"
     start = "silver" if all(name.startswith(("gold.", "dim.")) for name in wrong) else "bronze"
     run = where.command("backfill run", f"--from {start}")
     promote = where.command("backfill promote")

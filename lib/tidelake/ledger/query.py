@@ -26,13 +26,7 @@ from sqlglot import exp, parse_one, transpile
 from tidelake.delta.commit_metadata import Final
 from tidelake.delta.log import last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import (
-    DamagedError,
-    MachineError,
-    NotBuiltError,
-    TidelakeError,
-    UsageError,
-)
+from tidelake.errors import DamagedError, MachineError, NotBuiltError, TidelakeError, UsageError
 from tidelake.fingerprints import IN_SPARK
 from tidelake.folders import Folder
 from tidelake.instants import from_micros
@@ -197,7 +191,7 @@ def write_for_user(
     except duckdb.Error as error:
         if str(part) in str(error):
             raise TidelakeError(f"{file}: {_first_line(error)}") from error
-        raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
+        raise _refused(error, lake) from error
     finally:
         part.unlink(missing_ok=True)
     return rows
@@ -346,9 +340,9 @@ def _create_views(
             connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
         except duckdb.Error as error:
             what, why = f"{table.name} cannot be read", _first_line(error)
-            # A store may refuse or delay an answer for many reasons.
-            is_damaged = isinstance(error, duckdb.IOException) and isinstance(table.path, Path)
-            if is_damaged and table.name not in versions:
+            # A store may refuse an answer for many reasons, and an older version be cleaned up.
+            is_current = version in (None, _newest(table)) and isinstance(table.path, Path)
+            if is_current and isinstance(error, duckdb.IOException):
                 raise DamagedError(what, why) from error
             raise UsageError(f"{what}: {why}") from error
 
@@ -379,12 +373,21 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
             columns = tuple(column[0] for column in result.description or [])
             return Answer(columns, tuple(result.fetchall()))
     except duckdb.Error as error:
-        if isinstance(error, duckdb.IOException) and not lake.is_on_object_store:
-            # The statement cannot name other files.
-            raise DamagedError("a file of a table cannot be read", _first_line(error)) from error
-        raise UsageError(f"{_first_line(error)}\n{known_tables(lake)}") from error
+        raise _refused(error, lake) from error
     except (OverflowError, ValueError) as error:
         raise UsageError("a value is too large to show; cast its column to VARCHAR.") from error
+
+
+def _refused(error: duckdb.Error, lake: Lake) -> TidelakeError:
+    """Return the error of a statement: a DamagedError if a file of a table cannot be read."""
+    why, is_io = _first_line(error), isinstance(error, duckdb.IOException)
+    # A truncated file is invalid input, as an argument in the statement may be.
+    if (is_io or isinstance(error, duckdb.InvalidInputException)) and not lake.is_on_object_store:
+        named = [one.name for one in lake.existing() if f"{one.path}/" in why]
+        # The statement cannot name other files.
+        if named or is_io:
+            return DamagedError(f"{named[0] if named else 'a file of a table'} cannot be read", why)
+    return UsageError(f"{why}\n{known_tables(lake)}")
 
 
 @contextmanager
@@ -432,7 +435,8 @@ def _quoted(name: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    return str(error).strip().splitlines()[0]
+    # The reader of logs adds a dump of its file objects.
+    return str(error).strip().splitlines()[0].partition(": ParsedLogPath")[0]
 
 
 def _ask_spark(

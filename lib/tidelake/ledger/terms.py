@@ -22,8 +22,8 @@ from tidelake.delta.commit_metadata import (
     positions,
 )
 from tidelake.delta.locks import not_finished
-from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position, lacks_read, rows_between, unfilled_tables
+from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, note_of
+from tidelake.delta.positions import Position, lacks_read, rewriting, rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
@@ -241,7 +241,13 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     problems = list(repetitions(lake, bronze, versions, tables["bronze"], closings))
     problems += altered_batches(lake, bronze, versions, tables["bronze"], taken)
     problems += topic_problems
-    problems += problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued)
+    counted = list(problems_of(batches, taken, tables, fates, pending=pending, requeued=requeued))
+    found = rewriting(bronze, position(last, "bronze")) if counted else None
+    if found is not None and note_of(found) is None:
+        # Rewritten rows seem to wait, which hides where the difference is.
+        version = f"version {found.version} of {bronze.name} ({found.info.operation})"
+        problems.append(f"bronze: another writer's {version} deleted or replaced rows")
+    problems += counted
     problems += [
         f"{logical_name('gold', table)}: {counts.expected:,} events were merged, "
         f"it counts {counts.counted:,}"

@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
+from tidelake.delta import log
 from tidelake.delta.commit_metadata import DimensionUse, SilverNote, positions, rows_read
 from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.positions import (
@@ -26,7 +27,7 @@ from tidelake.delta.positions import (
     unread,
 )
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
-from tidelake.errors import RefusedError, TidelakeError
+from tidelake.errors import DamagedError, RefusedError, TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets
 from tidelake.ledger.history import history, offered_files, rate_of, require_tables
@@ -140,10 +141,7 @@ class TopicStatus:
 
 @dataclass(frozen=True)
 class DedupStatus:
-    """Accepted ids that silver's last batch searched, and rows that the prefilter dropped.
-
-    ``prefiltered`` is None without a prefilter.
-    """
+    """Accepted ids that silver's last batch searched, and rows dropped by a prefilter, if any."""
 
     searched: int
     seconds: float
@@ -195,11 +193,16 @@ class Status:
 
 
 def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) -> Status:
-    """Read a pipeline's status from its tables' logs; a UsageError if it has not run."""
+    """Read a pipeline's status from logs; a UsageError before a run, a DamagedError for a gap."""
     name = pipeline.name
     require_tables(lake, name)
     now = now or datetime.now(UTC)
     tables = {hop: lake.closing_tables(pipeline, hop) for hop in HOPS}
+    for one in (t for own in tables.values() for t in own if lake.catalog is None):
+        # A table can be read without the commits before its last checkpoint.
+        has_gap = log.commits_after(one, log.oldest_version(one)) is None
+        if has_gap and not log.live_files(one, dict):
+            raise DamagedError(f"the log of {one.name} lacks a commit")
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     note = SilverNote.of(last_commit(lake.silver(name)))
     warnings: Counter[str] = Counter()
@@ -216,8 +219,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     for hop, own in tables.items():
         if (table := slowest_of(own)) is None:
             continue
-        last = last_commit(table)
-        found = histories[table.name]
+        last, found = last_commit(table), histories[table.name]
         rows, rate = sum(map(rows_read, found)), rate_of(found)
         generation, at = (last.generation, last.written_at) if last else (None, None)
         hops.append(HopStatus(hop, generation, batch_reached(table), rows, rate, waiting[hop], at))
@@ -287,8 +289,7 @@ def _waiting(
         bronze = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
     found: dict[Hop, int | None] = {"bronze": bronze}
     for hop in HOPS[1:]:
-        table = slowest_of(lake.closing_tables(pipeline, hop))
-        if table is not None:
+        if (table := slowest_of(lake.closing_tables(pipeline, hop))) is not None:
             reached = positions(last_commit(table))
             found[hop] = unread(lake.hop_inputs(pipeline, hop), reached, rows_between)
     return found
@@ -304,10 +305,9 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
         return False
     last = last_commit(lake.bronze(pipeline.name))
     since = None if last is None else (last.written_at - _LANDING_MARGIN).timestamp() * 1000
-    landed = sum(f.size for f in offered.values() if since is None or f.modified >= since)
-    if landed > BRIEF_RUN_BYTES:
+    waiting = sum(f.size for f in offered.values() if since is None or f.modified >= since)
+    if waiting > BRIEF_RUN_BYTES:
         return False
-    waiting = landed
     for hop in HOPS[1:]:
         inputs, filled = lake.hop_inputs(pipeline, hop), lake.closing_tables(pipeline, hop)
         reached = (positions(last_commit(table)) for table in filled)

@@ -281,8 +281,8 @@ def _rows_that_differ(
     for column in near:
         differs = differs | column
     differing = sides.where(differs).select(
-        F.to_json(f"e.{_ROW}").alias("expected"),
-        F.to_json(f"s.{_ROW}").alias("stored"),
+        F.to_json(f"e.{_ROW}", EXACT_TIMES).alias("expected"),
+        F.to_json(f"s.{_ROW}", EXACT_TIMES).alias("stored"),
         F.coalesce(f"e.{_COUNT}", F.lit(0)).alias("wanted"),
         F.coalesce(f"s.{_COUNT}", F.lit(0)).alias("found"),
         F.array(*[F.coalesce(column, F.lit(False)) for column in near]).alias("off"),

@@ -22,8 +22,15 @@ from tidelake.columns import instant
 from tidelake.config import Pipeline
 from tidelake.delta.access import load, load_old
 from tidelake.delta.append import types_of
-from tidelake.delta.commit_metadata import arrivals_in, erasure_of, pipeline_hash, position
-from tidelake.delta.log import last_commit, newest_version, repeated
+from tidelake.delta.commit_metadata import (
+    arrivals_in,
+    erasure_of,
+    last_epochs,
+    pipeline_hash,
+    position,
+    recent_epochs,
+)
+from tidelake.delta.log import TABLES, last_commit, newest_version, repeated
 from tidelake.delta.tables import Table, require_table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
@@ -51,7 +58,9 @@ from tidelake.replay.verify_silver import (
     BATCH_COLUMNS,
     EVENTS,
     SilverInputs,
+    judge_requeue,
     judge_silver,
+    naming_damage,
     read_inputs,
 )
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -120,6 +129,7 @@ def verify(
         UsageError: The pipeline has not run under this root, or rows of the certificate were
             erased.
         RefusedError: Tables differ, and some of them were replaced meanwhile.
+        DamagedError: A file of a table is truncated, or gone from its newest version.
     """
     name = run.pipeline.name
     for table in (run.lake.bronze(name), run.lake.silver(name)):
@@ -127,7 +137,7 @@ def verify(
     generations = _generations(run)
     changes = changed_since(run, earlier) if earlier else {}
     judged = []
-    with fitted_to_bronze(run):
+    with naming_damage(run), fitted_to_bronze(run):
         # Read silver's position first, so that no table is read past it.
         inputs = read_inputs(run).since(since)
         for one in _judged(run, inputs, since):
@@ -159,22 +169,35 @@ def _judged(run: Run, inputs: SilverInputs, since: datetime | None) -> Iterator[
     """Compare the tables one by one, in dependency order."""
     lake, name = run.lake, run.pipeline.name
     yield Judged(lake.bronze(name), *judge_bronze(run, since))
-    requeue = lake.requeue(name)
-    yield Judged(requeue, newest_version(requeue), _judge_requeue(inputs.requeued, inputs.bronze))
+    yield Judged(lake.requeue(name), *judge_requeue(run, since))
     with CheckpointedFrames() as frames:
         for found, comparison in judge_silver(run, inputs, since, frames).items():
             table = lake.table(found)
             closed = inputs.version if table == lake.silver(name) else newest_version(table)
             yield Judged(table, closed, comparison)
     for target in targets_of(lake, run.pipeline):
-        version = closed_version(lake, target.table)
-        if version < 0:
+        table, version = target.table, closed_version(lake, target.table)
+        if version >= 0:
+            yield Judged(table, version, judge_target(run, target, version, since))
+        elif was_filled(run, table):
+            gone = RowDifference("missing", {"table": table.name})
+            yield Judged(table, version, TableComparison(0, {}, {}).with_more([gone]))
+        else:
             run.progress.say(
-                f"{target.table.name} is not verified: it does not exist yet. "
+                f"{table.name} is not verified: it does not exist yet. "
                 f"Fill it with: {runnable('tidelake run', name)}"
             )
-            continue
-        yield Judged(target.table, version, judge_target(run, target, version, since))
+
+
+def was_filled(run: Run, table: Table) -> bool:
+    """Return whether a gold table that does not exist was filled: it was deleted since.
+
+    The pipeline's last epoch, or the last batch of another of its tables, names it then.
+    """
+    last = map(last_commit, run.lake.closing_tables(run.pipeline, "gold"))
+    named = {name for commit in last if commit for name in commit.note.get(TABLES, ())}
+    epoch = last_epochs(recent_epochs(run.lake)).get(run.pipeline.name, {"versions": {}})
+    return table.name in named | epoch["versions"].keys()
 
 
 def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison]:
@@ -235,15 +258,6 @@ def judge_bronze(run: Run, since: datetime | None) -> tuple[int, TableComparison
         total,
         (*repeats, *differences)[:SHOWN],
     )
-
-
-def _judge_requeue(requeued: DataFrame, bronze: DataFrame) -> TableComparison:
-    """Compare the requeue with the same records in bronze."""
-    if requeued.isEmpty():
-        return TableComparison(0, {}, {})
-    once = requeued.select(*BRONZE_COLUMNS).distinct()
-    wanted = bronze.select(*BRONZE_COLUMNS).join(once.select("record_id"), "record_id", "left_semi")
-    return compare(wanted, once, _BRONZE)
 
 
 def _stored(

@@ -6,10 +6,13 @@ by those of the batch that wrote it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
+from urllib.parse import unquote
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -20,13 +23,15 @@ from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
 from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, newest_version
 from tidelake.delta.tables import Table
-from tidelake.errors import UsageError
+from tidelake.errors import DamagedError, UsageError
 from tidelake.instants import from_json
 from tidelake.ledger.history import history
+from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay import compare
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
+from tidelake.runtime.failures import FOREIGN, damage, error_text
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
@@ -49,12 +54,19 @@ from tidelake.silver.search_bounds import with_id_hash
 from tidelake.silver.stages import REQUEUED_AT
 from tidelake.spark.tuning import BROADCAST
 from tidelake.typed import runnable
+from tidelake.visible import HEAD, kind_of, visible
 
 # The columns that identify the batch that wrote a row.
 BATCH_COLUMNS = ("_generation", "_batch")
 EVENTS = compare.TableShape(key=("record_id",), moment="event_time")
 _FAILED = compare.TableShape(key=("record_id",), moment="ingested_at")
 
+# Spark's error for a data file that it cannot read. It encodes the path.
+_UNREADABLE = re.compile(
+    rf"{HEAD}\[FAILED_READ_FILE\.(?P<why>\w+)\] Encountered error while reading file "
+    r"(?P<file>\S+?)\.(?=\s)",
+    re.MULTILINE,
+)
 _MARK, _PINS = "_mark", "_pins"
 # The turn of a replayed row, and when it was requeued.
 _OF, _BEFORE, _AFTER, _TAKEN, _REQUEUED = "_turn_of", "_before", "_after", "_taken", "_requeued"
@@ -117,6 +129,50 @@ def read_inputs(run: Run) -> SilverInputs:
         late: with_id_hash(read_side(run, late, last, requeued=requeued)),
     }
     return SilverInputs(version, closing, read("bronze"), requeued, decided)
+
+
+def judge_requeue(run: Run, since: datetime | None) -> tuple[int, compare.TableComparison]:
+    """Compare the requeue with the same records in bronze, also those that silver has not read.
+
+    ``since`` limits the rows to those that arrived from this instant on (UTC).
+
+    Returns:
+        The compared version, -1 if there is no requeue yet, and the result.
+    """
+    table, bronze = run.lake.requeue(run.pipeline.name), run.lake.bronze(run.pipeline.name)
+    version = newest_version(table)
+    if version < 0:
+        return version, compare.TableComparison(0, {}, {})
+    # Bronze is read after the version, so that it has all of these records.
+    sides = load_old(run.spark, table, version), load(run.spark, bronze)
+    arrived = F.lit(True) if since is None else F.col("ingested_at") >= F.lit(since)
+    requeued, arrivals = (rows.where(arrived).select(*BRONZE_COLUMNS) for rows in sides)
+    if requeued.isEmpty():
+        return version, compare.TableComparison(0, {}, {})
+    once = requeued.distinct()
+    wanted = arrivals.join(once.select("record_id"), on="record_id", how="left_semi")
+    return version, compare.compare(wanted, once, _FAILED)
+
+
+@contextmanager
+def naming_damage(run: Run) -> Iterator[None]:
+    """Convert the error of a table's file that is missing or truncated into a DamagedError.
+
+    Other errors pass, also that of a missing file of an older version, which VACUUM may delete.
+    """
+    try:
+        yield
+    except FOREIGN as error:
+        text = error_text(error)
+        found = None if run.lake.catalog else _UNREADABLE.search(text)
+        if found is None or (found["why"] == "FILE_NOT_EXIST" and not damage(run, text)):
+            raise
+        file = unquote(re.sub("^file:/*", "/", found["file"]))
+        for table in run.lake.existing():
+            if f"{table.path}/" in file:
+                why = f"{visible(file)}: {kind_of(error)}"
+                raise DamagedError(f"{table.name} cannot be read", why) from error
+        raise
 
 
 def judge_silver(

@@ -148,7 +148,7 @@ class BronzeHop(HopQuery):
         """Create bronze and the requeue, after checking that the source can be read."""
         source = self.run.pipeline.source
         if self._landing is not None:
-            self._landing.check()
+            self._landing.check(self.run.progress.say)
             self._clean()
         if isinstance(source, KafkaSource):
             refuse_unreachable(source.bootstrap)

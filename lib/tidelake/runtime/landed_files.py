@@ -316,6 +316,23 @@ def check_landing(
         refuse_unfit([file for path, file in offered.items() if path not in taken], format_)
 
 
+def moved_text(offered: Mapping[str, LandedFile], taken: Mapping[str, LandedFile]) -> str:
+    """Describe new files that are like ingested ones of another folder; empty without any."""
+    new = {_alike(file): path for path, file in offered.items() if path not in taken}
+    was = ((_alike(file), path) for path, file in taken.items() if new and path not in offered)
+    if not (moved := [(new[one], path) for one, path in was if one in new]):
+        return ""
+    path, before = min(moved)
+    return (
+        f"{len(moved):,} files have the name, size and time of files that were ingested from "
+        f"another folder, and are read again as new records: {path} was {before}"
+    )
+
+
+def _alike(file: LandedFile) -> tuple[str, int, int]:
+    return file.path.rpartition("/")[2], file.size, file.modified
+
+
 class LandingGuard:
     """Compares a source's files with those that bronze ingested, repeatedly during a run.
 
@@ -356,8 +373,8 @@ class LandingGuard:
         self._unread = list(commits(self._bronze))
         return taken_files(self._unread)
 
-    def check(self) -> None:
-        """Compare all files once; raises as :func:`check_landing` does."""
+    def check(self, say: Callable[[str], None] | None = None) -> None:
+        """Compare all files as :func:`check_landing` does; first ``say`` which ones were moved."""
         began, is_first = time.monotonic(), self._version < 0
         new, self._unread = self._unread, None
         if new is None or not is_first:
@@ -372,7 +389,7 @@ class LandingGuard:
         if self._gone.intersection(map(hash, offered.keys() - taken.keys())):
             # Spark will not read a file whose name was used before: compare with all commits.
             self._gone, self._version = set(), -1
-            self.check()
+            self.check(say)
             return
         if is_first and not (new and new[-1].version == 0):
             logged = set(self._logged())
@@ -380,6 +397,8 @@ class LandingGuard:
             # Their names may come back when bronze's log does not name them any more.
             self._gone.update(map(hash, logged - offered.keys()))
         refuse_changed(offered, taken)
+        if is_first and say is not None and (moved := moved_text(offered, taken)):
+            say(moved)
         if is_first and self._format is not None:
             refuse_unfit(
                 [file for path, file in offered.items() if path not in taken], self._format
