@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Lakehouse:
         Returns:
             The rows, with decimals as floats, for plots; for exact decimals use
             :func:`tidelake.ledger.query.ask_for_user`. Integers with nulls are pandas' ``Int64``.
+            A column without values has the type of one with values.
 
         Raises:
             UsageError: The statement is not a query, or cannot be parsed, or two of its columns
@@ -123,21 +125,36 @@ def _listed(
     return pd.DataFrame([asdict(row) for row in rows], columns=[one.name for one in fields(kind)])
 
 
+# A value of each type, for columns without any: pandas holds them as it would hold this one.
+# DuckDB's types are in capitals, Spark's are not.
+_EXAMPLES: dict[str, Any] = {
+    **dict.fromkeys(("TIMESTAMP WITH TIME ZONE", "timestamp"), datetime(1970, 1, 1, tzinfo=UTC)),
+    **dict.fromkeys(("TIMESTAMP", "timestamp_ntz"), datetime(1970, 1, 1)),
+    **dict.fromkeys(("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT"), 0),
+    **dict.fromkeys(("tinyint", "smallint", "int", "bigint"), 0),
+    **dict.fromkeys(("FLOAT", "DOUBLE", "DECIMAL", "float", "double", "decimal"), 0.0),
+    **dict.fromkeys(("BOOLEAN", "boolean"), False),
+    **dict.fromkeys(("VARCHAR", "string"), ""),
+}
+
+
 def _frame(answer: Answer) -> pd.DataFrame:
     answer.refuse_same_names()
     columns = zip(*answer.rows, strict=True) if answer.rows else ((),) * len(answer.columns)
-    return pd.DataFrame(
-        {name: _column(values) for name, values in zip(answer.columns, columns, strict=True)}
-    )
+    described = zip(answer.columns, answer.types, columns, strict=True)
+    return pd.DataFrame({name: _column(kind, values) for name, kind, values in described})
 
 
-def _column(values: Sequence[Any]) -> pd.Series[Any]:
+def _column(kind: str, values: Sequence[Any]) -> pd.Series[Any]:
     """Return values as pandas holds them, apart from decimals, and integers beside nulls."""
-    present = pd.Series([value for value in values if value is not None])
+    known = [value for value in values if value is not None]
+    # A decimal has its digits in brackets.
+    example = _EXAMPLES.get(kind.partition("(")[0])
+    present = pd.Series(known or [example])
     dtype: Any = present.dtype
     if pd.api.types.infer_dtype(present) == "decimal":
         dtype = float
-    elif len(present) < len(values):
+    elif len(known) < len(values):
         # Floats would round large integers, and no boolean is null.
         dtype = {"int64": "Int64", "uint64": "UInt64", "bool": object}.get(str(dtype), dtype)
     return pd.Series(values, dtype=dtype)

@@ -256,7 +256,8 @@ def _compare_dimensions(definition: Pipeline, given: Mapping[str, object]) -> No
         if name not in given:
             # In play's caller.
             warnings.warn(
-                f"{logical_name('dim', name)} has no rows in this play, so {', '.join(looked_up)} will be null. "
+                f"{logical_name('dim', name)} has no rows in this play, so "
+                f"{', '.join(looked_up)} will be null. "
                 f'Give its lines: play(…, dimensions={{"{name}": lines}})',
                 stacklevel=3,
             )

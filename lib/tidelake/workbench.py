@@ -51,12 +51,14 @@ class Workbench:
     def of(environment: Environment, lake: Lake, pipeline: Pipeline) -> Workbench:
         """Use the active session, such as the notebook's, or start one."""
         spark = active_session()
+        # The session of a managed runtime is the notebook's, also if it is not active here; and
+        # serverless compute refuses settings that it does not know.
+        may_own = starts_spark(environment)
         if spark is None:
             spark = build_session(environment, reads=reads_of(pipeline))
-            # The session of a managed runtime is the notebook's, also if it is not active here.
-            if starts_spark(environment):
+            if may_own:
                 spark.conf.set(_STARTED_HERE, "true")
-        borrowed = spark.conf.get(_STARTED_HERE, None) is None
+        borrowed = not may_own or spark.conf.get(_STARTED_HERE, None) is None
         progress = Progress(lambda line: print(line, file=sys.stderr, flush=True))
         return Workbench(Run(spark, pipeline, lake, environment, progress), borrowed)
 

@@ -52,3 +52,20 @@ def test_a_lakehouse_opens_at_a_path(tmp_path: Path) -> None:
     assert open_lakehouse(tmp_path).lake == open_lakehouse(str(tmp_path)).lake
     with pytest.raises(UsageError, match=r"write the prefix as a text, s3://bucket/prefix"):
         open_lakehouse(Path("s3://bucket/prefix"))
+
+
+def test_a_column_without_values_has_the_type_of_one_with_values(tmp_path: Path) -> None:
+    house = open_lakehouse(tmp_path)
+    row = """
+        SELECT now() AS "at", now()::TIMESTAMP AS naive, 1::TINYINT AS small, 1::BIGINT AS id,
+            sum(1) AS total, 1.5::DOUBLE AS value, 1.50::DECIMAL(18, 2) AS price, true AS paid,
+            'a' AS name, current_date AS day, [1] AS numbers
+    """
+
+    empty = house.ask(f"SELECT * FROM ({row}) WHERE false")
+
+    assert empty.dtypes.to_dict() == house.ask(row).dtypes.to_dict()
+    assert (empty["at"] - empty["at"]).dt.total_seconds().sum() == 0
+    nulls = house.ask('SELECT NULL::TIMESTAMPTZ AS "at", NULL::BIGINT AS id, NULL::BOOLEAN AS paid')
+    assert nulls["at"].dtype == empty["at"].dtype
+    assert nulls.dtypes.astype(str)[["id", "paid"]].to_list() == ["Int64", "object"]

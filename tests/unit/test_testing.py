@@ -111,6 +111,7 @@ def test_lines_of_a_dimension_that_is_not_looked_up_are_refused(play: Play, tmp_
     assert not (tmp_path / "played").exists()
 
 
+@pytest.mark.long
 def test_a_play_looks_up_the_lines_of_its_dimensions(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

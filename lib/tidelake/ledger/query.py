@@ -51,10 +51,11 @@ _FORMATS = {".csv": "FORMAT csv, HEADER", ".parquet": "FORMAT parquet", ".json":
 
 @dataclass(frozen=True)
 class Answer:
-    """The columns and rows of a query."""
+    """The columns and rows of a query, and the columns' types, in the words of its engine."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+    types: tuple[str, ...] = ()
 
     def as_dicts(self) -> list[dict[str, Any]]:
         """Return each row as a dict; raise a UsageError if two columns have the same name."""
@@ -371,7 +372,8 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
         with _stopped_by_interrupt(connection):
             result = connection.execute(sql)
             columns = tuple(column[0] for column in result.description or [])
-            return Answer(columns, tuple(result.fetchall()))
+            types = tuple(str(column[1]) for column in result.description or [])
+            return Answer(columns, tuple(result.fetchall()), types)
     except duckdb.Error as error:
         raise _refused(error, lake) from error
     except (OverflowError, ValueError) as error:
@@ -474,7 +476,7 @@ def _ask_spark(
         # Versions that are pinned may be older than Delta reads otherwise.
         with with_settings(session, OLD_VERSION_SETTINGS if versions else {}):
             rows = session.sql(statement.sql(dialect=SPARK))
-            return Answer(tuple(rows.columns), _collected(rows))
+            return Answer(tuple(rows.columns), _collected(rows), tuple(t for _, t in rows.dtypes))
     except (AnalysisException, ParseException) as error:
         raise UsageError(_first_line(error)) from error
     except PySparkException as error:
