@@ -173,6 +173,11 @@ class GenerationError(RefusedError):
 class RewrittenError(GenerationError):
     """Another writer replaced rows of an input, which a repair would carry on."""
 
+    def __init__(self, what: str, remedy: str, *, is_own: bool) -> None:
+        """Store whether the input is of the same pipeline, whose ``verify`` compares it."""
+        self.is_own = is_own
+        super().__init__(what, remedy)
+
 
 class LockedError(RefusedError):
     """Another process writes this hop."""

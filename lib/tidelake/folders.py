@@ -57,8 +57,7 @@ _BUCKET = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MISREAD = re.compile(r"[\x00-\x1f\\^`?#%*\[\]{}]")
 # Characters with a meaning in Hadoop's patterns.
 _WITH_A_MEANING = re.compile(r"[{}\[\]*?\\]")
-_CACHE_BYTES, _COMPARED_BYTES = 64 << 20, 1 << 20
-_CONCURRENT_REQUESTS = 16
+_CACHE_BYTES, _COMPARED_BYTES, _CONCURRENT_REQUESTS = 64 << 20, 1 << 20, 16
 # Minimum interval between listings of a source in a continuous run. A listing also takes at most
 # 1/_LISTING_SHARE of the time: 100,000 files on a disk take about a second.
 LISTING_SECONDS, _LISTING_SHARE = 60.0, 20
@@ -312,7 +311,9 @@ def move_new(path: str, to: str) -> None:
         return
     target = Path(to)
     target.parent.mkdir(parents=True, exist_ok=True)
-    if not _is_copied(Path(path), target):
+    copy = target.with_name(f".{target.name}")
+    # Beside a copy the target may be a part of one, where there is no rename.
+    if copy.exists() or not _is_copied(Path(path), target):
         try:
             # Renaming would replace a file that another process puts there meanwhile.
             os.link(os.path.realpath(path), target)
@@ -320,7 +321,6 @@ def move_new(path: str, to: str) -> None:
             raise
         except OSError:
             # Another disk, or one without hard links. A volume has neither times nor modes to set.
-            copy = target.with_name(f".{target.name}")
             shutil.copyfile(path, copy)
             with suppress(OSError):
                 shutil.copystat(path, copy)

@@ -138,3 +138,43 @@ def test_inputs_whose_ids_are_unknown_keep_the_order_of_the_definition(
     for key in ("silver.a", "silver.b"):
         (inputs[key].path / "_delta_log" / f"{0:020}.json").unlink()
     assert ordered_inputs(tmp_path, inputs) is inputs
+
+
+def _gold_over(lake: Lake, **inputs: Table) -> CheckpointGuard:
+    """Give the guard of gold that has read each input's version 0, a second after it."""
+    until = {key: [1, -1] for key in inputs}
+    note = {"generation": "g1", "batch": 1, "until": until}
+    write_commit(lake.gold("totals"), 0, note=note, second=1)
+    fence = Fence("orders", "gold", "g1")
+    return CheckpointGuard(fence, lake.root / "checkpoint", (lake.gold("totals"),), inputs)
+
+
+@pytest.mark.parametrize(
+    ("key", "table", "is_own", "remedy"),
+    [
+        ("silver", "silver.orders", True, "First see what differs: tidelake verify orders"),
+        ("silver.c", "silver.c", False, "First see what differs: tidelake verify c"),
+        # It has copies of bronze's rows, which a reset that was interrupted has deleted.
+        ("requeue", "bronze.orders__requeue", None, "Repair it with: tidelake repair orders"),
+    ],
+)
+def test_a_commit_that_replaced_rows_names_who_compares_them(
+    tmp_path: Path, key: str, table: str, is_own: bool | None, remedy: str
+) -> None:
+    lake = Lake(tmp_path)
+    read = lake.table(table)
+    write_commit(read, 0, adds=[(9, True)], table_id="x")
+    write_commit(read, 1, operation="DELETE")
+    log = read.path / "_delta_log" / f"{1:020}.json"
+    log.write_text(log.read_text() + '{"remove": {"path": "x", "dataChange": true}}\n')
+    with pytest.raises(GenerationError, match=remedy) as refused:
+        _gold_over(lake, **{key: read}).refuse_rewritten()
+    assert getattr(refused.value, "is_own", None) is is_own
+
+
+def test_an_input_that_was_recreated_is_no_older_copy(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    write_commit(lake.silver("orders"), 0, adds=[(9, True)], table_id="y", second=3600)
+    guard = _gold_over(lake, silver=lake.silver("orders"))
+    with pytest.raises(GenerationError, match=r"silver.orders was recreated: it is not the table"):
+        guard.refuse_rewritten()

@@ -27,6 +27,7 @@ from tidelake.delta.log import (
     encode,
     entries_since,
     last_commit,
+    live_files,
     note_of,
     oldest_version,
     written_at,
@@ -40,7 +41,7 @@ from tidelake.folders import Folder
 Position = tuple[int, int]
 BEGINNING: Position = (0, -1)
 # The clocks of the machines that write a table and read it may differ by this much.
-_CLOCKS_DIFFER = timedelta(seconds=5)
+_CLOCKS_DIFFER = timedelta(minutes=1)
 
 
 def rewritten_after(table: Table, position: Position) -> int | None:
@@ -76,6 +77,20 @@ def is_cut_off(table: Table, position: Position) -> bool:
     """
     since = entries_since(table, position[0])
     return min((entry.version for entry in since), default=0) > position[0]
+
+
+def has_gap(table: Table) -> bool:
+    """Return whether the log of a table under a root lacks a commit that readers need.
+
+    They need none before its last checkpoint. No commit is read where none is missing.
+    """
+    versions = [entry.version for entry in table.entries()]
+    if not versions or len(versions) > versions[0] - versions[-1]:
+        return False
+    try:
+        return not live_files(table, dict)
+    except (OSError, ValueError):
+        return True
 
 
 def is_recreated(table: Table, since: datetime) -> bool:

@@ -36,7 +36,8 @@ from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.folders import list_matching
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
-from tidelake.runtime.checkpoints import bronze_is_gone, newest_logged, planned_positions
+from tidelake.runtime.checkpoints import newest_logged, planned_positions
+from tidelake.runtime.fence import bronze_is_gone
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 from tidelake.typed import runnable
 

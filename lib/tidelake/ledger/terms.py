@@ -291,7 +291,7 @@ def _ahead(lake: Lake, pipeline: Pipeline) -> Iterator[str]:
     for key, (reached, name, since) in furthest.items():
         if key not in inputs:
             continue
-        read, version = inputs[key], reached[0] - 1
+        read, version = inputs[key], reached[0] - (reached[1] < 0)
         merged = f"{name} was merged up to version {version} of {read.name}"
         if version > (newest := newest_version(read)):
             is_what = f"whose newest version is {newest}" if newest >= 0 else "which is gone"

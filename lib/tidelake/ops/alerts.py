@@ -255,10 +255,10 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
     for hop in () if "erasure" in begun else hops:
         # Also missing tables: a checkpoint with batches shows that they were deleted.
         error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
-        if isinstance(error, GenerationError):
-            is_foreign = isinstance(error, RewrittenError)
-            command, options = ("verify", "") if is_foreign else ("repair", f"--hop {hop}")
-            yield Found(error.what, hop, command=command, options=options)
+        if isinstance(error, RewrittenError) and error.is_own:
+            yield Found(error.what, hop, command="verify")
+        elif isinstance(error, GenerationError) and not isinstance(error, RewrittenError):
+            yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
         elif error is not None:
             yield Found(" ".join(str(error).split()), hop)
 

@@ -14,11 +14,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
 
 from tidelake.config import KafkaSource, Pipeline
-from tidelake.delta import log
 from tidelake.delta.commit_metadata import DimensionUse, SilverNote, positions, rows_read
 from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.positions import (
     bytes_between,
+    has_gap,
     published_to,
     rows_between,
     slowest_of,
@@ -199,9 +199,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     now = now or datetime.now(UTC)
     tables = {hop: lake.closing_tables(pipeline, hop) for hop in HOPS}
     for one in (t for own in tables.values() for t in own if lake.catalog is None):
-        # A table can be read without the commits before its last checkpoint.
-        has_gap = log.commits_after(one, log.oldest_version(one)) is None
-        if has_gap and not log.live_files(one, dict):
+        if has_gap(one):
             raise DamagedError(f"the log of {one.name} lacks a commit")
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     note = SilverNote.of(last_commit(lake.silver(name)))

@@ -311,14 +311,13 @@ def _can_continue(green: Run, hop: Hop) -> bool:
         return False
     if hop == "silver" and _is_looked_up_twice(green, filled[0]):
         return False
-    since = min(one.written_at for one in filled)
     with suppress(GenerationError):
         # Refuses a checkpoint that is damaged or gone.
         (SilverHop if hop == "silver" else GoldHop)(green, creates=False)
         return not any(
-            _is_lost(green, hop, table, after, since)
+            _is_lost(green, hop, table, position(one, key), one.written_at)
             for key, table in lake.hop_inputs(pipeline, hop).items()
-            for after in {position(one, key) for one in filled}
+            for one in filled
         )
     return False
 

@@ -41,12 +41,12 @@ from tidelake.replay.generations import (
     stream_breaks,
 )
 from tidelake.runtime.checkpoints import (
-    bronze_is_gone,
     file_entry,
     refuse_foreign_gold,
     replaced_sides,
 )
 from tidelake.runtime.failures import NO_INPUT, naming
+from tidelake.runtime.fence import bronze_is_gone
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files

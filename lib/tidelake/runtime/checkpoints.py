@@ -37,6 +37,7 @@ from tidelake.delta.positions import (
     Position,
     bytes_between,
     is_cut_off,
+    is_recreated,
     lacks_read,
     rewriting,
     rows_between,
@@ -46,7 +47,7 @@ from tidelake.delta.positions import (
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.folders import Folder, place_of, remove_tree, write_whole
-from tidelake.runtime.fence import Fence
+from tidelake.runtime.fence import Fence, bronze_is_gone
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.typed import runnable
 
@@ -54,6 +55,7 @@ _VERSION, _NO_DATA, _COMPACTED = "v1", "-", ".compact"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 # Lines of the offset log before the first source: version and metadata.
 _FIRST_INPUT = 2
+_RECREATED = "was recreated: it is not the table that was read"
 # A position at which no batch ends.
 _INVALID: Position = (-1, -1)
 
@@ -90,14 +92,6 @@ def replaced_sides(lake: Lake, pipeline: str, closed: Commit) -> str:
                 f"{closed.generation}: one of them is an older copy, or a rebuild was interrupted"
             )
     return ""
-
-
-def bronze_is_gone(name: str) -> RefusedError:
-    """Build the error for a bronze table that was deleted, which nothing here can recompute."""
-    return RefusedError(
-        f"{name} was deleted, but its checkpoint, or tables filled from it, are still there. "
-        "Restore its folder from a backup, or ingest the source again under another --root"
-    )
 
 
 def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoints: Folder) -> Fence:
@@ -220,7 +214,7 @@ class CheckpointGuard:
         for (key, table), line in zip(self.inputs.items(), lines, strict=True):
             known = None if line == _NO_DATA else json.loads(line)["reservoirId"]
             if known and table.id not in (None, known):
-                return f"{table.name} was recreated: it is not the table that was read"
+                return f"{table.name} {_RECREATED}"
             position = _position(line)
             if committed[key] != position:
                 return (
@@ -265,37 +259,41 @@ class CheckpointGuard:
 
     def refuse_rewritten(self) -> None:
         """Raise a GenerationError if an input's rows may have changed after they were read."""
-        last = last_commit(self.closing[0])
-        reached = positions(last)
+        last, hop = last_commit(self.closing[0]), self.fence.hop
         for key, table in self.inputs.items():
-            position = reached.get(key, BEGINNING)
+            position = positions(last).get(key, BEGINNING)
+            if last and position > BEGINNING and is_recreated(table, last.written_at):
+                raise self.fence.refusal(f"{table.name} {_RECREATED}")
             if last and lacks_read(table, position, last.written_at):
                 raise self.fence.refusal(
-                    f"{table.name} lacks commits that hop {self.fence.hop} has read: it is an "
-                    "older copy, or was one when it was written on",
-                    " (if the hop that writes it is refused too, repair that one first)",
+                    f"{table.name} lacks commits that hop {hop} has read: it is an older copy, or "
+                    "was one when it was written on (or the clock went back)"
                 )
             if is_cut_off(table, position):
                 raise self.fence.refusal(
-                    f"commits of {table.name} that hop {self.fence.hop} has not read are gone"
+                    f"commits of {table.name} that hop {hop} has not read are gone"
                 )
             if (found := rewriting(table, position)) is not None:
-                raise self._rewritten(table, found, position)
+                raise self._rewritten(key, found, position)
 
-    def _rewritten(self, table: Table, found: Entry, position: Position) -> GenerationError:
+    def _rewritten(self, key: str, found: Entry, position: Position) -> GenerationError:
         """Build the error for a commit that replaced rows; a repair would carry damage on."""
+        table = self.inputs[key]
         what = (
             f"version {found.version} of {table.name} deleted or replaced rows "
             f"that hop {self.fence.hop} may have read"
         )
-        # An erasure's own commit follows those that delete, which have no metadata.
+        # An erasure's own commit follows those that delete, which have no metadata. The requeue has
+        # copies of bronze's rows, and a reset that was interrupted has emptied it.
         notes = [note_of(entry) or {} for entry in entries_since(table, position[0])]
-        if found.info.operation == "RESTORE" or note_of(found) or any(ERASED in n for n in notes):
+        is_known = key == "requeue" or note_of(found) or any(ERASED in note for note in notes)
+        if is_known or found.info.operation == "RESTORE":
             return self.fence.refusal(what)
         return RewrittenError(
             f"{what}: another writer's {found.info.operation}",
-            f"First see what differs: {runnable('tidelake verify', self.fence.pipeline)}. Only if "
-            f"the change is intended, repair with: {self.fence.repair}",
+            f"First see what differs: {runnable('tidelake verify', table.bare)}. Only if the "
+            f"change is intended, repair with: {self.fence.repair}",
+            is_own=table.bare == self.fence.pipeline,
         )
 
 

@@ -13,7 +13,7 @@ from tidelake.delta.commit_metadata import positions
 from tidelake.delta.log import CREATION, Commit
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Table
-from tidelake.errors import GenerationError
+from tidelake.errors import GenerationError, RefusedError
 from tidelake.typed import runnable
 
 
@@ -71,3 +71,11 @@ class Fence:
     def refusal(self, what: str, more: str = "") -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it and ``more``."""
         return GenerationError(what, f"Repair it with: {self.repair}{more}")
+
+
+def bronze_is_gone(name: str) -> RefusedError:
+    """Build the error for a bronze table that was deleted, which nothing here can recompute."""
+    return RefusedError(
+        f"{name} was deleted, but its checkpoint, or tables filled from it, are still there. "
+        "Restore its folder from a backup, or ingest the source again under another --root"
+    )
