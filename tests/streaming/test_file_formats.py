@@ -120,7 +120,7 @@ def test_what_cannot_be_read_is_refused_at_the_start_and_when_it_lands(
     assert versions(played.lake) == {}
     # It landed after the start.
     with monkeypatch.context() as patch:
-        patch.setattr(landed_files.LandingGuard, "check", lambda _: None)
+        patch.setattr(landed_files.LandingGuard, "check", lambda *_: None)
         with pytest.raises(
             SourceError, match=r"(?s)b\.xz: is an archive.* repair clickstream --hop"
         ):
