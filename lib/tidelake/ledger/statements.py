@@ -171,13 +171,10 @@ def _refuse_in_spark(statement: exp.Query | exp.Describe, lake: Lake) -> None:
         if isinstance(source.this, exp.Func):
             name = _function_name(source.this)
             _refuse_unless(name in _SPARK_ROWS, name, lake)
-    for table in statement.find_all(exp.Table):
-        if isinstance(table.this, exp.Func):
-            continue
-        if not table.db and table.name.lower() not in inner:
-            raise _unknown([table.name], lake)
-        elif table.db:
-            _refuse_elsewhere(table, lake)
+        elif isinstance(source, exp.Table) and source.db:
+            _refuse_elsewhere(source, lake)
+        elif isinstance(source, exp.Table) and source.name.lower() not in inner:
+            raise _unknown([source.name], lake)
     if "${" in statement.sql(dialect=SPARK):
         # Spark would put in an environment variable or a setting, which may be secret.
         raise UsageError("${ is refused: Spark replaces variables. Write '$' || '{' for the text.")
