@@ -194,7 +194,10 @@ def test_a_users_statement_is_answered_by_spark(pair: Pair) -> None:
     asked = "SELECT user_id, count_if(is_late) AS late FROM silver.clickstream s GROUP BY ALL"
     ordered = f"{asked} ORDER BY s.user_id"
     told = ask_for_user(pair.named.lake, ordered)
-    assert told == ask_for_user(pair.rooted.lake, ordered.replace("s.user_id", "user_id"))
+    by_duckdb = ask_for_user(pair.rooted.lake, ordered.replace("s.user_id", "user_id"))
+    assert (told.columns, told.rows) == (by_duckdb.columns, by_duckdb.rows)
+    # Each engine names types in its own words, and DuckDB counts in wider integers.
+    assert (told.types, by_duckdb.types) == (("string", "bigint"), ("VARCHAR", "HUGEINT"))
 
 
 def test_a_consistent_statement_sees_the_versions_of_the_epoch(pair: Pair) -> None:
