@@ -40,8 +40,36 @@ from tidelake.folders import Folder
 # catalog the index is always negative, because streams read whole commits there.
 Position = tuple[int, int]
 BEGINNING: Position = (0, -1)
+RECREATED = "was recreated: it is not the table that was read"
 # The clocks of the machines that write a table and read it may differ by this much.
 _CLOCKS_DIFFER = timedelta(minutes=1)
+
+
+class Break(NamedTuple):
+    """Why a reader cannot go on in a table, and the commit that deleted or replaced rows."""
+
+    reason: str
+    rewriting: Entry | None = None
+
+
+def stream_breaks(
+    table: Table, hop: str, position: Position, since: datetime | None
+) -> Iterator[Break]:
+    """Yield why a hop cannot follow a table from a position, reached at ``since`` (UTC).
+
+    ``since`` is None if no batch has read the table yet.
+    """
+    if since is not None and position > BEGINNING and is_recreated(table, since):
+        yield Break(f"{table.name} {RECREATED}")
+    elif since is not None and lacks_read(table, position, since):
+        yield Break(
+            f"{table.name} lacks commits that hop {hop} has read: it is an older copy, or was one "
+            "when it was written on (or the clock went back)"
+        )
+    if is_cut_off(table, position):
+        yield Break(f"commits of {table.name} that hop {hop} has not read are gone")
+    if (found := rewriting(table, position)) is not None:
+        yield Break(f"{table.name} was rewritten", found)
 
 
 def rewritten_after(table: Table, position: Position) -> int | None:

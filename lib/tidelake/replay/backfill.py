@@ -29,7 +29,13 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import hold_hops, unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position, files_between, rewritten_after, rows_between
+from tidelake.delta.positions import (
+    Position,
+    files_between,
+    rewritten_after,
+    rows_between,
+    stream_breaks,
+)
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
@@ -50,7 +56,7 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
-from tidelake.replay.generations import is_outdated, rebuild_gold, rebuild_silver, stream_breaks
+from tidelake.replay.generations import is_outdated, rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import (
     can_restore,
     fill_table,

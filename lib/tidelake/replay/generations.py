@@ -32,15 +32,7 @@ from tidelake.delta.commit_metadata import (
     positions,
 )
 from tidelake.delta.merge import delete_where
-from tidelake.delta.positions import (
-    BEGINNING,
-    Position,
-    is_cut_off,
-    is_recreated,
-    lacks_read,
-    rewritten_after,
-    rows_between,
-)
+from tidelake.delta.positions import BEGINNING, Position, rows_between, stream_breaks
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
@@ -308,23 +300,6 @@ def heads(tables: Mapping[str, Table]) -> dict[str, Position]:
     return {key: (log.newest_version(table) + 1, -1) for key, table in tables.items()}
 
 
-def stream_breaks(
-    table: Table, hop: Hop, position: Position, since: datetime | None
-) -> Iterator[str]:
-    """Yield why a hop cannot follow a table from a position, reached at ``since`` (UTC).
-
-    ``since`` is None if no batch has read the table yet.
-    """
-    if since is not None and is_recreated(table, since):
-        yield f"{table.name} was recreated"
-    elif since is not None and lacks_read(table, position, since):
-        yield f"{table.name} lacks commits that {hop} has read"
-    if rewritten_after(table, position) is not None:
-        yield f"{table.name} was rewritten"
-    if is_cut_off(table, position):
-        yield f"commits of {table.name} that {hop} has not read are gone"
-
-
 def is_outdated(table: Table, version: int, since: datetime) -> bool:
     """Return whether a version, written before an instant (UTC), is not the newest any more.
 
@@ -361,7 +336,8 @@ def gold_mismatches(run: Run) -> Iterator[str]:
         if reached and key not in reached:
             yield f"{table.name} is a new input"
         since = found[0].written_at if key in reached else None
-        yield from stream_breaks(table, "gold", reached.get(key, BEGINNING), since)
+        for one in stream_breaks(table, "gold", reached.get(key, BEGINNING), since):
+            yield one.reason
 
 
 def rebuild_silver(run: Run, kept: Stored | None = None) -> str:

@@ -20,7 +20,7 @@ from tidelake.delta.append import schema_differences
 from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.log import CREATION, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, Position, unfilled_tables
+from tidelake.delta.positions import BEGINNING, Position, stream_breaks, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
 from tidelake.fingerprints import EMPTY, bronze_marks
@@ -38,7 +38,6 @@ from tidelake.replay.generations import (
     rebuild_gold,
     rebuild_silver,
     replace_rows,
-    stream_breaks,
 )
 from tidelake.runtime.checkpoints import (
     file_entry,
@@ -166,7 +165,8 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
     until = positions(last)
     for key, followed in lake.silver_inputs(name).items():
         since = last.written_at if key in until else None
-        yield from stream_breaks(followed, "silver", until.get(key, BEGINNING), since)
+        for one in stream_breaks(followed, "silver", until.get(key, BEGINNING), since):
+            yield one.reason
     if _are_requeued_unread(run, until):
         yield f"{lake.requeue(name).name} holds copies of records that silver has yet to read"
 

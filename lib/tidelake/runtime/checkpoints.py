@@ -34,14 +34,12 @@ from tidelake.delta.log import (
 )
 from tidelake.delta.positions import (
     BEGINNING,
+    RECREATED,
     Position,
     bytes_between,
-    is_cut_off,
-    is_recreated,
-    lacks_read,
-    rewriting,
     rows_between,
     size_between,
+    stream_breaks,
     unfilled_tables,
 )
 from tidelake.delta.tables import Hop, Lake, Table
@@ -55,7 +53,6 @@ _VERSION, _NO_DATA, _COMPACTED = "v1", "-", ".compact"
 _PARTITIONS = "spark.sql.shuffle.partitions"
 # Lines of the offset log before the first source: version and metadata.
 _FIRST_INPUT = 2
-_RECREATED = "was recreated: it is not the table that was read"
 # A position at which no batch ends.
 _INVALID: Position = (-1, -1)
 
@@ -214,7 +211,7 @@ class CheckpointGuard:
         for (key, table), line in zip(self.inputs.items(), lines, strict=True):
             known = None if line == _NO_DATA else json.loads(line)["reservoirId"]
             if known and table.id not in (None, known):
-                return f"{table.name} {_RECREATED}"
+                return f"{table.name} {RECREATED}"
             position = _position(line)
             if committed[key] != position:
                 return (
@@ -259,22 +256,14 @@ class CheckpointGuard:
 
     def refuse_rewritten(self) -> None:
         """Raise a GenerationError if an input's rows may have changed after they were read."""
-        last, hop = last_commit(self.closing[0]), self.fence.hop
+        last = last_commit(self.closing[0])
+        since = last.written_at if last else None
         for key, table in self.inputs.items():
             position = positions(last).get(key, BEGINNING)
-            if last and position > BEGINNING and is_recreated(table, last.written_at):
-                raise self.fence.refusal(f"{table.name} {_RECREATED}")
-            if last and lacks_read(table, position, last.written_at):
-                raise self.fence.refusal(
-                    f"{table.name} lacks commits that hop {hop} has read: it is an older copy, or "
-                    "was one when it was written on (or the clock went back)"
-                )
-            if is_cut_off(table, position):
-                raise self.fence.refusal(
-                    f"commits of {table.name} that hop {hop} has not read are gone"
-                )
-            if (found := rewriting(table, position)) is not None:
-                raise self._rewritten(key, found, position)
+            for found in stream_breaks(table, self.fence.hop, position, since):
+                if found.rewriting is not None:
+                    raise self._rewritten(key, found.rewriting, position)
+                raise self.fence.refusal(found.reason)
 
     def _rewritten(self, key: str, found: Entry, position: Position) -> GenerationError:
         """Build the error for a commit that replaced rows; a repair would carry damage on."""
