@@ -248,7 +248,7 @@ def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
         (path / "_delta_log" / f"{version:020}.json").unlink()
     with pytest.raises(GenerationError, match=f"commits of {table} that hop {hop} has not read"):
         broken.run()
-    why = f"commits of {table} that {hop} has not read are gone"
+    why = f"commits of {table} that hop {hop} has not read are gone"
     assert why_rebuilt(broken.context, hop) == why
     assert _mend(broken) == list(HOPS[HOPS.index(hop) :])
     _assert_whole(broken, [line for part in range(4) for line in _lines(part)])
