@@ -1,10 +1,8 @@
-"""Folders and files, on a disk or an object store (``s3://…``), and their compression."""
+"""Folders and files, on a disk or an object store (``s3://…``)."""
 
 from __future__ import annotations
 
-import bz2
 import errno
-import gzip
 import io
 import os
 import re
@@ -12,8 +10,6 @@ import shutil
 import threading
 import time
 import unicodedata
-import zlib
-from codecs import BOM_UTF8
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -470,31 +466,3 @@ def namespace_of(place: str) -> tuple[str, str]:
         return "file", place
     address = urlsplit(place)
     return f"{address.scheme}://{address.netloc}", address.path.lstrip("/")
-
-
-# What reading truncated or damaged content raises.
-DAMAGE = (EOFError, OSError, ValueError, zlib.error)
-
-
-def _zstandard(stream: IO[bytes]) -> Any:
-    import pyarrow as pa  # noqa: PLC0415  slow to import
-
-    return io.BufferedReader(pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), "zstd"))
-
-
-# From a file opened for reading bytes to its decompressed content.
-OPENERS: Mapping[str, Callable[[IO[bytes]], Any]] = {
-    ".gz": lambda stream: gzip.GzipFile(fileobj=stream),
-    ".bz2": bz2.BZ2File,
-    ".zst": _zstandard,
-}
-
-
-def has_text(path: str) -> bool:
-    """Return whether a compressed file holds more than a byte order mark, or is broken."""
-    try:
-        with opened(path) as stream:
-            text = OPENERS[Path(path).suffix](stream).read(len(BOM_UTF8) + 1)
-    except DAMAGE:
-        return True
-    return text not in (b"", BOM_UTF8)

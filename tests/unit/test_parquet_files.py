@@ -219,6 +219,34 @@ def test_rows_that_are_converted_singly_have_their_own_int96_times(
     ]
 
 
+@pytest.mark.parametrize("groups", [1000, 2000, 6000, 10_000])
+def test_rows_of_any_groups_with_long_texts_have_their_own_int96_times(groups: int) -> None:
+    # As Spark writes texts that repeat, in row groups of which a batch may hold several.
+    count = 10_000
+    times = pa.array([1000 * at + 1 for at in range(count)], pa.timestamp("ns"))
+    texts = [chr(97 + at % 7) * 20_000 for at in range(count)]
+    table = pa.table({"n": range(count), "c": times, "t": texts})
+    options = {"use_deprecated_int96_timestamps": True, "store_schema": False}
+    content = _written(table, row_group_size=groups, **options)
+    found = [
+        [json.loads(payload)[name] for name in "nc"]
+        for payloads, _ in read_parquet(content)
+        for payload in payloads.to_pylist()
+    ]
+    assert found == [[at, f"1970-01-01T00:00:00.{1000 * at + 1:09}Z"] for at in range(count)]
+
+
+def test_a_file_of_which_fewer_rows_are_read_than_it_names_is_broken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    content = _written(pa.table({"n": range(10)}))
+    every = parquet_files._batches
+    monkeypatch.setattr(parquet_files, "_BATCH_ROWS", 5)
+    monkeypatch.setattr(parquet_files, "_batches", lambda *args: list(every(*args))[:1])
+    with pytest.raises(BrokenFileError, match="5 of its 10 rows were read"):
+        _rows(content)
+
+
 def test_times_beside_int96_in_a_nested_column_are_local_ones_with_their_own_digits(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -2,37 +2,22 @@
 
 from __future__ import annotations
 
-import bz2
-import gzip
 import pickle
-import random
 import subprocess
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 
 from tidelake.bronze import records, whole_files
 from tidelake.bronze.file_format import BrokenFileError, Chunk, FileReader
-from tidelake.bronze.whole_files import (
-    BZIP2_TAIL,
-    decompressed,
-    ends_as_bzip2,
-    ends_as_zstandard,
-    reader_of,
-    refuse_broken_archive,
-    suspect_archives,
-    to_chunks,
-)
+from tidelake.bronze.whole_files import reader_of, to_chunks
 from tidelake.config import FilesSource
 
 _FILES = pa.schema(
@@ -110,96 +95,6 @@ def test_large_chunks_of_a_reader_are_cut(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(whole_files, "_CHUNK_BYTES", 100)
     long = _chunks({"a": b" ".join([b"x" * 150] * 3)}, read)[1:]
     assert [(row["_begin"], len(row["_payloads"])) for row in long] == [(0, 1), (1, 1), (2, 1)]
-
-
-_TEXT = b"some words " * 1000
-_COMPRESS = {
-    "gz": gzip.compress,
-    "bz2": bz2.compress,
-    "zst": lambda data: pa.compress(data, "zstd", asbytes=True),
-}
-
-
-@pytest.mark.parametrize("suffix", _COMPRESS)
-def test_compressed_content_is_read_and_a_cut_one_is_broken(suffix: str) -> None:
-    compress = _COMPRESS[suffix]
-    content, name = compress(_TEXT), f"file:///a.{suffix}"
-    assert decompressed(name, content) == _TEXT
-    assert decompressed(name, content + content) == _TEXT + _TEXT
-    assert decompressed("file:///a.txt", content) == content
-    for cut in (1, 9, len(content) // 2, len(content) - 1):
-        with pytest.raises(BrokenFileError, match="truncated or damaged"):
-            decompressed(name, content[:cut])
-        with pytest.raises(BrokenFileError, match="truncated or damaged"):
-            refuse_broken_archive(name, BytesIO(content[:cut]))
-    with pytest.raises(BrokenFileError, match="truncated or damaged"):
-        decompressed(name, _TEXT)
-    refuse_broken_archive(name, BytesIO(content))
-    refuse_broken_archive("a.txt", BytesIO(content[:9]))
-
-
-def test_what_grows_beyond_memory_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(whole_files, "_MOST_DECOMPRESSED", 1000)
-    with pytest.raises(BrokenFileError, match="decompressed it has more than"):
-        decompressed("a.gz", gzip.compress(_TEXT))
-
-
-@given(st.binary(max_size=300))
-def test_the_end_of_bzip2_is_found_and_missed_when_cut(data: bytes) -> None:
-    content = bz2.compress(data)
-    assert ends_as_bzip2(content[-BZIP2_TAIL:])
-    assert not any(ends_as_bzip2(content[:-cut][-BZIP2_TAIL:]) for cut in range(1, 11))
-    assert not ends_as_bzip2((content + b"BZh9")[-BZIP2_TAIL:])
-
-
-def _frame(data: bytes) -> bytes:
-    compressed: bytes = pa.compress(data, "zstd", asbytes=True)
-    return compressed
-
-
-# Blocks of one repeated byte, a header without the size, with a dictionary's id, and a checksum.
-_FRAMES = (
-    _frame(b""),
-    _frame(_TEXT),
-    _frame(random.Random(1).randbytes(1 << 18) + bytes(1 << 18)),
-    b"\x28\xb5\x2f\xfd\x04\x58" + b"\x10\x00\x00ab" + b"\x3b\x00\x00a" + b"sums",
-    b"\x28\xb5\x2f\xfd\xa3" + bytes(4) + b"\x02\x00\x00\x00" + b"\x11\x00\x00ab",
-    b"\x5f\x2a\x4d\x18\x03\x00\x00\x00any",
-)
-
-
-@pytest.mark.parametrize("at", range(len(_FRAMES)))
-def test_the_end_of_zstandard_is_found_and_missed_when_cut(at: int) -> None:
-    before, last = _FRAMES[1] + _FRAMES[-1], _FRAMES[at]
-    assert ends_as_zstandard(BytesIO(before + last))
-    steps = {1, 2, 3, 4, 5, 8, 9, 10, 12, 13, len(last) // 2, len(last) - 5, len(last) - 1}
-    for cut in (step for step in steps if 0 < step < len(last)):
-        assert not ends_as_zstandard(BytesIO(before + last[:cut])), cut
-        assert not ends_as_zstandard(BytesIO(last[:cut])), cut
-    assert not ends_as_zstandard(BytesIO(last + b"text"))
-    assert ends_as_zstandard(BytesIO(b""))
-
-
-def test_archives_that_spark_would_read_in_part_are_suspects(tmp_path: Path) -> None:
-    contents = {
-        "whole.bz2": bz2.compress(b"x"),
-        "cut.bz2": bz2.compress(b"x")[:-1],
-        "whole.zst": _frame(b"x") * 2,
-        "cut.zst": _frame(b"x") * 2 + _frame(b"x")[:9],
-        "cut.gz": gzip.compress(b"x")[:-1],
-    }
-    for name, content in contents.items():
-        (tmp_path / name).write_bytes(content)
-    found = suspect_archives([str(tmp_path / name) for name in contents])
-    assert [Path(path).name for path in found] == ["cut.bz2", "cut.zst"]
-
-
-@pytest.mark.parametrize("suffix", _COMPRESS)
-def test_a_second_archive_in_a_file_is_broken_wherever_it_is_cut(suffix: str) -> None:
-    content = _COMPRESS[suffix](_TEXT)
-    for cut in range(1, len(content)):
-        with pytest.raises(BrokenFileError, match="truncated or damaged"):
-            refuse_broken_archive(f"a.{suffix}", BytesIO(content + content[:cut]))
 
 
 def test_a_worker_that_reads_files_imports_no_configuration() -> None:

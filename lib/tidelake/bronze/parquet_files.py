@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cached_property
-from itertools import groupby, islice, repeat
-from typing import Any
+from functools import cached_property, partial
+from itertools import groupby, islice
 
 import numpy as np
 import pyarrow as pa
@@ -35,7 +34,8 @@ def read_parquet(content: bytes) -> Iterator[Chunk]:
 
     Raises:
         BrokenFileError: It is not a Parquet file, is truncated or damaged, or has a type without
-            JSON equivalent, or two columns or two fields of a struct have one name.
+            JSON equivalent, or two columns or two fields of a struct have one name; or not all of
+            the rows that it names could be read, which shows after the last.
     """
     if not (content.startswith(_ENDS) and content.endswith(_ENDS)):
         raise BrokenFileError("it is not a Parquet file, or is truncated")
@@ -43,8 +43,13 @@ def read_parquet(content: bytes) -> Iterator[Chunk]:
         file = _opened(content, "us")
         names = _names(file)
         # Nanoseconds reach from 1677 to 2262, so INT96 times are read in both units.
-        fine = _opened(content, "ns") if _int96_columns(file) else None
-        yield from _chunks(content, file, fine, names)
+        finer_names = _int96_columns(file)
+        count = 0
+        for payloads, headers in _chunks(content, file, finer_names, names):
+            count += len(payloads)
+            yield payloads, headers
+        if count != file.metadata.num_rows:
+            raise BrokenFileError(f"{count:,} of its {file.metadata.num_rows:,} rows were read")
     except (*_DAMAGE, UnsupportedTypeError) as error:
         raise BrokenFileError(f"not a readable Parquet file: {error}") from error
 
@@ -116,16 +121,20 @@ def _fields(kind: pa.DataType) -> list[pa.Field]:
 
 
 def _chunks(
-    content: bytes, file: pq.ParquetFile, fine: pq.ParquetFile | None, names: list[str]
+    content: bytes, file: pq.ParquetFile, finer_names: frozenset[str], names: list[str]
 ) -> Iterator[Chunk]:
-    size, finer_names = _batch_rows(file), _int96_columns(file)
+    size = _batch_rows(file)
     texts = _RepeatedTexts(content, file, size)
     # Row groups without long texts are read together: a batch may hold several small ones.
     for long, numbers in groupby(range(file.num_row_groups), texts.long):
         groups = list(numbers)
-        reader = _opened(content, "us", long) if long else file
-        finer: Any = repeat(None) if fine is None else _batches(fine, size, groups)
-        for batch, other in zip(_batches(reader, size, groups), finer, strict=False):
+        read = partial(_batches, content, size, groups, long)
+        # Arrow cuts batches elsewhere where a column is read as a dictionary: both read alike.
+        both = zip(read("us"), read("ns"), strict=True) if finer_names else zip(read("us"))
+        for batch, *finer in both:
+            other = finer[0] if finer else None
+            if other is not None and other.num_rows != batch.num_rows:
+                raise BrokenFileError("its times in nanoseconds are not of the same rows")
             twins = [
                 other.column(at) if other is not None and name in finer_names else None
                 for at, name in enumerate(names)
@@ -138,7 +147,10 @@ def _chunks(
                 yield to_json_objects(columns, names, of_part) if names else empty, {}
 
 
-def _batches(file: pq.ParquetFile, size: int, groups: Sequence[int]) -> Iterator[pa.RecordBatch]:
+def _batches(
+    content: bytes, size: int, groups: Sequence[int], dictionaries: Sequence[str], unit: str
+) -> Iterator[pa.RecordBatch]:
+    file = _opened(content, unit, dictionaries)
     # A task of Spark has one core.
     yield from file.iter_batches(batch_size=size, row_groups=groups, use_threads=False)
 

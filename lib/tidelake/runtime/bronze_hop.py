@@ -13,6 +13,7 @@ from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 
+from tidelake.bronze.archives import broken_archives, suspect_archives
 from tidelake.bronze.records import (
     BLOCK,
     BRONZE_DDL,
@@ -33,7 +34,7 @@ from tidelake.bronze.records import (
     shifts,
     to_bronze,
 )
-from tidelake.bronze.whole_files import broken_archives, reader_of, suspect_archives
+from tidelake.bronze.whole_files import reader_of
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import Commit, commits, last_commit, oldest_version

@@ -15,18 +15,17 @@ from itertools import takewhile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tidelake.bronze.archives import OPENERS, has_text
 from tidelake.config.source import FileFormat, FilesSource
 from tidelake.delta.log import CREATION, Commit, commits
 from tidelake.delta.tables import Table
 from tidelake.errors import SourceChangedError, SourceError, SourceNameError, problem_list
 from tidelake.external import is_external
 from tidelake.folders import (
-    OPENERS,
     SCHEME,
     file_states,
     folder,
     for_each,
-    has_text,
     is_url,
     list_external,
     move_new,

@@ -16,12 +16,13 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
+from tidelake.bronze.archives import DAMAGE, OPENERS
 from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
 from tidelake.config import CsvFormat, FilesSource, Registry
 from tidelake.config.source import FileFormat
 from tidelake.config.types import FieldType
 from tidelake.errors import SourceError
-from tidelake.folders import DAMAGE, OPENERS, Folder, folder
+from tidelake.folders import Folder, folder
 from tidelake.object_store import translating_errors
 from tidelake.runtime.landed_files import LandedFile, list_files, refuse_unfit, refuse_unreadable
 from tidelake.visible import shortened
