@@ -16,7 +16,7 @@ from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, Any, Literal, cast
 from urllib.parse import unquote
 
-from tidelake.bronze.archives import DAMAGE, OPENERS
+from tidelake.bronze.archives import DAMAGE, OPENERS, decompressed
 from tidelake.cli.init.file_schema import common_types, of_arrow, types_in
 from tidelake.config import CsvFormat, FilesSource, Registry
 from tidelake.config.source import FileFormat
@@ -348,7 +348,7 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
 def _of_whole_files(files: Sequence[LandedFile], format_: FileFormat, *, lines: int) -> Sample:
     """Sample the first rows of files whose schemas have their fields' types."""
     # pyarrow, which a sample of JSON does not need, is slow to import.
-    from tidelake.bronze.whole_files import decompressed, reader_of  # noqa: PLC0415
+    from tidelake.bronze.whole_files import reader_of  # noqa: PLC0415
 
     totals = accumulate(file.size for file in files)
     chosen = [
@@ -444,6 +444,6 @@ def _remedy(payload: bytes) -> str:
             "registry. Without one, write the pipeline file by hand, with source.format: avro."
         )
     text = payload.decode("utf-8", errors="replace")
-    if "," in text and "{" not in text:
+    if "," in text and "{" not in text and not text.lstrip().startswith("["):
         return "This looks like CSV; give its files names that end in .csv."
     return "A source is JSON, one object per line."
