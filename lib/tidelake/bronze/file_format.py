@@ -6,14 +6,17 @@ A reader is a pure function of the content: it knows neither Spark nor the file'
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
-import pyarrow as pa
+# Slow to import, and not installed where only files are validated.
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Consecutive records of a file: their payloads, as an array of bytes without nulls, and the bronze
 # headers that all of them get.
-Chunk = tuple[pa.BinaryArray, Mapping[str, bytes]]
+Chunk: TypeAlias = "tuple[pa.BinaryArray, Mapping[str, bytes]]"
 # Yields all records of a file in order, from its content; raises a BrokenFileError.
-FileReader = Callable[[bytes], Iterator[Chunk]]
+FileReader = Callable[[bytes], Iterator["Chunk"]]
 
 
 class BrokenFileError(ValueError):
