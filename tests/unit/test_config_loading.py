@@ -177,6 +177,15 @@ def test_an_address_makes_a_topic_the_source(tmp_path: Path) -> None:
         ({"options": {"failOnDataLoss": "false"}}, "source.options", "always stop a run"),
         ({"options": {"subscribe": "x"}}, "source.options", "write topic"),
         ({"options": {"acks": "all"}}, "source.options", "begin with kafka."),
+        *(
+            ({"options": {f"kafka.{name}": "x"}}, "source.options", "is set by Tidelake")
+            for name in (
+                *("key.deserializer", "value.deserializer", "auto.offset.reset"),
+                *("enable.auto.commit", "interceptor.classes"),
+            )
+        ),
+        ({"topic": None, "pattern": "clicks("}, "source.pattern", "not a valid regular expression"),
+        ({"topic": None, "pattern": r"\Qa"}, "source.pattern", "contains .Q, which Java's"),
     ],
 )
 def test_what_a_kafka_source_cannot_be_is_named(
@@ -815,6 +824,7 @@ def test_a_dimension_a_prefilter_and_an_unknown_column_are_named_at_once(tmp_pat
     [
         ({"on": {"actoin": "product_id"}}, "enrich[0].on.actoin", "did you mean action?"),
         ({"as_of": "tomorrow"}, "enrich[0].as_of", "unknown column"),
+        ({"as_of": "n"}, "enrich[0].as_of", "n is INT, no time; name a column of event.select"),
         ({"columns": ["user_id"]}, "enrich[0].columns[0]", "already"),
         ({"columns": ["catgory"]}, "enrich[0].columns[0]", "did you mean category?"),
         ({"on": {"action": "category"}}, "enrich[0].on", "key column of products: product_id"),
@@ -838,6 +848,13 @@ def test_a_broken_enrichment_is_named(
     (violation,) = violations(tmp_path, changed(enrich=[{**ENRICH, **change}]))
     assert violation.path == path
     assert message in violation.message
+
+
+@pytest.mark.parametrize("sql", ["event_time", "action", "CAST(n AS DATE)", "n + 0.5"])
+def test_a_lookup_is_as_of_a_time_or_what_only_spark_knows(tmp_path: Path, sql: str) -> None:
+    select = {"action": "action", "moment": sql}
+    raw = changed(event__select=select, gold=None, enrich=[{**ENRICH, "as_of": "moment"}])
+    assert load_pipeline(write(tmp_path, raw), LAPTOP).enrich[0].as_of == "moment"
 
 
 @pytest.mark.parametrize(

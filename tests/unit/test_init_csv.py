@@ -192,11 +192,12 @@ def test_the_files_are_in_the_form_that_fmt_gives_them() -> None:
 def test_a_header_that_is_none_is_told(capsys: pytest.CaptureFixture[str], header: str) -> None:
     Path("landing/a.csv").write_text(f"{header}\na,1,2\nb,2,3\n")
     pipeline = _init()
-    assert "first record is read as data" in " ".join(capsys.readouterr().err.split())
+    told = " ".join(capsys.readouterr().err.split())
+    assert f"read as data, no header: {header}. If it is the header, correct the files" in told
     assert [field.name for field in pipeline.event.fields][-1] == "column_3"
     Path("landing/a.csv").write_text("a,1,2\nb,2,3\n")
     assert run_command(app, ["init", "other", "--source", "landing", "--yes"]) == 0
-    assert "first record" not in capsys.readouterr().err
+    assert "correct the files" not in capsys.readouterr().err
 
 
 def _spreadsheet(number: int, total: str, note: str = "é") -> str:

@@ -198,6 +198,11 @@ def _assert_judged(tmp_path: Path, raw: dict[str, Any], message: str | None) -> 
         ("max(warm)", "warm is not exact; it is derived from heat"),
         ("sum(CAST(events AS DOUBLE))", "a sum of DOUBLE or FLOAT depends on the order"),
         ("avg(CAST(events AS FLOAT))", "a sum of DOUBLE or FLOAT depends on the order"),
+        ("sum(CAST(events AS DOUBLE) * total)", "a sum of DOUBLE or FLOAT depends on the order"),
+        # In Spark 0.5 is a DECIMAL.
+        ("sum(round(total, 1)) + sum(events * 0.5) + sum(events + 0.5)", None),
+        ("sum(if(events > 1, 1.5, 0))", None),
+        ("sum(CASE WHEN events > 1 THEN 0.5 ELSE 0 END)", None),
         ("sum(action)", "unknown column action"),
         ("sum(max(events))", "calls max, an aggregate"),
         ("max(now())", "calls now, whose result changes"),

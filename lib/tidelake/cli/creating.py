@@ -19,7 +19,16 @@ import click
 
 from tidelake import __version__
 from tidelake.cli.exits import say, say_next
-from tidelake.cli.init import create, document_of, inferring, plain_name, show, show_files
+from tidelake.cli.init import (
+    SOURCE,
+    Given,
+    create,
+    document_of,
+    inferring,
+    plain_name,
+    show,
+    show_files,
+)
 from tidelake.cli.options import as_json, unwritten
 from tidelake.cli.render import print_json
 from tidelake.config import Environment
@@ -44,10 +53,11 @@ _PROJECT, _VARIABLE = "__project__", "{{.project_name}}"
 
 
 @click.command()
-@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+@click.argument("folder", metavar="DIR", type=Given(path_type=Path))
 @click.option(
     "--from",
     "sample",
+    type=SOURCE,
     metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
     help="Sample to infer the pipeline from, as init does.",
 )

@@ -25,7 +25,7 @@ from tidelake.config.expectations import load_suite
 from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
 from tidelake.config.locations import conf_dir, find_file, own_conf, pipeline_names
 from tidelake.config.pipeline import written_out
-from tidelake.config.sharing import SUFFIXES, members_in, names_in
+from tidelake.config.sharing import SUFFIXES, is_pipeline_file, members_in, names_in
 from tidelake.config.source import described
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import slowest_of, unfilled_tables
@@ -205,6 +205,8 @@ def _conf_files() -> list[Path]:
         for folder in FOLDERS
         for file in sorted((conf / folder).glob("*"))
         if file.suffix in SUFFIXES and file.is_file()
+        # As `validate --all` and `list`, which take a name with _ for a copy.
+        if folder == "expectations" or file.stem == "_defaults" or is_pipeline_file(file)
     ]
 
 

@@ -12,6 +12,7 @@ import click
 
 from tidelake.cli.exits import say, say_next
 from tidelake.cli.flow import run_pipeline
+from tidelake.cli.init import SOURCE, Given
 from tidelake.cli.options import Place, as_json, located, placed, port_option, unwritten
 from tidelake.cli.render import print_line, print_table
 from tidelake.cli.reports import refuse_unbalanced, show_ledger, tops_of
@@ -86,6 +87,7 @@ def demo(events: int | None, seed: int, where: Place) -> None:
 @click.option(
     "--to",
     "target",
+    type=SOURCE,
     required=True,
     metavar="DIR|s3://…|kafka://HOST:PORT/TOPIC",
     help="Target: a folder for files, or a topic for records.",
@@ -166,7 +168,7 @@ def kafka() -> None:
 _folder = click.option(
     "--dir",
     "folder",
-    type=click.Path(path_type=Path, file_okay=False),
+    type=Given(path_type=Path, file_okay=False),
     help="Folder of the topics; default: kafka in the root.",
 )
 

@@ -181,7 +181,7 @@ def _parse_error(parse: Callable[..., object], *arguments: Any) -> str | None:
     return None
 
 
-def _regex(pattern: Any) -> str | None:
+def regex_problem(pattern: Any) -> str | None:
     """Check a pattern with Python's parser: Spark would reject it only when evaluating rows."""
     if not isinstance(pattern, str):
         return "must be a regular expression"
@@ -227,7 +227,7 @@ _PROBLEMS: dict[str, Callable[[Any], str | None]] = {
     "number": lambda value: _bound(value) if _type_name(value) == "number" else "must be a number",
     "pair": lambda _: "must be a pair: [of column_A, of column_B]",
     "parser": _check(lambda value: value == "spark", "must be spark: conditions are SQL"),
-    "regex": _regex,
+    "regex": regex_problem,
     "share": _check(
         lambda value: _type_name(value) == "number" and 0 <= value <= 1,
         "must be a number from 0 to 1",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
@@ -22,8 +23,16 @@ _M = TypeVar("_M", bound=BaseModel)
 _MAX_CHARACTERS = 1 << 20
 _MAX_LEVELS = 50
 _MAX_DIGITS = 1000
-_TEXT, _NULL = "tag:yaml.org,2002:str", "tag:yaml.org,2002:null"
+_YAML = "tag:yaml.org,2002:"
+_TEXT, _NULL = f"{_YAML}str", f"{_YAML}null"
+# What YAML makes of an unquoted text.
+_CONVERTED = {f"{_YAML}{kind}": kind for kind in ("int", "float", "bool", "timestamp")}
+# Sections of texts that are shown to people, also those that YAML reads as numbers.
+_OF_TEXTS = frozenset(["tags", "properties"])
+# A number in base 8 or 60.
+_OTHER_NUMBER = re.compile(r"[-+]?0[0-9]|.*:")
 _REFERS_TO_ITSELF = "refers to itself"
+_HALF = r"contains half of a character, such as \ud83d; write the character itself"
 
 
 @dataclass(frozen=True)
@@ -201,7 +210,9 @@ def _walk(
         yield Finding(path, _REFERS_TO_ITSELF)
         return
     ancestors = (*ancestors, id(node))
-    if isinstance(node, yaml.SequenceNode):
+    if isinstance(node, yaml.ScalarNode):
+        yield from _scalar_findings(node, path)
+    elif isinstance(node, yaml.SequenceNode):
         for index, item in enumerate(node.value):
             lines[(*path, index)] = item.start_mark.line + 1
             yield from _walk(item, (*path, index), lines, ancestors)
@@ -211,7 +222,7 @@ def _walk(
                 lines.setdefault(path, key.start_mark.line + 1)
                 yield Finding(path, "has a key that is not text")
                 continue
-            name = str(key.value)
+            name = _encoded(str(key.value))
             place = (*path, name)
             line = key.start_mark.line + 1
             if place in lines:
@@ -220,7 +231,38 @@ def _walk(
                 message = f'YAML reads an unquoted {name} as true or false; write "{name}"'
                 yield Finding(place, message)
             lines.setdefault(place, line)
+            if name != key.value:
+                yield Finding(place, _HALF)
+                key.value = name
             yield from _walk(value, place, lines, ancestors)
+
+
+def _encoded(text: str) -> str:
+    """Return a text with the halves of characters as escapes, which can be sent to Spark."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+def _scalar_findings(node: yaml.ScalarNode, path: KeyPath) -> Iterator[Finding]:
+    """Find texts that cannot be encoded, and unquoted ones that YAML 1.1 changes silently."""
+    text, kind = _encoded(node.value), _CONVERTED.get(node.tag)
+    if text != node.value:
+        yield Finding(path, _HALF)
+        node.value = text
+    if kind is None or node.style is not None:
+        return
+    try:
+        value = yaml.constructor.SafeConstructor().construct_object(node)
+    except (ValueError, OverflowError) as error:
+        yield Finding(path, f"YAML reads {text} as a {kind}: {error}; put it in quotes")
+        # The rest of the file can be checked.
+        node.tag = _TEXT
+        return
+    shown = str(value).lower() if kind == "bool" else str(value)
+    is_changed = shown != (text.lower() if kind == "bool" else text)
+    if kind in ("int", "float") and _OTHER_NUMBER.match(text):
+        yield Finding(path, f"YAML reads {text} as {shown}; write {shown}, or put it in quotes")
+    elif kind != "timestamp" and is_changed and not _OF_TEXTS.isdisjoint(path):
+        yield Finding(path, f"YAML reads {text} as {shown}; put it in quotes")
 
 
 _MESSAGES = {

@@ -9,15 +9,15 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate, pairwise
 
 import sqlglot
 from sqlglot import exp
 from sqlglot.dialects import Spark
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
-from sqlglot.optimizer.annotate_types import annotate_types
-from sqlglot.optimizer.qualify import qualify
 
+from tidelake.config.inference import kind_of, operands_of_a_type
 from tidelake.config.model import suggestion, unknown
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -247,7 +247,7 @@ def _is_text(constant: exp.Expr, columns: Collection[str] | None) -> bool:
     if not isinstance(around, _COMMON_TYPE) or not isinstance(columns, Mapping):
         return False
     return all(
-        isinstance(other, exp.Literal) or type_of(other.sql(dialect=DIALECT), columns) == "STRING"
+        isinstance(other, exp.Literal) or _kind_of(other, columns) == "STRING"
         for other in _operands_with(operand, around)
     )
 
@@ -257,9 +257,7 @@ def _is_beside_timestamp(constant: exp.Expr, columns: Collection[str] | None) ->
     around = constant.parent
     if not isinstance(around, (*_COMMON_TYPE, *_ORDERED)) or not isinstance(columns, Mapping):
         return False
-    kinds = (
-        type_of(other.sql(dialect=DIALECT), columns) for other in _operands_with(constant, around)
-    )
+    kinds = (_kind_of(other, columns) for other in _operands_with(constant, around))
     return any(kind is not None and kind.startswith("TIMESTAMP") for kind in kinds)
 
 
@@ -267,19 +265,6 @@ def _operands_with(operand: exp.Expr, around: exp.Expr) -> list[exp.Expr]:
     """Return the operands that Spark casts to a common type with an operand, itself included."""
     groups = operands_of_a_type(around)
     return next((group for group in groups if any(one is operand for one in group)), [])
-
-
-def operands_of_a_type(node: exp.Expr) -> Iterator[list[exp.Expr]]:
-    """Return the groups of operands that Spark casts to a common type."""
-    if isinstance(node, exp.Case):
-        branches = node.args["ifs"]
-        yield [one for one in (node.this, *(branch.this for branch in branches)) if one is not None]
-        values = [*(branch.args["true"] for branch in branches), node.args.get("default")]
-        yield [one for one in values if one is not None]
-    elif isinstance(node, exp.If | exp.Nvl2):
-        yield [value for key in ("true", "false") if (value := node.args.get(key)) is not None]
-    else:
-        yield list(node.iter_expressions())
 
 
 def _has_input(node: exp.Expr) -> bool:
@@ -292,7 +277,7 @@ def _has_input(node: exp.Expr) -> bool:
 
 
 def _builds_text(node: exp.Expr) -> bool:
-    if type_of(node.sql(dialect=DIALECT), {}) not in ("STRING", "BINARY", None):
+    if _kind_of(node, {}) not in ("STRING", "BINARY", None):
         return False
     return any(
         isinstance(part, exp.HexString | exp.RawString)
@@ -327,19 +312,21 @@ def columns_in(sql: str) -> set[str]:
 
 def type_of(sql: str, columns: Types) -> str | None:
     """Infer an expression's type from its columns' types; None where only Spark can infer it."""
-    known = {name: kind for name, kind in columns.items() if kind}
-    schema: dict[str, object] = {"t": known}
     try:
-        query = sqlglot.parse_one(f"SELECT {as_operand(sql)} AS x FROM t", dialect=DIALECT)
-        if any(column.name not in known for column in query.find_all(exp.Column)):
-            return None
-        typed = annotate_types(qualify(query, schema=schema, dialect=DIALECT), schema)
+        root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect=DIALECT)
     except UNREADABLE:
         return None
-    kind = typed.selects[0].type if isinstance(typed, exp.Select) else None
-    if kind is None or kind.this in (exp.DataType.Type.UNKNOWN, exp.DataType.Type.NULL):
+    return _kind_of(root.selects[0], columns) if isinstance(root, exp.Select) else None
+
+
+def _kind_of(node: exp.Expr, columns: Types) -> str | None:
+    if node.find(exp.Collate):
+        # Functions of the text have its collation too.
         return None
-    return kind.sql(dialect=DIALECT).replace(", ", ",")
+    # A sum of hundreds of terms is as deep.
+    with suppress(RecursionError):
+        return kind_of(node, {name.lower(): kind for name, kind in columns.items()})
+    return None
 
 
 def may_overflow(pattern: str) -> bool:

@@ -52,10 +52,11 @@ from tidelake.config.sharing import (
     replaced,
     table_names,
 )
-from tidelake.config.source import base_paths, source_findings
+from tidelake.config.source import source_findings
 from tidelake.config.table_settings import publish_findings
 from tidelake.config.types import incomparable, is_comparable, unstorable_names
 from tidelake.errors import ConfigError, UsageError, Violation
+from tidelake.folders import counted_from
 from tidelake.names import quoted
 
 # The keys of a source that describe its payloads, whatever it is read from.
@@ -151,7 +152,7 @@ def load_pipeline(
     if source is not None:
         override_source(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, parameters, findings)
-    base_paths(raw.get("source"), base_of(file) if source is None else None)
+    _base_paths(raw.get("source"), base_of(file) if source is None else None)
     if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     if isinstance(raw.get("name"), str) and is_found_by_name(file):
@@ -357,3 +358,15 @@ def _interpolated(
         return match[0]
 
     return REFERENCE.sub(replace, value)
+
+
+def _base_paths(source: object, base: Path | None) -> None:
+    """Let the relative paths of a source count from ``base``, in place; not if that is None."""
+    if not isinstance(source, dict) or source.get("kind") not in ("files", "delta"):
+        return
+    for key in ("path", "archive_dir"):
+        value = source.get(key)
+        if isinstance(value, str):
+            source[key] = counted_from(base, value)
+        elif isinstance(value, list):
+            source[key] = [counted_from(base, x) if isinstance(x, str) else x for x in value]

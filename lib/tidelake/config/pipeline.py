@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from datetime import timedelta
 from decimal import Decimal
@@ -14,7 +13,7 @@ from sqlglot import exp
 from tidelake.config import types
 from tidelake.config.document import KeyPath
 from tidelake.config.expectations import Expectation, RuleBody, Suite
-from tidelake.config.expressions import DIALECT, Types, as_operand, columns_in, type_of
+from tidelake.config.expressions import DIALECT, Types, as_operand, type_of
 from tidelake.config.gold_definitions import Detection, GoldTable, Join, Measure
 from tidelake.config.model import (
     LONGEST,
@@ -53,9 +52,6 @@ from tidelake.names import (
 
 _INTEGERS = frozenset(["TINYINT", "SMALLINT", "INT", "BIGINT"])
 _MAX_PRECISION = 38
-# Types that sqlglot infers as Spark does, unless decimals are involved.
-_SURE_TYPES = frozenset(["BIGINT", "DOUBLE", "BOOLEAN", "STRING"])
-_FRACTION = re.compile(r"\.\d|\d\.")
 _FIXED_TYPES = {
     **dict.fromkeys(("count", "count_if", "approx_count_distinct"), "BIGINT"),
     "approx_percentile": "DOUBLE",
@@ -466,15 +462,7 @@ def gold_types(gold: GoldTable, silver: Types) -> dict[str, str | None]:
         name: silver.get(name) if name in gold.keys else STANDARD.get(name) for name in gold.columns
     }
     found |= {measure.name: measured_type(measure, silver) for measure in gold.measures}
-    return found | {name: _derived_type(sql, found) for name, sql in gold.derive.items()}
-
-
-def _derived_type(sql: str, columns: Types) -> str | None:
-    used = columns_in(sql)
-    kinds = [kind or "" for name, kind in columns.items() if name.lower() in used]
-    kind = type_of(sql, columns)
-    has_decimals = _FRACTION.search(sql) or any(one.startswith("DECIMAL") for one in kinds)
-    return kind if kind in _SURE_TYPES and not has_decimals else None
+    return found | {name: type_of(sql, found) for name, sql in gold.derive.items()}
 
 
 def measured_type(measure: Measure, silver: Types) -> str | None:

@@ -15,9 +15,9 @@ from tidelake.config.expressions import (
     Types,
     as_operand,
     cast_to_timestamp,
-    operands_of_a_type,
     operands_to_bound,
 )
+from tidelake.config.inference import operands_of_a_type
 
 _TEXT, _BOOLEAN = "STRING", "BOOLEAN"
 # Expressions with the types of operands for which they cannot fail, and of the result.

@@ -58,6 +58,8 @@ NOT_UNITY = ("spark_catalog", "hive_metastore")
 # The late table has silver's columns and its own.
 _RESERVED = {*names.SILVER_RESERVED, *names.LATE_COLUMNS}
 _KEY = "already a key of this table"
+# Types of times. Spark would take a number for seconds, also one of milliseconds.
+_INSTANTS = ("TIMESTAMP", "DATE", "STRING")
 _DAYS = {"kind": "tumbling", "size": "1 day"}
 # Substitutes for invalid keys, to validate the rest of a section. They cause no findings.
 _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
@@ -257,9 +259,7 @@ def _transform_findings(
             yield Finding(path, message)
 
 
-def _enrich_findings(
-    columns: Collection[str], enrichments: dict[KeyPath, Enrich]
-) -> Iterator[Finding]:
+def _enrich_findings(columns: Types, enrichments: dict[KeyPath, Enrich]) -> Iterator[Finding]:
     known = [*names.SILVER_RESERVED, *columns]
     taken = {name.lower() for name in (*known, *names.LATE_COLUMNS)}
     # Lateness is decided after the lookup.
@@ -269,6 +269,13 @@ def _enrich_findings(
             yield from _name_finding((*path, "on", name), name, readable)
         if enrich.as_of is not None:
             yield from _name_finding((*path, "as_of"), enrich.as_of, readable)
+            kind = columns.get(enrich.as_of)
+            if kind is not None and not kind.startswith(_INSTANTS):
+                message = (
+                    f"{enrich.as_of} is {kind}, no time; name a column of event.select that is "
+                    f"one, such as timestamp_millis({enrich.as_of})"
+                )
+                yield Finding((*path, "as_of"), message)
         for position, column in enumerate(enrich.columns):
             if column.lower() in taken:
                 place: KeyPath = (*path, "columns", position)

@@ -60,7 +60,14 @@ def is_pipeline_file(file: Path) -> bool:
 
 def _files_in(folder: Path) -> list[Path]:
     """List a folder's pipeline files, sorted; none if there is no such folder."""
-    return sorted(filter(is_pipeline_file, folder.iterdir())) if folder.is_dir() else []
+    if not folder.is_dir():
+        return []
+    # A folder or a link to nothing is no file, whatever its name is.
+    return sorted(
+        folder / entry.name
+        for entry in os.scandir(folder)
+        if is_pipeline_file(folder / entry.name) and entry.is_file()
+    )
 
 
 def find_definition(name: str, folder: Path) -> Path | None:
@@ -93,7 +100,7 @@ def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
     """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
     may_define = _definitions_of((name, *tables))
     for other in _files_in(file.parent):
-        if other == file or not other.is_file():
+        if other == file:
             continue
         try:
             # Files are parsed only if they may define it: parsing takes milliseconds a file.
@@ -292,7 +299,7 @@ def _files_with_for_each(folder: Path) -> list[Path]:
     for file in _files_in(folder):
         # Of a file that cannot be read, reading it by name reports why.
         with suppress(OSError):
-            if file.is_file() and _FOR_EACH.encode() in file.read_bytes():
+            if _FOR_EACH.encode() in file.read_bytes():
                 found.append(file)
     return found
 

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from tidelake.config.arguments import regex_problem
 from tidelake.config.document import Finding, KeyPath
 from tidelake.config.model import (
     ByteSize,
@@ -24,7 +24,7 @@ from tidelake.config.model import (
     url_of,
 )
 from tidelake.external import MOUNTED, is_external
-from tidelake.folders import absolute, archive_problem, counted_from, namespace_of, problem_of
+from tidelake.folders import absolute, archive_problem, namespace_of, problem_of
 from tidelake.names import quoted
 
 Format = Literal["json", "avro"]
@@ -51,8 +51,11 @@ _NOT_SENSITIVE = (*_OF_DATABRICKS, "kafka.sasl.oauthbearer.token.endpoint.url")
 # Options that Tidelake sets itself, and what to write instead.
 _SET_BY_TIDELAKE = {
     "kafka.bootstrap.servers": ": write bootstrap",
-    "kafka.isolation.level": "",
-    "assign": "",
+    **dict.fromkeys(("kafka.isolation.level", "assign", "includeHeaders"), ""),
+    **dict.fromkeys(("kafka.key.deserializer", "kafka.value.deserializer"), ""),
+    "kafka.enable.auto.commit": "",
+    "kafka.interceptor.classes": ": Spark takes none",
+    "kafka.auto.offset.reset": ": write starting",
     "subscribe": ": write topic",
     "subscribePattern": ": write pattern",
     "startingOffsets": ": write starting",
@@ -60,7 +63,6 @@ _SET_BY_TIDELAKE = {
     "startingOffsetsByTimestamp": "",
     "maxOffsetsPerTrigger": ": write max_offsets_per_trigger",
     "minPartitions": ": write min_partitions",
-    "includeHeaders": "",
     "failOnDataLoss": ": missing records always stop a run",
 }
 _SENSITIVE = re.compile(
@@ -274,6 +276,11 @@ def _topics(value: object) -> object:
     return value if isinstance(value, str) else ",".join(names)
 
 
+def _pattern_problems(pattern: str) -> Iterator[str]:
+    if problem := regex_problem(pattern):
+        yield problem
+
+
 Topics = Annotated[Text | None, BeforeValidator(_topics)]
 
 
@@ -299,7 +306,7 @@ class KafkaSource(Model):
     kind: Literal["kafka"]
     bootstrap: Text
     topic: Topics = None
-    pattern: Text | None = None
+    pattern: Annotated[Text, free_of(_pattern_problems)] | None = None
     starting: Annotated[str, AfterValidator(_starting)] = "earliest"
     options: Annotated[dict[str, Setting], free_of(option_problems)] = Field(default_factory=dict)
     format: Format = "json"
@@ -485,15 +492,3 @@ def _registry_findings(registry: Any, in_prod: bool) -> Iterator[Finding]:
         yield Finding(place, "contains a user: write credentials: env:NAME instead")
     elif in_prod and address.scheme != "https":
         yield Finding(place, "must begin with https:// in prod")
-
-
-def base_paths(source: object, base: Path | None) -> None:
-    """Let the relative paths of a source count from ``base``, in place; not if that is None."""
-    if not isinstance(source, dict) or source.get("kind") not in ("files", "delta"):
-        return
-    for key in ("path", "archive_dir"):
-        value = source.get(key)
-        if isinstance(value, str):
-            source[key] = counted_from(base, value)
-        elif isinstance(value, list):
-            source[key] = [counted_from(base, x) if isinstance(x, str) else x for x in value]

@@ -175,6 +175,8 @@ class TableSettings(Model):
 _FIXED = (
     "kafka.acks",
     "kafka.enable.idempotence",
+    "kafka.key.serializer",
+    "kafka.value.serializer",
     "kafka.max.in.flight.requests.per.connection",
     "kafka.transactional.id",
 )

@@ -8,6 +8,7 @@ benchmarks start brokers.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import signal
@@ -16,6 +17,7 @@ import subprocess
 import time
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -28,7 +30,7 @@ from tidelake.spark.java import ensure_jars, java_path, read_lock
 from tidelake.typed import runnable
 
 _HOST = "127.0.0.1"
-_STATE, _LOG, _SETTINGS = "broker.json", "kafka.log", "server.properties"
+_STATE, _LOG, _SETTINGS, _LOCK = "broker.json", "kafka.log", "server.properties", "broker.lock"
 _MAIN, _FORMAT = "kafka.Kafka", "kafka.tools.StorageTool"
 _JARS = "kafka-broker.lock"
 # Enough for topics on a laptop: Kafka relies on the page cache of the operating system.
@@ -36,6 +38,8 @@ _HEAP = ("-Xms256m", "-Xmx512m", "-XX:+UseSerialGC")
 _QUIET = "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn"
 _START_SECONDS, _STOP_SECONDS, _POLL_SECONDS = 60.0, 30.0, 0.2
 _PORT_SECONDS = 3.0
+# Of another process that starts the broker: it may fetch jars first.
+_LOCK_SECONDS = 2 * _START_SECONDS
 _SERVER_PROPERTIES = """\
 process.roles=broker,controller
 node.id=1
@@ -105,35 +109,39 @@ def find(folder: Path) -> Broker | None:
 def up(folder: Path, port: int) -> Broker:
     """Start a broker in a folder, unless one runs there, and wait until it answers.
 
-    The folder may hold topics already; a ``port`` of 0 is any free one.
+    The folder may hold topics already; a ``port`` of 0 is any free one. Of several calls at once,
+    in whichever process, one starts the broker and the others wait for it.
 
     Raises:
-        UsageError: The port is taken, a broker runs in the folder on another port, or the folder
-            cannot be written.
-        MachineError: Java or PySpark is missing, or the broker does not start.
+        UsageError: The port is taken, a broker runs in the folder on another port, the folder
+            cannot be written, or another process does not finish starting a broker there.
+        MachineError: Java or PySpark is missing, or the broker does not start or does not answer.
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
     folder = folder.absolute()
-    running = find(folder)
-    if running is not None and running.runs:
+    with _start_lock(folder):
+        running = find(folder)
+        if running is None or not running.runs:
+            return _start(folder, port)
         if port not in (0, running.port):
             raise UsageError(
                 f"a broker runs in {folder} on port {running.port}. "
                 f"Stop it first: {runnable('tidelake kafka down --dir', str(folder))}"
             )
+        # Whoever started it may have been stopped before it answered.
+        if not _wait_for_answer(running, lambda: not running.runs):
+            raise _no_answer(running) if running.runs else _not_started(folder)
         return running
+
+
+def _start(folder: Path, port: int) -> Broker:
     port = port or _free_port()
     if not _wait_for_port(port):
         free = runnable("tidelake kafka up --port 0 --dir", str(folder))
         raise UsageError(f"port {port} is taken. Name another, or take any: {free}")
     command = _java_command()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
+    with _writing(folder):
         opened = (folder / _LOG).open("ab")
-    except OSError as error:
-        raise UsageError(
-            f"{folder} cannot be written: {error.strerror}. Name another folder with --dir"
-        ) from error
     with opened as log:
         _prepare(folder, port, command, log.fileno())
         started = subprocess.Popen(
@@ -147,13 +155,59 @@ def up(folder: Path, port: int) -> Broker:
         )
     broker = Broker(str(folder), port, started.pid)
     write_whole(folder / _STATE, json.dumps(asdict(broker)))
+    if not _wait_for_answer(broker, lambda: started.poll() is not None):
+        kill(broker)
+        raise _not_started(folder)
+    return broker
+
+
+@contextlib.contextmanager
+def _start_lock(folder: Path) -> Iterator[None]:
+    """Hold a folder's lock, so that two calls neither format it nor note their broker at once."""
+    with _writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        opened = (folder / _LOCK).open("a")
+    deadline = time.monotonic() + _LOCK_SECONDS
+    # Closing the file releases the lock. The broker does not inherit it.
+    with opened as file:
+        while not _is_locked(folder, file.fileno()):
+            if time.monotonic() > deadline:
+                raise UsageError(
+                    f"another process has been starting a broker in {folder} for "
+                    f"{_LOCK_SECONDS:g} s. Wait for it to end, or stop it, then run again, or "
+                    "name another folder with --dir"
+                )
+            time.sleep(_POLL_SECONDS)
+        yield
+
+
+def _is_locked(folder: Path, file: int) -> bool:
+    """Try to lock a file of a folder and return whether it is locked now."""
+    with _writing(folder), contextlib.suppress(BlockingIOError):
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    return False
+
+
+@contextlib.contextmanager
+def _writing(folder: Path) -> Iterator[None]:
+    """Turn an error of the operating system into a UsageError that names the folder."""
+    try:
+        yield
+    except OSError as error:
+        raise UsageError(
+            f"{folder} cannot be written: {error.strerror}. Name another folder with --dir"
+        ) from error
+
+
+def _wait_for_answer(broker: Broker, has_ended: Callable[[], bool]) -> bool:
+    """Wait until a broker answers; False if it ends before, or does not in time."""
     deadline = time.monotonic() + _START_SECONDS
     while not broker.answers:
-        if started.poll() is not None or time.monotonic() > deadline:
-            kill(broker)
-            raise _not_started(folder)
+        if has_ended() or time.monotonic() > deadline:
+            return False
         time.sleep(_POLL_SECONDS)
-    return broker
+    return True
 
 
 def down(folder: Path) -> bool:
@@ -186,6 +240,15 @@ def _not_started(folder: Path) -> MachineError:
     return MachineError(
         f"the broker did not start. Correct what the end of its log {folder / _LOG} names, or "
         f"give an empty folder with --dir:\n{last}"
+    )
+
+
+def _no_answer(broker: Broker) -> MachineError:
+    stop = runnable("tidelake kafka down --dir", broker.folder)
+    return MachineError(
+        f"the broker in {broker.folder}, process {broker.process}, has not answered on port "
+        f"{broker.port} for {_START_SECONDS:g} s. Stop it with {stop}, then start it again.\n"
+        f"Its log {Path(broker.folder) / _LOG} ends with:\n{log_tail(Path(broker.folder), 3)}"
     )
 
 

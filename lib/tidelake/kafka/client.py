@@ -100,8 +100,7 @@ def offset_difference(reached: Offsets, known: Mapping[str, Mapping[str, int]]) 
 _SECONDS = 10.0
 # Of the client's own answer, that the request's time is over.
 _GRACE_SECONDS = 3.0
-_CONNECT_SECONDS = 3.0
-_EVERY_SECONDS = 5.0
+_CONNECT_SECONDS, _EVERY_SECONDS = 3.0, 5.0
 _PARTITIONS, _PRODUCE_SECONDS, _REPORT_EVERY = 4, 30, 50_000
 _CONSUMED_AT_ONCE = 500
 _JAAS = "sasl.jaas.config"
@@ -163,31 +162,67 @@ def _unreachable(bootstrap: str) -> str:
     return "; ".join(reasons)
 
 
+def listed_topics(source: KafkaSource) -> list[str]:
+    """Return the topics that a source lists; none if it selects them by a pattern."""
+    return [name.strip() for name in source.topic.split(",")] if source.topic else []
+
+
 def ends_of(source: KafkaSource, reached: Offsets) -> Offsets:
-    """Return the end offset of each partition in ``reached``.
+    """Return the end offset of each partition in ``reached``, and of those added since.
+
+    Added are other partitions of its topics, and topics that the source lists beside them; new
+    topics of a pattern are unknown, because Python's expressions differ from Java's.
 
     Raises:
-        SourceError: No broker answers, or the client does not accept the source's options.
+        SourceError: No broker answers, an option is not accepted, or a topic is gone.
         UsageError: An option refers to a variable that is not set.
     """
+    listed = set(listed_topics(source))
+    # Topics that the source does not list came from ``run --source``, and its own are not read.
+    names = listed if reached.keys() <= listed else reached.keys()
+    with _administering(source) as (kafka, which, admin):
+        topics, places = kafka.TopicCollection(sorted(names)), _places(reached)
+        for name, future in admin.describe_topics(topics, request_timeout=_SECONDS).items():
+            error = future.exception(_SECONDS + _GRACE_SECONDS)
+            is_unknown = error and error.args[0].code() == kafka.KafkaError.UNKNOWN_TOPIC_OR_PART
+            if is_unknown and name in reached:
+                raise SourceError(f"{name} no longer exists at {source.bootstrap}: restore it")
+            if not is_unknown:
+                places.update((name, partition.id) for partition in future.result().partitions)
+        return _list_offsets(kafka, admin, places, which.latest())
+
+
+def with_added(source: KafkaSource, reached: Offsets, ends: Offsets) -> Offsets:
+    """Return ``reached`` and the first available offset of partitions that only ``ends`` has."""
+    if not (added := _places(ends) - _places(reached)):
+        return reached
+    with _administering(source) as (kafka, which, admin):
+        first = _list_offsets(kafka, admin, added, which.earliest())
+    return {name: first.get(name, {}) | reached.get(name, {}) for name in ends}
+
+
+def _places(offsets: Offsets) -> set[tuple[str, int]]:
+    return {(name, int(number)) for name, partitions in offsets.items() for number in partitions}
+
+
+@contextmanager
+def _administering(source: KafkaSource) -> Iterator[tuple[Any, Any, Any]]:
     if source.only_spark_connects:
         raise SourceError(f"only Spark can ask the brokers: option {SERVICE_CREDENTIAL} is set")
     refuse_unreachable(source.bootstrap)
     kafka, administration = _library()
-    latest = administration.OffsetSpec.latest()
-    requests = {
-        kafka.TopicPartition(name, int(partition)): latest
-        for name, partitions in reached.items()
-        for partition in partitions
-    }
-    ends: Offsets = {}
-    with _requesting(kafka, "listing the end offsets", source.bootstrap):
-        options = client_options(resolved(source.options))
-        admin = administration.AdminClient(_settings(source.bootstrap) | options)
-        for place, future in admin.list_offsets(requests, request_timeout=_SECONDS).items():
-            found = future.result(_SECONDS + _GRACE_SECONDS)
-            ends.setdefault(place.topic, {})[str(place.partition)] = found.offset
-    return ends
+    with _requesting(kafka, "listing the offsets", source.bootstrap):
+        settings = _settings(source.bootstrap) | client_options(resolved(source.options))
+        yield kafka, administration.OffsetSpec, administration.AdminClient(settings)
+
+
+def _list_offsets(kafka: Any, admin: Any, places: set[tuple[str, int]], which: Any) -> Offsets:
+    requests = {kafka.TopicPartition(*place): which for place in places}
+    offsets: Offsets = {}
+    for place, future in admin.list_offsets(requests, request_timeout=_SECONDS).items():
+        found = future.result(_SECONDS + _GRACE_SECONDS)
+        offsets.setdefault(place.topic, {})[str(place.partition)] = found.offset
+    return offsets
 
 
 def client_options(options: Mapping[str, str]) -> dict[str, str]:
@@ -369,9 +404,8 @@ def _is_silence(kafka: Any, error: Exception) -> bool:
     return isinstance(error, TimeoutError) or error.args[0].code() in silent
 
 
-_REGISTRY_SECONDS = 10
 _NOT_FOUND, _DENIED = 404, (401, 403)
-_SHOWN = 300
+_REGISTRY_SECONDS, _SHOWN = 10, 300
 
 
 class Version(NamedTuple):

@@ -21,7 +21,7 @@ from tidelake.config import KafkaSource
 from tidelake.config.environment import resolved
 from tidelake.config.source import described
 from tidelake.errors import RefusedError, SourceError
-from tidelake.kafka.client import Offsets
+from tidelake.kafka.client import Offsets, listed_topics
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
 # The timeout of Kafka's own clients, within a batch; the default of Spark's source is twice as
@@ -229,7 +229,7 @@ def refuse_expired(topics: Mapping[str, Topic], reached: Collection[str]) -> Non
 def _selected(jvm: Any, source: KafkaSource, names: Iterable[str]) -> list[str]:
     """Return the topics of a source: those that it lists, or those of some that match it."""
     if source.pattern is None:
-        return [name.strip() for name in (source.topic or "").split(",")]
+        return listed_topics(source)
     # Python's expressions differ from those by which Spark selects.
     matches = jvm.java.util.regex.Pattern.matches
     return [name for name in names if matches(source.pattern, name)]

@@ -29,7 +29,7 @@ from tidelake.delta.positions import (
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import DamagedError, RefusedError, TidelakeError
 from tidelake.instants import to_json
-from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets
+from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets, with_added
 from tidelake.ledger.history import history, offered_files, rate_of, require_tables
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
@@ -264,8 +264,8 @@ def _topic_status(table: Table, topic: str) -> TopicStatus:
 def waiting_input(lake: Lake, pipeline: Pipeline) -> dict[Hop, int | None]:
     """Count what the next run of each hop would read; tables need not exist.
 
-    The unit is files or records for bronze, else rows; None if the number is unknown, as it is of a
-    topic that bronze has not read, or whose broker does not answer. ``--source`` counts.
+    The unit is files or records for bronze, else rows; None if the number is unknown, as it is if
+    bronze has read none of the topics, or no broker answers. ``--source`` counts.
     """
     arrived, source = history(lake, lake.bronze(pipeline.name)), pipeline.source
     lag = None
@@ -319,7 +319,8 @@ def source_lag(
     """Compute bronze's lag with the broker's offsets; None if bronze was not filled from Kafka.
 
     The topics are those of bronze's commits, since a run may override the source of the pipeline
-    file. If the broker does not answer, the lag is that of the newest commit.
+    file, and those that its source lists beside them: see :func:`ends_of`. If the broker does not
+    answer, the lag is that of the newest commit.
     """
     noted = next((commit.note for commit in newest_first if commit.note.get("behind")), None)
     if noted is None:
@@ -330,7 +331,8 @@ def source_lag(
     asked, not_asked = None, ""
     try:
         ends = ends_of(source, noted["offsets"])
-        asked = Check(datetime.now(UTC), noted["offsets"], offsets_behind(noted["offsets"], ends))
+        taken = with_added(source, noted["offsets"], ends)
+        asked = Check(datetime.now(UTC), taken, offsets_behind(taken, ends))
     except TidelakeError as error:
         not_asked = str(error)
     return lag_of(

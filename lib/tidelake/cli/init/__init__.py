@@ -46,6 +46,22 @@ if TYPE_CHECKING:
 _SHOWN, _SHOWN_COLUMNS = 3, 6
 
 
+class Given(click.Path):
+    """A path or URL that is not empty: a shell makes that of an unset variable.
+
+    As a path it would be the current folder, as a source the whole disk.
+    """
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Refuse an empty text."""
+        if not str(value).strip():
+            self.fail("is empty; if it is a variable of the shell, set that", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+# What cannot be read is refused where it is read, by name.
+SOURCE = Given(readable=False)
+
 _INFERENCE = (
     click.option("--registry", metavar="URL", help="Schema registry of a topic of Avro records."),
     click.option(
@@ -81,13 +97,20 @@ def inferring(command: Command) -> Command:
 @click.argument("name", required=False)
 @click.option(
     "--source",
+    type=SOURCE,
     metavar="PATH|s3://…|kafka://HOST:PORT/TOPIC",
     help="Files of JSON, CSV, Parquet, Avro; a Delta table; a topic.",
 )
-@click.option("--sample", metavar="PATH|s3://…", help="Infer from these files, not the source.")
+@click.option(
+    "--sample",
+    type=SOURCE,
+    metavar="PATH|s3://…",
+    help="Infer from these files, not the source.",
+)
 @path_option(
     "--to",
     "target",
+    type=Given(path_type=Path),
     default=Path(),
     metavar="DIR",
     help="Write to this project, not to the current one.",

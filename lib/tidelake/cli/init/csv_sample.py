@@ -16,6 +16,7 @@ from typing import Any
 
 from tidelake.cli.init.payload import STRING, value_shape
 from tidelake.cli.init.sample import Record
+from tidelake.cli.init.time_formats import clock_of
 from tidelake.config import CsvFormat
 from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
 from tidelake.errors import SourceError
@@ -31,6 +32,7 @@ _NULLS = ("NA", "N/A", "#N/A", "NULL", "null", "NaN", "nan", "None", "\\N", "-",
 # Without leading zeros: those are of codes, such as postal ones.
 _WHOLE = re.compile(r"-?(?:0|[1-9][0-9]*)")
 _NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?")
+_YEAR = re.compile("(?:19|20)[0-9]{2}")
 # Bytes that are no characters in Windows-1252.
 _UNDEFINED = frozenset(b"\x81\x8d\x8f\x90\x9d")
 # Records, each with the names of its file's columns.
@@ -79,8 +81,8 @@ def sample_csv(
     delimiter = _common(files, found, "delimiter", also="") or ","
     dialect = Dialect(delimiter)
     split = [_first(content, dialect, each + 1, is_cut=file.is_cut) for file, content in pairs]
-    kinds = ["" if not s else "a header" if _is_header(s[0], dialect) else "none" for s in split]
-    has_header = _common(files, kinds, "header", also="") == "a header"
+    headings = [_heading(rows, dialect) for rows in split]
+    has_header = _common(files, headings, "header", also="") != "none"
     width = max((len(_fields(record, dialect) or ()) for record in chain(*split)), default=0)
     numbered = tuple(f"column_{number}" for number in range(1, width + 1))
     records: list[tuple[Record, tuple[str, ...]]] = []
@@ -99,9 +101,9 @@ def sample_csv(
         encoding=encoding,
         nulls=nulls,
     )
-    first = next((one[0] for one in split if one), b"")
-    notes = [*_lost_texts(records, dialect, nulls)]
-    notes += [] if has_header else _unusual_header(first, dialect)
+    first = next((rows[0] for rows in split if rows), b"")
+    notes = [_of_heading(first, dialect, is_header=has_header)]
+    notes += _lost_texts(records, dialect, nulls)
     header = first if has_header else None
     return layout, header, _valued(records, dialect, nulls), tuple(notes)
 
@@ -192,24 +194,83 @@ def _delimiter_of(content: bytes, *, is_cut: bool) -> str | None:
     return max(ranked)[2] if ranked else None
 
 
-def _is_header(record: bytes, dialect: Dialect) -> bool:
-    """Return whether all fields are different names."""
+def _heading(rows: Sequence[bytes], dialect: Dialect) -> str:
+    """Return what the first record of a file is: "a header", "none", or "" if nothing tells.
+
+    The first of these rules decides that applies to a field of that record and those below it:
+
+    1. none: the field is empty or equal to another, which bronze refuses in a header
+    2. none: it is a time above times, or a truth value above truth values
+    3. a header: it is above numbers, times or truth values alone, and of another type
+    4. none: it is above texts, and one of them or a code of their form
+    5. a header: it is one of two years above values that are none
+    6. none: it is a number, time or truth value
+
+    DuckDB's ``sniff_csv`` takes any texts above texts for a header, which loses the record if they
+    are data, and finds no years.
+    """
+    if not _are_names(rows[0] if rows else b"", dialect):
+        return "none" if rows else ""
+    # A header that comes again, as in files that were put together, says nothing.
+    distinct = dict.fromkeys(rows[:_LOOKED_AT])
+    first, *others = (_fields(row, dialect, _NULLS) or [] for row in distinct)
+    above: set[tuple[str, str]] = set()
+    years, is_alike = 0, False
+    whole = [row for row in others if len(row) == len(first)]
+    for name, *column in zip(first, *whole, strict=True):
+        below = [text for text in column if text is not None]
+        if name is None or not below:
+            continue
+        kind = _kind(below)
+        above.add((_kind([name]), kind))
+        is_alike |= kind == "text" and (name in below or _are_codes([name, *below]))
+        years += bool(_YEAR.fullmatch(name)) and not any(map(_YEAR.fullmatch, below))
+    if above & {("time", "time"), ("boolean", "boolean")}:
+        return "none"
+    if any(kind not in (own, "text") for own, kind in above):
+        return "a header"
+    if is_alike:
+        return "none"
+    if years > 1:
+        return "a header"
+    are_texts = all(_kind([name]) == "text" for name in _fields(rows[0], dialect) or ())
+    return "" if are_texts else "none"
+
+
+def _are_names(record: bytes, dialect: Dialect) -> bool:
+    """Return whether each field has a text, and none that of another."""
     names = _fields(record, dialect) or [None]
-    return _are_texts(names) and all(names) and len(set(names)) == len(names)
+    return all(names) and len(set(names)) == len(names)
 
 
-def _unusual_header(record: bytes, dialect: Dialect) -> Iterator[str]:
-    """Yield a note if a record that is no header may have been meant as one."""
-    names = _fields(record, dialect) or []
-    if any(names) and _are_texts(names):
-        yield (
-            "the first record is read as data, because a header names each column, and none like "
-            "another; if it is one, correct the files"
+def _kind(texts: Sequence[str | None]) -> str:
+    """Return what all texts are: ``number``, ``time`` or ``boolean``; else ``text``."""
+    values = _typed(texts)
+    kind = value_shape("", values).type.kind
+    if kind == "string":
+        return "text" if clock_of(values) is None else "time"
+    return {"boolean": "boolean", "date": "time", "timestamp": "time"}.get(kind, "number")
+
+
+def _are_codes(texts: Sequence[str]) -> bool:
+    """Return whether all texts have a digit, and their lengths or their runs of letters agree."""
+    forms = (len, lambda text: re.sub("[0-9]+", "9", re.sub("[A-Za-z]+", "a", text)))
+    is_uniform = any(len({form(text) for text in texts}) == 1 for form in forms)
+    return is_uniform and all(map(re.compile("[0-9]").search, texts))
+
+
+def _of_heading(record: bytes, dialect: Dialect, *, is_header: bool) -> str:
+    """Return the note on what the first record was taken for."""
+    shown = _beginning(record)
+    if is_header:
+        return (
+            f"the first record is taken as the header: {shown}. If it is data, write the names of "
+            "the columns as source.csv.columns in place of header, and in event"
         )
-
-
-def _are_texts(names: Iterable[str | None]) -> bool:
-    return {value_shape("", [_value(name)]).type for name in names if name} <= {STRING}
+    remedy = "write header: true in place of source.csv.columns, and its names in event"
+    if not _are_names(record, dialect):
+        remedy = "correct the files: a header names each column, and none like another"
+    return f"the first record is read as data, no header: {shown}. If it is the header, {remedy}"
 
 
 def _null_texts(records: _Records, dialect: Dialect) -> tuple[str, ...]:

@@ -449,9 +449,10 @@ def _content(draft: Draft, pipeline: str) -> dict[str, bytes]:
 
 def _csv_keys(layout: CsvFormat) -> dict[str, Any]:
     """Return the keys of ``source.csv`` that the template writes."""
-    keys: dict[str, Any] = {"delimiter": layout.delimiter}
+    keys: dict[str, Any] = {"header": True}
     if layout.columns is not None:
-        keys = {"columns": list(layout.columns), **keys}
+        keys = {"columns": list(layout.columns)}
+    keys["delimiter"] = layout.delimiter
     if layout.encoding != "utf-8":
         keys["encoding"] = layout.encoding
     return keys | ({"nulls": list(layout.nulls)} if layout.nulls else {})

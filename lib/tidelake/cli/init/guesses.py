@@ -326,7 +326,7 @@ def kinds_of(column: Column) -> list[str] | None:
     if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
         return None
     present = [value for value in column.values if value is not None]
-    if column.type.kind == "string" and not all(isinstance(value, str) for value in present):
+    if column.type.kind == "string" and not all(map(_is_valid_text, present)):
         return None
     texts = [str(value) for value in present]
     kinds = sorted(set(texts))
@@ -334,6 +334,11 @@ def kinds_of(column: Column) -> list[str] | None:
     whole = column.type.kind == "bigint" and not _is_kind(column.path[-1])
     most = min(_MOST_KINDS, max(len(texts) // 4, 3))
     return kinds if enough and not whole and 1 < len(kinds) <= most else None
+
+
+def _is_valid_text(value: object) -> bool:
+    """Return whether a value is text that a file can hold: JSON may escape half a character."""
+    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def first_table(
