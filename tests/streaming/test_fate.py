@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -17,6 +18,7 @@ from tidelake.cli.exits import run_command
 from tidelake.errors import UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay import fate
 from tidelake.replay.fate import Fate, fates_of
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 
@@ -54,14 +56,14 @@ def of_line(played: World, line: int, file: str = "b.jsonl") -> Fate:
     """Tell the fate of one line of a file."""
     records = [r for (r,) in ask(played.lake, "SELECT record_id FROM bronze.clickstream").rows]
     (record,) = (one for one in records if place_of(one) == (file, line))
-    (fate,) = fates_of(played.lake, played.pipeline, record_id=record)
-    return fate
+    (found,) = fates_of(played.lake, played.pipeline, record_id=record)
+    return found
 
 
 def test_each_line_has_the_fate_that_the_books_say(filled: World) -> None:
     fates = [of_line(filled, line) for line in range(len(_SECOND))]
 
-    assert [fate.state for fate in fates] == _STATES
+    assert [one.state for one in fates] == _STATES
     told = read_ledger(filled.lake, filled.pipeline).to_json()
     counted = Counter([*_STATES, *["silver"] * len(_FIRST)])
     names = {"duplicates": "duplicate", "quarantined": "quarantined", "late": "late"}
@@ -132,6 +134,22 @@ def test_what_was_sent_again_waits_and_then_counts(filled: World, tmp_path: Path
     assert {one.verdict for one in of_line(played, 2).counted} == {"counts"}
 
 
+def test_a_batch_that_is_committed_meanwhile_makes_no_record_its_own_duplicate(
+    filled: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    played = filled.copied(tmp_path / "copy")
+    played.land("c.jsonl", [click(200, minute=6 * _DAY)])
+    played.run(_ARRIVAL + timedelta(minutes=2), hops=["bronze"])
+    asked = fate._waiting
+
+    def committed(*args: Any) -> Any:
+        played.run(hops=["silver"])
+        return asked(*args)
+
+    monkeypatch.setattr(fate, "_waiting", committed)
+    assert of_line(played, 0, "c.jsonl").state == "silver"
+
+
 def test_a_table_whose_where_lets_it_out_says_so(filled: World, tmp_path: Path) -> None:
     played = filled.copied(tmp_path / "copy")
     kept = [
@@ -143,8 +161,8 @@ def test_a_table_whose_where_lets_it_out_says_so(filled: World, tmp_path: Path) 
     pipeline = played.pipeline.model_copy(update={"gold": tuple(kept)})
     record = of_line(played, 2, "a.jsonl").record_id
 
-    (fate,) = fates_of(played.lake, pipeline, record_id=record)
-    assert [one.verdict for one in fate.counted] == ["outside", "unknown"]
+    (found,) = fates_of(played.lake, pipeline, record_id=record)
+    assert [one.verdict for one in found.counted] == ["outside", "unknown"]
 
 
 @pytest.mark.parametrize("how", ["event_id", "record_id"])

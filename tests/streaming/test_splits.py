@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import threading
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from tests.running import click, clickstream, land, read, run, small_batches
 from tidelake.config import Environment, load_environment
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake, lake_of
+from tidelake.runtime import bronze_hop
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Observer, Progress
 from tidelake.runtime.runner import run_hops
@@ -123,3 +125,41 @@ def test_hops_that_overlap_close_the_same_batches_as_hops_one_after_another(
         apart, "silver.clickstream", _SILVER
     )
     assert len(read(overlapping, "silver.clickstream__late", "event_id")) == 5
+
+
+def test_a_commit_of_bronze_that_is_read_in_parts_is_decided_as_in_one_batch(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bronze_hop, "BRONZE_BYTES_A_FILE", 1)
+    landing = tmp_path / "landing"
+    # The file that arrived first comes second by its name, and has the older events.
+    land(landing, "z.jsonl", [click(number, minute=number) for number in range(12)])
+    again = [click(number, minute=number) for number in range(3)]
+    again += [click(number, minute=number, product_id="other") for number in range(3, 6)]
+    later = [click(number, minute=1440 * 30 + number) for number in range(20, 30)]
+    land(landing, "a.jsonl", [*again, *later])
+    os.utime(landing / "z.jsonl", (1_700_000_000, 1_700_000_000))
+
+    def played(name: str, *, in_parts: bool) -> Lake:
+        environment = load_environment("local", root=str(tmp_path / name))
+        environment = small_batches(environment) if in_parts else environment
+        pipeline = clickstream(environment, landing)
+        update = {"gold": pipeline.gold[:1], "joins": (), "enrich": ()}
+        run(spark, environment, pipeline.model_copy(update=update))
+        return lake_of(environment)
+
+    whole, parts = played("whole", in_parts=False), played("parts", in_parts=True)
+    (only,), (last, first) = (_batches(lake, "silver.clickstream") for lake in (whole, parts))
+    assert (first[1], last[1]) == (None, only[1])
+    assert (first[2], last[2]) == (16, 6)
+    for table, columns in (
+        ("silver.clickstream", _SILVER),
+        ("silver.clickstream__quarantine", "event_id, stage, payload"),
+        ("silver.clickstream__late", "event_id"),
+        ("gold.user_activity_1m", "window_start, user_id, events"),
+    ):
+        assert read(parts, table, columns) == read(whole, table, columns), table
+    assert {row[0] for row in read(whole, "silver.clickstream__quarantine", "stage")} == {
+        "conflicting_duplicate"
+    }
+    assert read(whole, "silver.clickstream__late", "event_id") == []

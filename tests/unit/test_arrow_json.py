@@ -74,3 +74,38 @@ def test_only_times_that_are_read_finer_are_instants(unit: str) -> None:
         "c": {"at": "2026-01-05T00:00:00.000000Z", "local": "2026-01-05T10:00:00.000000"}
     }
     assert nothing == b'{"c":null}'
+
+
+@pytest.mark.parametrize(
+    ("nanoseconds", "written"),
+    [
+        (-(2**63), "1677-09-21T00:12:43.145224192"),
+        # pandas.Timestamp.min
+        (-(2**63) + 1, "1677-09-21T00:12:43.145224193"),
+        (-(2**63) + 808, "1677-09-21T00:12:43.145225"),
+        (-1, "1969-12-31T23:59:59.999999999"),
+        (-1000, "1969-12-31T23:59:59.999999"),
+        (2**63 - 1, "2262-04-11T23:47:16.854775807"),
+    ],
+)
+def test_each_time_of_nanoseconds_has_its_digits(nanoseconds: int, written: str) -> None:
+    times = pa.array([nanoseconds, None], pa.int64()).view(pa.timestamp("ns"))
+    found = to_json_objects([times], ["c"]).to_pylist()
+    assert [json.loads(one)["c"] for one in found] == [written, None]
+
+
+@pytest.mark.parametrize(("unit", "factor"), [("s", 1_000_000), ("ms", 1000), ("us", 1)])
+@pytest.mark.parametrize("zone", [None, "UTC"])
+def test_a_time_that_is_too_far_changes_no_other(unit: str, factor: int, zone: str | None) -> None:
+    second = 1_000_000 // factor
+    far = [2**63 - 1, -(2**63), 971_890_963_200 * second]
+    counts = [1_767_607_200 * second, None, *far, 971_890_963_199 * second]
+    times = pa.array(counts, pa.int64()).view(pa.timestamp(unit, zone))
+    found = [json.loads(one)["c"] for one in to_json_objects([times], ["c"]).to_pylist()]
+    end = ".000000" + ("Z" if zone else "")
+    assert found == [
+        f"2026-01-05T10:00:00{end}",
+        None,
+        *[f"{count * factor} microseconds" for count in far],
+        f"32767-12-31T23:59:59{end}",
+    ]

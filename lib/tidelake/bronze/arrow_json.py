@@ -15,7 +15,6 @@ from __future__ import annotations
 import binascii
 import re
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from decimal import Decimal
 from itertools import repeat
 from typing import Any
@@ -34,6 +33,10 @@ _COMMON = bytes(letter for letter in range(256) if not _ODD.match(bytes([letter]
 # The backslash first: the others are replaced by texts with one.
 _SHORT = {b"\\": b"\\\\", b'"': b'\\"', b"\n": b"\\n", b"\r": b"\\r", b"\t": b"\\t"}
 _NOT_FINITE = {b"inf": b'"Infinity"', b"-inf": b'"-Infinity"'}
+_MICROSECONDS = {"s": 1_000_000, "ms": 1000, "us": 1}
+# Arrow writes no time after the year 32767. Further ones, as far before 1970 too, are text that no
+# TIMESTAMP takes, as those of Avro are.
+_MOST_MICROSECONDS = 971_890_963_199_999_999
 _BLANK_TO_T = bytes.maketrans(b" ", b"T")
 # What is concatenated: arrays with a text of each row, and bytes, which are the same for all rows.
 _Parts = list[Any]
@@ -188,22 +191,31 @@ def _timestamp(column: pa.Array, finer: pa.Array | None) -> _Parts:
         # Within a nested column that has finer times elsewhere.
         finer = None
     unit, is_instant = column.type.unit, column.type.tz is not None or finer is not None
-    times = column.view(pa.timestamp(unit))
+    counts = column.view(pa.timestamp(unit)).view(pa.int64())
     nanos = None if finer is None else finer.view(pa.int64())
+    is_far = None
     if unit == "ns":
-        nanos = times.view(pa.int64())
-        times = pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us"))
-    elif unit != "us":
-        # Further from 1970 than microseconds reach, the text has fewer digits.
-        with suppress(pa.ArrowInvalid):
-            times = times.cast(pa.timestamp("us"))
-    texts = _with_t(_bytes_of(times))
+        nanos = counts
+        micros = pc.divide(counts, 1000)
+        # Rounded down, also before 1970.
+        is_less = pc.less(pc.subtract(counts, pc.multiply(micros, 1000)), 0)
+        micros = pc.subtract(micros, is_less.cast(pa.int64()))
+    else:
+        factor = _MICROSECONDS[unit]
+        most = _MOST_MICROSECONDS // factor
+        is_far = pc.or_(pc.greater(counts, most), pc.less(counts, -most))
+        micros = pc.multiply(pc.if_else(is_far, 0, counts), factor)
+    texts = _with_t(_bytes_of(micros.view(pa.timestamp("us"))))
     if nanos is not None:
         # Unchecked: both wrap around alike where nanoseconds overflow.
-        rest = pc.subtract(nanos, pc.multiply(times.view(pa.int64()), 1000))
+        rest = pc.subtract(nanos, pc.multiply(micros, 1000))
         digits = pc.utf8_lpad(rest.cast(pa.string()), 3, "0").cast(_BINARY)
         texts = pc.if_else(pc.equal(rest, 0), texts, _joined(texts, digits))
-    return [b'"', texts, b'Z"' if is_instant else b'"']
+    ending = b'Z"' if is_instant else b'"'
+    if is_far is None or not pc.any(is_far).as_py():
+        return [b'"', texts, ending]
+    plain = _by_value(counts, lambda count: b'"%d microseconds"' % (count * factor))
+    return [pc.if_else(is_far, plain, _joined(b'"', texts, ending))]
 
 
 def _with_t(texts: pa.Array) -> pa.Array:

@@ -432,9 +432,9 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
         if commit.batch < 0 or (batches and note.watermark != batches[0][1].watermark):
             break
         batches.append((commit, note))
-    # Without those of the oldest, which set the watermark.
+    # Without the oldest, which set it. A batch that ends inside a commit of bronze leaves it.
     accepted = sum(note.total()["silver"] for _, note in batches[:-1])
-    if not accepted:
+    if not accepted or batches[0][1].until["bronze"][1] >= 0:
         return
     (newest, note), (oldest, _) = batches[0], batches[-1]
     lasted = newest.written_at - oldest.written_at

@@ -147,6 +147,8 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
         f"SELECT record_id, source, ingested_at, payload FROM {logical_name('bronze', name)} "
         f"WHERE {condition} ORDER BY ingested_at, record_id",
     ).as_dicts()
+    # Before the tables: a record of a batch that is committed meanwhile is in one, or waits.
+    waiting = _waiting(lake, name)
     inside = f"q.record_id IN ({_listed(row['record_id'] for row in rows)})"
     closed = f"{inside} AND {in_closed_batch(last_commit(lake.silver(name)))}"
     # The table that may hold a record, its rows that count, and their order: the last one counts.
@@ -163,7 +165,6 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
             sql = f"SELECT q.* FROM {table.name} q WHERE {counts} ORDER BY {order}"
             for found in ask(lake, sql).as_dicts():
                 seen[found["record_id"]][place] = found
-    waiting = _waiting(lake, name)
     return [_fate(lake, pipeline, row, seen[row["record_id"]], waiting) for row in rows]
 
 

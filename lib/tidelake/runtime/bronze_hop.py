@@ -72,6 +72,8 @@ from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE, KEPT_FILE_BYTES
 
+_PARTITION = "split_part(record_id, ':', 2)"
+
 
 class BronzeHop(HopQuery):
     """The streaming query that appends the source's records to bronze."""
@@ -259,14 +261,13 @@ class BronzeHop(HopQuery):
         elif files and not cut:
             ends = [(row["last"], row["last_length"]) for row in offered]
             identified = refuse_more(identified, ends)
-        # Of other formats than text, the payloads are larger than the files.
-        texts = sum(row["text_bytes"] or 0 for row in offered) if self._reads_whole_files else 0
-        size = max(texts, sum(file.size for file, _ in files))
+        # Of other formats than text, the payloads are larger than the files; a topic has no files.
+        name = "text_bytes" if self._reads_whole_files else "bytes"
+        payloads = 0 if self._reads_lines else sum(row[name] or 0 for row in offered)
+        size = max(payloads, sum(file.size for file, _ in files))
         slots = slots_of(self.run.spark)
-        # Without files the size is unknown, and so is the number of files to write.
-        parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE)) if files else slots
-        records = to_bronze(identified, ingested_at=stamp)
-        records = in_order_of_arrival(records, files, offered, int(parts))
+        parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE))
+        records = in_order(to_bronze(identified, ingested_at=stamp), offered, int(parts))
         count = sum(row["records"] for row in offered)
         marks = (
             combined(Fingerprint.of(*row[name]) for row in offered)
@@ -358,8 +359,7 @@ class BronzeHop(HopQuery):
         """Count the source's records in a separate read: the first term of the ledger."""
         keys = [F.col("source")]
         if isinstance(self.run.pipeline.source, KafkaSource):
-            number = F.split_part("record_id", F.lit(":"), F.lit(2))
-            keys.append(number.alias("partition"))
+            keys.append(F.expr(_PARTITION).alias("partition"))
         return identified.groupBy(*keys).agg(*self._measured).collect()
 
     @cached_property
@@ -449,29 +449,29 @@ class BronzeHop(HopQuery):
         return logged_files(self.checkpoint) if oldest_version(self.table) else ()
 
 
-def in_order_of_arrival(
-    records: DataFrame, files: Sequence[tuple[LandedFile, int]], offered: Sequence[Row], parts: int
-) -> DataFrame:
-    """Repartition a bronze batch into parts of about equal size, older files in earlier parts.
+def in_order(records: DataFrame, offered: Sequence[Row], parts: int) -> DataFrame:
+    """Repartition a bronze batch into parts of about equal bytes, in the order of its sources.
 
-    Silver may read a commit of bronze in several batches, part by part. In Spark's order, largest
-    file first, newer events would move the watermark past older ones. ``files`` are in order of
-    arrival, each with its row count; each part becomes one file.
+    Silver may read a commit of bronze in several batches, part by part. All rows of a commit arrive
+    at one instant, so of copies the first by source counts, as text, and by partition of a topic
+    (:func:`~tidelake.silver.search_bounds.arrival_order`): in another order of parts, it would
+    depend on the split. ``offered`` has the bytes of each source; each part becomes one file.
     """
-    if parts == 1 or len(files) < 2:
+    if parts == 1 or len(offered) < 2:
         return records.coalesce(parts)
-    # A file's part depends on the total size of the files before it.
-    whole = max(1, sum(file.size for file, _ in files))
-    before = accumulate((file.size for file, _ in files), initial=0)
-    part_of = {
-        file.path: min(parts - 1, size * parts // whole)
-        for (file, _), size in zip(files, before, strict=False)
-    }
+    keys = ["source", "partition"] if "partition" in offered[0] else ["source"]
+    # Partitions as texts that end with a colon, as in record ids: 10 comes before 1.
+    ordered = sorted(offered, key=lambda row: [row["source"], *[f"{row[k]}:" for k in keys[1:]]])
+    sizes = [row["bytes"] or 0 for row in ordered]
+    whole, before = max(1, sum(sizes)), accumulate(sizes, initial=0)
     places = [
-        {"source": row["source"], "_part": part_of[place_of(row["source"])]} for row in offered
+        {**{key: row[key] for key in keys}, "_part": min(parts - 1, size * parts // whole)}
+        for row, size in zip(ordered, before, strict=False)
     ]
-    frame = from_records(records.sparkSession, places, "source string, _part int")
-    together = records.join(F.broadcast(frame), on="source", how="left")
+    ddl = ", ".join([*(f"{key} string" for key in keys), "_part int"])
+    frame = from_records(records.sparkSession, places, ddl)
+    rows = records.withColumn("partition", F.expr(_PARTITION)) if keys[1:] else records
+    together = rows.join(F.broadcast(frame), on=keys, how="left")
     # Rows of an unknown file go into the last part instead of being lost.
     place = F.coalesce("_part", F.lit(parts - 1))
     # Spark 4.0, and Databricks Connect before 17.3, have no repartitionById; ranges keep the order.

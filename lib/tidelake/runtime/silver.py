@@ -20,7 +20,7 @@ from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, Position, rewritten_after
+from tidelake.delta.positions import BEGINNING, Position, rewritten_after, version_at
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.names import quoted
@@ -406,6 +406,16 @@ def _unknown_columns(
     return new, (*extra_columns(stored, defined), *new)
 
 
+def _ends_commit(context: BatchContext) -> bool:
+    """Return whether a batch does not end inside a commit of bronze.
+
+    The rows of a commit arrive together, so no row of it is late by another: other partitions of
+    its source, or older files, may follow in the next batch.
+    """
+    lake, until = context.run.lake, context.until["bronze"]
+    return until[1] < 0 or version_at(lake.bronze(context.run.pipeline.name), until) is not None
+
+
 def _note(
     summary: Summary,
     decision: Decision,
@@ -416,7 +426,9 @@ def _note(
 ) -> SilverNote:
     pipeline, before, rules = context.run.pipeline, context.before, context.run.pipeline.watermark
     partitions, idle_after = summary.partitions(before.partitions), rules.idle_after
-    watermark = advance(before.watermark, partitions, delay=rules.delay, idle_after=idle_after)
+    watermark = before.watermark
+    if _ends_commit(context):
+        watermark = advance(watermark, partitions, delay=rules.delay, idle_after=idle_after)
     counts = [
         metadata.FateCount.of((fate, stage, origin), rows, summary.marks[origin, fate, stage])
         for (origin, fate, stage), rows in summary.rows().items()
