@@ -64,6 +64,15 @@ def _written(schema: Any, records: list[Any], **options: Any) -> bytes:
     return out.getvalue()
 
 
+def _with_schema(schema: Any, plain: Any, records: list[Any]) -> bytes:
+    """Write records with one schema and name another that has the same bytes."""
+    header, marker = BytesIO(), b"m" * 16
+    metadata = {"avro.schema": json.dumps(schema).encode()}
+    fastavro.schemaless_writer(header, {"type": "map", "values": "bytes"}, metadata)
+    blocks = _written(plain, records, sync_marker=marker).partition(marker)[2]
+    return b"Obj\x01" + header.getvalue() + marker + blocks
+
+
 def _rows(content: bytes) -> list[Any]:
     return [
         json.loads(payload, parse_float=Decimal)
@@ -237,6 +246,93 @@ def test_a_decimal_that_is_too_long_for_digits_leaves_the_other_rows_readable() 
     assert [row["broken"] != [] for row in decoded] == [False, True, True, False, True]
 
 
+@pytest.mark.parametrize("fixed", [False, True])
+def test_a_decimal_with_a_scale_below_0_has_zeros_behind_its_digits(fixed: bool) -> None:
+    plain = {"type": "fixed", "name": "F", "size": 3} if fixed else {"type": "bytes"}
+    numbers = [12345, 5, 0, -7]
+    rows = [{"m": number.to_bytes(3, "big", signed=True)} for number in numbers]
+    found = {}
+    for scale in (-2, 0, 2):
+        kind = plain | {"logicalType": "decimal", "precision": 7, "scale": scale}
+        content = _with_schema(_record({"m": kind}), _record({"m": plain}), rows)
+        ((payloads, _),) = read_avro_container(content)
+        found[scale] = [one.removeprefix(b'{"m":')[:-1] for one in payloads.to_pylist()]
+    assert found == {
+        -2: [b"1234500", b"500", b"0", b"-700"],
+        0: [b"12345", b"5", b"0", b"-7"],
+        2: [b"123.45", b"0.05", b"0.00", b"-0.07"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("size", "scale", "is_text"),
+    [(1750, 4_300, False), (1750, 4_301, True), (1, 10**12, True), (1250, -1_205, False),
+     (1250, -1_206, True), (1, -4_213, False), (1, -4_214, True), (1, -(10**12), True)],
+)  # fmt: skip
+def test_a_decimal_with_many_zeros_is_refused_by_its_field_alone(
+    size: int, scale: int, is_text: bool
+) -> None:
+    kind = _logical("bytes", "decimal", precision=9, scale=scale)
+    rows = [{"m": b"\x0f" + b"\xff" * (size - 1)}]
+    content = _with_schema(_record({"m": kind}), _record({"m": "bytes"}), rows)
+    ((payloads, _),) = read_avro_container(content)
+    assert payloads[0].as_py().startswith(b'{"m":"unscaled 0xf') is is_text
+    fields = [DecodedField("m", pa.decimal128(38, 2), "DECIMAL(38,2)")]
+    (row,) = Decoder(fields, "additive").decode(payloads).to_pylist()
+    assert (row["parsed"], len(row["broken"])) == (True, 1)
+
+
+@pytest.mark.parametrize("scale", [None, 2.5, "2", True])
+def test_a_scale_that_is_no_whole_number_is_named_with_its_field(scale: Any) -> None:
+    kind = {"type": "array", "items": _logical("bytes", "decimal", precision=9, scale=scale)}
+    schema = _record({"order": _record({"prices": ["null", kind]}) | {"name": "Order"}})
+    text = f"^its field order.prices has a decimal with the scale {json.dumps(scale)}, which is no"
+    for content in (_with_schema(schema, _SCHEMA, []), _with_schema(schema, _SCHEMA, _RECORDS)):
+        with pytest.raises(BrokenFileError, match=text):
+            _rows(content)
+        with pytest.raises(BrokenFileError, match=text):
+            avro_schema_of(content)
+    with pytest.raises(BrokenFileError, match=text):
+        datum_reader(schema)
+
+
+_NOTHING = _record({"nil": "null"}) | {"name": "Nothing"}
+
+
+@pytest.mark.parametrize(
+    ("items", "place"),
+    [
+        ("null", "field c"),
+        ({"type": "null"}, "field c"),
+        ({"type": "fixed", "name": "F", "size": 0}, "field c"),
+        (_record({}) | {"name": "E"}, "field c"),
+        (_record({"first": _NOTHING, "second": "Nothing"}) | {"name": "E"}, "field c"),
+        (_record({"in": {"type": "array", "items": "null"}}) | {"name": "E"}, "field c.in"),
+    ],
+)
+def test_an_array_whose_items_take_no_bytes_is_refused_before_it_is_read(
+    items: Any, place: str
+) -> None:
+    array = {"type": "array", "items": items}
+    text = f"^its {place} has an array whose items take no bytes, so that a damaged number"
+    with pytest.raises(BrokenFileError, match=text):
+        _rows(_written(_record({"c": array}), []))
+    with pytest.raises(BrokenFileError, match=text):
+        datum_reader(_record({"c": ["null", {"type": "map", "values": array}]}))
+    text = text.replace("field c has", "schema has").replace("c.in", "in")
+    with pytest.raises(BrokenFileError, match=text):
+        _rows(_written(array, []))
+
+
+def test_an_array_whose_items_take_a_byte_is_read() -> None:
+    pair = _record({"a": "null", "b": "int"}) | {"name": "D"}
+    texts, nulls = {"type": "array", "items": "string"}, {"type": "map", "values": "null"}
+    items = {"a": ["null"], "b": nulls, "c": texts, "d": pair}
+    schema = _record({name: {"type": "array", "items": kind} for name, kind in items.items()})
+    row = {"a": [None, None], "b": [{"k": None}, {}], "c": [[], [""]], "d": [{"a": None, "b": 1}]}
+    assert _rows(_written(schema, [row])) == [row]
+
+
 _SCHEMA = _record({"n": "long", "t": "string"})
 _RECORDS = [{"n": at, "t": "x" * at} for at in range(50)]
 
@@ -317,6 +413,20 @@ def test_text_that_is_not_utf_8_is_kept_for_quarantine() -> None:
     assert payloads.to_pylist() == [b'{"n":1,"t":"a\\udcffb"}', b'{"n":2,"t":"ok"}']
 
 
+def test_a_key_that_is_not_utf_8_is_kept_for_quarantine_beside_one_that_looks_like_it() -> None:
+    kind = {"type": "map", "values": {"type": "array", "items": "double"}}
+    rows = [{"m": {"a?": [1.5], r"a\udcff": [2.0, float("nan")]}}, {"m": {"ok": []}}]
+    content = _written(_record({"m": kind}), rows)
+    ((payloads, _),) = read_avro_container(content.replace(b"a?", b"a\xff"))
+    assert payloads.to_pylist() == [
+        b'{"m":{"a\\udcff":[1.5],"a\\\\udcff":[2.0,"NaN"]}}',
+        b'{"m":{"ok":[]}}',
+    ]
+    fields = [DecodedField("m", pa.map_(pa.string(), pa.list_(pa.float64())), "MAP<STRING,…>")]
+    decoded = Decoder(fields, "additive").decode(payloads).to_pylist()
+    assert [row["parsed"] for row in decoded] == [False, True]
+
+
 @given(st.integers(-(2**63) + 1, 2**63 - 1))
 def test_nanoseconds_are_those_of_numpy(nanos: int) -> None:
     (row,) = _rows(_written(_record({"c": _logical("long", "timestamp-nanos")}), [{"c": nanos}]))
@@ -351,6 +461,19 @@ def test_records_without_bytes_are_read_and_bytes_behind_them_found() -> None:
         broken = content.replace(block, b"\x06" + bytes([2 * len(behind)]) + behind)
         with pytest.raises(BrokenFileError, match="more bytes than its records"):
             _rows(broken)
+
+
+def test_a_damaged_number_of_records_without_bytes_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    content = _written(_record({}), [{}] * 3)
+    assert content.count(b"\x06\x00") == 1
+    for behind in (b"\x00", b"\x02x"):
+        broken = content.replace(b"\x06\x00", b"\x80" * 8 + b"\x01" + behind)
+        with pytest.raises(BrokenFileError, match=r"36,[\d,]+ records without bytes, of which at"):
+            _rows(broken)
+    # Records with bytes end with them, and fewer than the most are read.
+    monkeypatch.setattr(avro_files, "_MOST_RECORDS_WITHOUT_BYTES", 8192)
+    assert len(_rows(_written("long", [7] * 20_000, sync_interval=1 << 20))) == 20_000
+    assert len(_rows(_written("null", [None] * 8192, sync_interval=1 << 20))) == 8192
 
 
 def test_what_is_no_container_is_an_error() -> None:

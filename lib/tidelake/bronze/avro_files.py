@@ -36,6 +36,12 @@ _CHUNK_RECORDS, _CHUNK_BYTES = 8192, 8 << 20
 _MOST_DEPTH = 200
 # Longer decimals are not written as digits: Python refuses more than 4,300 of them.
 _MOST_BITS_OF_A_DECIMAL = 14_000
+# Nor those with more digits behind the point, or zeros before it: 10 to this power is longer.
+_MOST_SCALE = 4_300
+# A damaged number of records that take no bytes is found nowhere else, and reading would not end.
+_MOST_RECORDS_WITHOUT_BYTES = 100_000
+# What may take no bytes, beside a fixed type without a size.
+_OF_NO_BYTES = ("null", "record", "error")
 _PLAIN = frozenset({"null", "boolean", "int", "long", "float", "double", "bytes", "string"})
 _ENCODER = msgspec.json.Encoder(decimal_format="number")
 # The prefix of the logical types whose readers are registered here.
@@ -53,7 +59,8 @@ def read_avro_container(content: bytes) -> Iterator[Chunk]:
 
     Raises:
         BrokenFileError: It is not such a file, is truncated or damaged, its codec is unknown, or
-            its schema is recursive.
+            its schema is recursive, has a scale that is no whole number or an array of items that
+            take no bytes.
     """
     stream = BytesIO(content)
     schema, codec, marker = _header(stream)
@@ -116,6 +123,11 @@ def _read_at_once(data: bytes, count: int, wanted: Any, several: Any) -> list[An
 def _read_singly(data: bytes, count: int, wanted: Any) -> Iterator[list[Any]]:
     datum = BytesIO(data)
     for begin in range(0, count, _CHUNK_RECORDS):
+        if begin >= _MOST_RECORDS_WITHOUT_BYTES and not datum.tell():
+            most = f"{_MOST_RECORDS_WITHOUT_BYTES:,}"
+            raise BrokenFileError(
+                f"{count:,} records without bytes, of which at most {most} are read"
+            )
         yield [_read(datum, wanted) for _ in range(min(_CHUNK_RECORDS, count - begin))]
     if datum.read(1):
         raise BrokenFileError("it has more bytes than its records")
@@ -147,10 +159,11 @@ def datum_reader(schema: Any) -> Callable[[BytesIO], bytes]:
     Given other bytes, it raises errors of many kinds.
 
     Raises:
-        BrokenFileError: The schema is recursive, or nested too deeply.
+        BrokenFileError: The schema is recursive or nested too deeply, has a scale that is no whole
+            number or an array of items that take no bytes.
     """
     wanted = fastavro.parse_schema(_with_own_types(schema))
-    if problem := _nesting_problem(wanted):
+    if problem := _schema_problem(wanted):
         raise BrokenFileError(problem)
     return lambda stream: _encoded_singly(_read(stream, wanted))
 
@@ -179,7 +192,7 @@ def _header(stream: BytesIO) -> tuple[Any, str, bytes]:
                 metadata[name] = _exactly(stream, _number(stream))
         marker = _exactly(stream, _MARKER_BYTES)
         schema = json.loads(metadata["avro.schema"])
-        problem = _nesting_problem(fastavro.parse_schema(_with_own_types(schema)))
+        problem = _schema_problem(fastavro.parse_schema(_with_own_types(schema)))
     # A damaged schema fails in fastavro with errors of many kinds.
     except Exception as error:
         raise BrokenFileError(f"its Avro header cannot be read: {error!r}") from error
@@ -192,10 +205,10 @@ def _header(stream: BytesIO) -> tuple[Any, str, bytes]:
     return schema, codec, marker
 
 
-def _nesting_problem(schema: Any) -> str:
-    """Return why a parsed schema's data may be nested too deeply to be read, or an empty string."""
+def _schema_problem(schema: Any) -> str:
+    """Return why data of a parsed schema cannot be read safely, or an empty string."""
     try:
-        depth = _depth(schema, {})
+        depth, _ = _measured(schema, {}, "")
     except BrokenFileError as error:
         return str(error)
     if depth <= _MOST_DEPTH:
@@ -206,28 +219,55 @@ def _nesting_problem(schema: Any) -> str:
     )
 
 
-def _depth(schema: Any, named: dict[str, int]) -> int:
-    """Return how many records, arrays and maps lie in each other, and add those with a name.
+def _measured(schema: Any, named: dict[str, tuple[int, bool]], place: str) -> tuple[int, bool]:
+    """Measure a parsed schema.
+
+    Args:
+        schema: A type, or the name of one.
+        named: Receives the measures of the types with a name.
+        place: The names of the fields around the type, with dots between them.
+
+    Returns:
+        How many records, arrays and maps lie in each other, and whether a value takes no bytes.
 
     Raises:
-        BrokenFileError: A type holds itself.
+        BrokenFileError: A type holds itself, an array's items take no bytes, or a decimal's scale
+            is no whole number.
     """
     if isinstance(schema, list):
-        return max((_depth(branch, named) for branch in schema), default=0)
+        # A union's value begins with the number of its branch.
+        return max((_measured(branch, named, place)[0] for branch in schema), default=0), False
     if isinstance(schema, str):
         if schema in named or schema in _PLAIN:
-            return named.get(schema, 0)
+            return named.get(schema, (0, schema == "null"))
         # A name is defined before it is used, so this one is still being defined.
         raise BrokenFileError(
             f"its schema is recursive: {schema} holds itself, so its data may be nested deeper "
             "than can be read. Write the inner values as JSON text, or the file as JSON lines"
         )
-    inner = [field["type"] for field in schema.get("fields", ())]
-    inner += [schema[key] for key in ("items", "values") if key in schema]
-    depth = max((_depth(one, named) + 1 for one in inner), default=0)
+    where = f"its field {place}" if place else "its schema"
+    if schema.get("logicalType") == f"{_OWN}decimal" and type(schema.get("scale", 0)) is not int:
+        raise BrokenFileError(
+            f"{where} has a decimal with the scale {json.dumps(schema['scale'])}, which is no "
+            "whole number: write the file with the scale of its values"
+        )
+    inner = [
+        _measured(field["type"], named, f"{place}.{field['name']}".removeprefix("."))
+        for field in schema.get("fields", ())
+    ]
+    inner += [_measured(schema[key], named, place) for key in ("items", "values") if key in schema]
+    kind, is_empty = schema["type"], all(is_empty for _, is_empty in inner)
+    if kind == "array" and is_empty:
+        # A damaged number of such items would be read without an end.
+        raise BrokenFileError(
+            f"{where} has an array whose items take no bytes, so that a damaged number of them is "
+            "not found: write their number, or the array as JSON text"
+        )
+    is_empty = schema["size"] <= 0 if kind == "fixed" else is_empty and kind in _OF_NO_BYTES
+    measure = max((depth + 1 for depth, _ in inner), default=0), is_empty
     if "name" in schema:
-        named[schema["name"]] = depth
-    return depth
+        named[schema["name"]] = measure
+    return measure
 
 
 def _exactly(stream: BytesIO, length: int) -> bytes:
@@ -324,11 +364,15 @@ def _decimal(data: bytes, schema: Mapping[str, Any], *_: Any) -> msgspec.Raw | s
     """Write a decimal's digits, also beyond the declared precision; a very long one as text.
 
     No DECIMAL holds either, so that silver quarantines the row, and the file's others are read.
+    A scale below 0, as Kafka Connect has, is the number of zeros behind the digits.
     """
-    unscaled, scale = int.from_bytes(data, "big", signed=True), int(schema.get("scale", 0))
-    if unscaled.bit_length() > _MOST_BITS_OF_A_DECIMAL:
+    unscaled, scale = int.from_bytes(data, "big", signed=True), schema.get("scale", 0)
+    number = unscaled
+    if scale < 0:
+        number, scale = unscaled * 10 ** min(-scale, _MOST_SCALE), 0
+    if number.bit_length() > _MOST_BITS_OF_A_DECIMAL or scale > _MOST_SCALE:
         return f"unscaled {unscaled:#x}"
-    digits = str(abs(unscaled)).rjust(scale + 1, "0")
+    digits = str(abs(number)).rjust(scale + 1, "0")
     text = f"{digits[:-scale]}.{digits[-scale:]}" if scale else digits
     return msgspec.Raw(f"{'-' if unscaled < 0 else ''}{text}".encode())
 
@@ -412,13 +456,17 @@ fastavro.read.LOGICAL_READERS.update(_LOGICAL)
 
 
 def _escaped(value: Any) -> Any:
-    """Escape bytes that are not UTF-8, so that silver quarantines the row with them."""
+    """Escape bytes that are not UTF-8, so that silver quarantines the row with them.
+
+    They become lone surrogates, which are no valid JSON for the decoder. As another text, a map's
+    key could be that of another entry.
+    """
     if isinstance(value, dict):
-        return {
-            name.encode("utf-8", "backslashreplace").decode(): _escaped(item)
+        entries = (
+            json.dumps(name).encode() + b":" + _ENCODER.encode(_escaped(item))
             for name, item in value.items()
-        }
+        )
+        return msgspec.Raw(b"{%b}" % b",".join(entries))
     if isinstance(value, list):
         return [_escaped(item) for item in value]
-    # A lone surrogate is no valid JSON text for the decoder.
     return msgspec.Raw(json.dumps(value).encode()) if isinstance(value, str) else value

@@ -45,9 +45,10 @@ def logical_types(schema: str) -> str:
 
 def _connect(schema: Any, namespace: str, named: dict[str, dict[str, Any]]) -> dict[str, Any]:
     if isinstance(schema, list):
-        branches = [branch for branch in schema if branch != "null"]
+        # Each defines the types with a name that later fields refer to.
+        branches = [_connect(branch, namespace, named) for branch in schema if branch != "null"]
         # A union of several types becomes an object with one field for each.
-        return _connect(branches[0], namespace, named) if len(branches) == 1 else {}
+        return branches[0] if len(branches) == 1 else {}
     if isinstance(schema, str):
         return named.get(_full_name(schema, namespace), {}) if schema not in _PLAIN else {}
     kind = schema["type"]
