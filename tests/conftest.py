@@ -39,9 +39,10 @@ from tidelake.spark.session import build_session
 os.environ.update(variables(a_free_port()))
 for _name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
     os.environ.pop(_name, None)
-# A test's JVM lives minutes and its rows are few: what the second compiler makes never pays. The
-# collector does not begin with a small heap and little room for classes, which it would fill every
-# second; and Spark's classes are not verified again each time that they are loaded.
+# A test's rows are few: what the second compiler makes never pays (six files of streams that two
+# workers run in ten minutes take an eighth longer with it). The collector does not begin with a
+# small heap and little room for classes, which it would fill every second; and Spark's classes are
+# not verified again each time that they are loaded.
 os.environ["JAVA_TOOL_OPTIONS"] = (
     "-XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=256m -XX:+UseSerialGC "
     "-XX:MetaspaceSize=400m -XX:InitialRAMPercentage=7 -XX:NewRatio=1 "
