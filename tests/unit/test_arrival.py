@@ -33,18 +33,36 @@ def test_files_are_in_the_order_of_their_names_whatever_their_size(
     assert placed.count() == sum(sizes.values())
 
 
-def test_partitions_of_topics_are_in_the_order_of_record_ids(spark: SparkSession) -> None:
-    places = [("t", "2"), ("u", "0"), ("t", "10"), ("t", "1")]
-    offered = [Row(source=topic, partition=number, bytes=5) for topic, number in places]
-    rows = [(f"{topic}:{number}:{n}", topic) for n in range(5) for topic, number in places]
+def test_records_of_topics_are_in_the_order_of_record_ids(spark: SparkSession) -> None:
+    # The largest has more than one part; one has records without payloads alone.
+    places = {("t", "2"): 8, ("u", "0"): 2, ("t", "10"): 2, ("t", "1"): 4}
+    offered = [
+        Row(source=topic, partition=number, bytes=count * 10, min=100, max=99 + count)
+        for (topic, number), count in places.items()
+    ]
+    offered.append(Row(source="v", partition="0", bytes=None, min=0, max=3))
+    rows = [
+        (f"{topic}:{number}:{100 + n}", topic)
+        for n in range(8)
+        for (topic, number), count in places.items()
+        if n < count
+    ]
+    rows += [(f"v:0:{n}", "v") for n in range(4)]
     records = spark.createDataFrame(rows, _DDL).repartition(3)
 
-    placed = in_order(records, offered, 4)
+    placed = in_order(records, offered, 4).select(F.spark_partition_id(), "record_id").collect()
 
-    place = F.substring_index("record_id", ":", 2)
-    found = placed.select(F.spark_partition_id(), place).distinct().collect()
-    assert sorted(map(tuple, found)) == [(0, "t:10"), (1, "t:1"), (2, "t:2"), (3, "u:0")]
-    assert placed.count() == len(rows)
+    found = [[record for part, record in placed if part == number] for number in range(4)]
+    assert [len(part) for part in found] == [4, 4, 4, 8]
+    in_order_of_arrival = [
+        *[f"t:10:{100 + n}" for n in range(2)],
+        *[f"t:1:{100 + n}" for n in range(4)],
+        *[f"t:2:{100 + n}" for n in range(8)],
+        *[f"u:0:{100 + n}" for n in range(2)],
+        *[f"v:0:{n}" for n in range(4)],
+    ]
+    parts = iter(in_order_of_arrival)
+    assert [{*part} for part in found] == [{next(parts) for _ in part} for part in found]
 
 
 def test_a_row_of_no_file_is_not_lost(spark: SparkSession) -> None:

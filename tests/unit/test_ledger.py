@@ -730,6 +730,12 @@ def test_a_file_that_waits_and_one_that_is_gone_count_as_offered(lake: Lake) -> 
     assert found.balanced
 
 
+def test_a_file_that_changed_after_it_was_read_unbalances_the_books(lake: Lake) -> None:
+    file = lake.root / "landing" / "a.json"
+    file.write_text(file.read_text() + "{}\n")
+    assert books(lake).problems == (f"{file}: bronze read 30 bytes, it has 33 now",)
+
+
 def test_a_landing_folder_that_was_cleared_away_changes_no_book(lake: Lake) -> None:
     (lake.root / "landing" / "a.json").unlink()
     (lake.root / "landing").rmdir()
@@ -749,6 +755,24 @@ def test_a_pipeline_that_never_ran_says_how_to_run_it(lake: Lake) -> None:
 
     with pytest.raises(UsageError, match=r"shop has no tables under .*tidelake run shop"):
         books(lake)
+
+
+def test_tables_that_were_all_deleted_are_not_those_of_a_pipeline_that_never_ran(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for layer in ("bronze", "silver", "gold"):
+        shutil.rmtree(lake.root / layer)
+    words = ["alerts", str(lake.root.parent / "shop.yml"), "--root", str(lake.root)]
+    assert run_command(app, words) == 0
+    assert "Nothing to watch" in capsys.readouterr().err
+    commits = lake.checkpoints("shop", "bronze") / "g1" / "commits"
+    commits.mkdir(parents=True)
+    (commits / "0").write_text("v1\n{}")
+
+    with pytest.raises(RefusedError, match=r"^bronze\.shop was deleted"):
+        books(lake)
+    assert run_command(app, words) == 3
+    assert "hop_refused" in capsys.readouterr().out
 
 
 def test_a_bronze_that_was_deleted_is_not_a_pipeline_that_never_ran(lake: Lake) -> None:

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
 
 from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, Source
+from tidelake.delta.commit_metadata import SilverNote
+from tidelake.delta.positions import Position
+from tidelake.runtime import silver
 from tidelake.silver.watermark import PartitionProgress, advance, held_back_by, partition_of
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
@@ -117,3 +122,49 @@ def test_any_other_source_is_one_partition(spark: SparkSession, source: Source) 
     rows = spark.createDataFrame([("file:///a.json:1",), ("2:0:3",)], "record_id string")
     found = rows.select(partition_of(source).alias("partition")).distinct().collect()
     assert [row["partition"] for row in found] == ["0"]
+
+
+@pytest.mark.parametrize(
+    ("begun", "until", "version", "has_new", "minute"),
+    [
+        # It ends with a commit, also at its last file.
+        ((3, 0), (4, -1), None, False, 40),
+        ((3, 0), (4, 1), 4, False, 40),
+        ((3, 0), (4, -1), None, True, 30),
+        # Inside a commit: what was read before counts, if that was of earlier commits.
+        ((3, 0), (4, 1), None, False, 20),
+        ((4, 0), (4, 1), None, False, 10),
+        ((3, 0), (4, 1), None, True, 10),
+    ],
+)
+def test_no_row_of_a_commit_moves_the_watermark_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+    begun: Position,
+    until: Position,
+    version: int | None,
+    has_new: bool,
+    minute: int,
+) -> None:
+    monkeypatch.setattr(silver, "version_at", lambda *_: version)
+    pipeline = SimpleNamespace(
+        name="x", watermark=SimpleNamespace(delay=timedelta(0), idle_after=timedelta(hours=1))
+    )
+    lake = SimpleNamespace(bronze=lambda _: None)
+
+    def time(minutes: int) -> datetime:
+        return NOON + timedelta(minutes=minutes)
+
+    before = SilverNote(
+        watermark=time(10),
+        partitions={
+            "a": PartitionProgress(time(20), time(0)),
+            "b": PartitionProgress(time(25), time(0)),
+        },
+        until={"bronze": begun},
+    )
+    reached = {"a": PartitionProgress(time(40), time(1)), "b": PartitionProgress(time(45), time(1))}
+    reached |= {"c": PartitionProgress(time(30), time(1))} if has_new else {}
+    context: Any = SimpleNamespace(
+        run=SimpleNamespace(pipeline=pipeline, lake=lake), before=before, until={"bronze": until}
+    )
+    assert silver._watermark(context, reached) == time(minute)

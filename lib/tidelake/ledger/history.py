@@ -36,7 +36,7 @@ from tidelake.errors import RefusedError, SourceError, UsageError
 from tidelake.folders import list_matching
 from tidelake.instants import from_json
 from tidelake.ledger.query import ask
-from tidelake.runtime.checkpoints import newest_logged, planned_positions
+from tidelake.runtime.checkpoints import has_batches, newest_logged, planned_positions
 from tidelake.runtime.fence import bronze_is_gone
 from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 from tidelake.typed import runnable
@@ -51,13 +51,14 @@ def require_tables(lake: Lake, pipeline: str) -> None:
 
     Raises:
         UsageError: The pipeline has no tables under this root, as it has not run.
-        RefusedError: Bronze was deleted; tables that were filled from it exist.
+        RefusedError: Bronze was deleted; its checkpoint, or tables filled from it, exist.
     """
     bronze = lake.bronze(pipeline)
     if bronze.exists:
         return
     # Without the definition, only the commits of gold's tables show that they are the pipeline's.
-    if lake.silver(pipeline).exists or any(gold_of(lake, pipeline)):
+    has_run = lake.silver(pipeline).exists or any(gold_of(lake, pipeline))
+    if has_run or has_batches(lake.checkpoints(pipeline, "bronze")):
         raise bronze_is_gone(bronze.name)
     raise UsageError(
         f"{pipeline} has no tables {lake.place}. "
@@ -76,13 +77,12 @@ def gold_of(lake: Lake, pipeline: str) -> Iterator[tuple[Table, Commit]]:
 def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
     """Return whether no hop has a table yet: the pipeline has not run, or nothing has arrived.
 
-    A missing table next to existing ones is not this: it was dropped. Neither is a root that does
-    not exist, which may be misspelt.
+    Not if they were dropped, some or all, nor without the root, which may be misspelt.
     """
-    if lake.catalog is None and not lake.root.exists():
+    is_absent = lake.catalog is None and not lake.root.exists()
+    if is_absent or has_batches(lake.checkpoints(pipeline.name, "bronze")):
         return False
-    tables = (table for hop in HOPS for table in lake.closing_tables(pipeline, hop))
-    return not any(table.exists for table in tables)
+    return not any(table.exists for hop in HOPS for table in lake.closing_tables(pipeline, hop))
 
 
 def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commit]:
@@ -97,10 +97,10 @@ def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commi
         return logged
     books, own = lake.books().name, f"table_name = '{table.name}'"
     # A table that was deleted and filled again has the versions of the deleted one again.
+    # Earlier versions of Tidelake could copy a commit twice.
     made = f"SELECT max(committed_at) FROM {books} WHERE {own} AND batch = {CREATION}"
     kept = ask(
         lake,
-        # Earlier versions of Tidelake could copy a commit twice.
         f"SELECT DISTINCT ON (version) version, committed_at, rows, note FROM {books} "
         f"WHERE {own} AND version < {oldest} AND coalesce(committed_at >= ({made}), true) "
         f"ORDER BY version DESC, committed_at DESC",

@@ -254,12 +254,13 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
         for table, counts in gold.items()
         if counts.expected != counts.counted
     ]
-    problems += [*_gone(lake, name), *_ahead(lake, pipeline)]
+    source, changed = _source_counts(taken, pipeline)
+    problems += [*changed, *_gone(lake, name), *_ahead(lake, pipeline)]
     problems[:0] = not_finished(lake, name)
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),
-        source=_source_counts(taken, pipeline),
+        source=source,
         bronze=tables["bronze"].total.rows,
         erased=sum(one.rows for one in arrivals_in(taken)),
         fates=fates,
@@ -318,14 +319,22 @@ def _gone(lake: Lake, pipeline: str) -> Iterator[str]:
             return
 
 
-def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> SourceCounts:
+def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> tuple[SourceCounts, list[str]]:
+    """Count the files of the landing folder; describe the first that has another size than read."""
     if not isinstance(pipeline.source, FilesSource):
-        return SourceCounts()
+        return SourceCounts(), []
     sizes = {path: file.size for path, file in taken_files(taken).items()}
     # Files may have been archived after bronze read them.
     listed = offered_files(pipeline) or {}
     offered = sizes | {path: file.size for path, file in listed.items()}
-    return SourceCounts(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
+    changed = [path for path, size in sizes.items() if offered[path] != size]
+    problems = [
+        f"{path}: bronze read {sizes[path]:,} bytes, it has {offered[path]:,} now"
+        + (f", and {more} more files changed" if (more := len(changed) - 1) else "")
+        for path in changed[:1]
+    ]
+    total = SourceCounts(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
+    return total, problems
 
 
 def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:

@@ -432,13 +432,13 @@ def _watermark_stuck(context: AlertContext, limit: timedelta) -> Iterator[Found]
         if commit.batch < 0 or (batches and note.watermark != batches[0][1].watermark):
             break
         batches.append((commit, note))
-    # Without the oldest, which set it. A batch that ends inside a commit of bronze leaves it.
+    # Without the oldest, which set it. Inside of one commit of bronze it stays as it is.
     accepted = sum(note.total()["silver"] for _, note in batches[:-1])
-    if not accepted or batches[0][1].until["bronze"][1] >= 0:
+    ends = [note.until.get("bronze", (-1,))[0] for _, note in batches]
+    if not accepted or ends[0] == ends[-1] >= 0:
         return
     (newest, note), (oldest, _) = batches[0], batches[-1]
-    lasted = newest.written_at - oldest.written_at
-    if lasted <= limit:
+    if (lasted := newest.written_at - oldest.written_at) <= limit:
         return
     slow, _ = held_back_by(note.partitions, idle_after=context.pipeline.watermark.idle_after)
     mark = f"{note.watermark:%Y-%m-%d %H:%M:%SZ}" if note.watermark else "none"

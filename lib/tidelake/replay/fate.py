@@ -286,8 +286,9 @@ def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCou
         if admitted is False:
             return GoldCount(name, "outside")
         taken = position(last_commit(lake.table(name)), "silver")
-        # Gold has processed every commit that is no longer in the log.
-        if added_in is not None and added_in >= taken[0] + (taken[1] >= 0):
+        read = version_read(lake.silver(pipeline.name), taken)
+        # Gold has processed every commit that is no longer in the log, and none in part.
+        if added_in is not None and added_in > read:
             return GoldCount(name, "waiting")
         if admitted is None:
             return GoldCount(name, "unknown")

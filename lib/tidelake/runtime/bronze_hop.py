@@ -72,7 +72,8 @@ from tidelake.runtime.schemas import from_ddl, from_records
 from tidelake.spark.engine import runs_in_process, slots_of
 from tidelake.spark.tuning import BRONZE_BYTES_A_FILE, KEPT_FILE_BYTES
 
-_PARTITION = "split_part(record_id, ':', 2)"
+_READ_IN_TURN = 8
+_PARTITION, _OFFSET = (f"split_part(record_id, ':', {n})" for n in (2, 3))
 
 
 class BronzeHop(HopQuery):
@@ -99,8 +100,7 @@ class BronzeHop(HopQuery):
                 logged=self._logged,
                 is_cleaned=source.is_cleaned,
             )
-        # The version of bronze up to which files of batches are cleaned, None before the first
-        # time, and whether there may be newer ones.
+        # The version up to which bronze's files are cleaned, if any, and whether to look again.
         self._cleaned: int | None = None
         self._may_clean = True
         super().__init__(run, creates=creates, fence=fence)
@@ -122,8 +122,7 @@ class BronzeHop(HopQuery):
     def offset_mismatch(self, closed: Commit) -> str:
         """Compare the checkpoint's offsets or source log with bronze's commits."""
         source, is_csv = self.run.pipeline.source, self.run.pipeline.csv is not None
-        # No repair helps.
-        remedy = "restore it, or use another pipeline or --root."
+        remedy = "restore it, or use another pipeline or --root."  # no repair helps
         if (was := closed.note.get("source", source.kind)) != source.kind:
             filled = f"{self.table.name} was filled from a source of kind {was}"
             raise RefusedError(f"{filled}, source.kind is now {source.kind}: {remedy}")
@@ -218,8 +217,7 @@ class BronzeHop(HopQuery):
             # An empty prefix of a store would not exist for Spark.
             for path in source.paths:
                 ensure_folder(folder(path))
-        if still_open:
-            self._may_clean = True
+        self._may_clean |= bool(still_open)
         self._cleaned = closed[0].version if closed else since
         if problems := landed_files.clean_landing(source, files.values()):
             self.run.progress.say(f"warning: {landed_files.uncleaned_text(source, problems)}")
@@ -262,8 +260,7 @@ class BronzeHop(HopQuery):
             ends = [(row["last"], row["last_length"]) for row in offered]
             identified = refuse_more(identified, ends)
         # Of other formats than text, the payloads are larger than the files; a topic has no files.
-        name = "text_bytes" if self._reads_whole_files else "bytes"
-        payloads = 0 if self._reads_lines else sum(row[name] or 0 for row in offered)
+        payloads = 0 if self._reads_lines else sum(row["bytes"] or 0 for row in offered)
         size = max(payloads, sum(file.size for file, _ in files))
         slots = slots_of(self.run.spark)
         parts = max(1, min(slots, size // BRONZE_BYTES_A_FILE))
@@ -288,7 +285,6 @@ class BronzeHop(HopQuery):
         try:
             append(records, self.table, note, even_empty=count == 0)
         except FOREIGN:
-            # Report changed and missing files.
             if not self.run.stop.is_set():
                 with suppress(*FOREIGN):
                     landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
@@ -383,8 +379,8 @@ class BronzeHop(HopQuery):
             is_record = F.col(POSITION).isNotNull()
             return [
                 F.count(POSITION).alias("records"),
-                F.max(BYTES).alias("bytes"),
-                F.sum(F.length("payload")).alias("text_bytes"),
+                F.max(BYTES).alias("content_bytes"),
+                F.sum(F.length("payload")).alias("bytes"),
                 F.max(ERROR).alias("error"),
                 fingerprint(F.when(is_record, F.col("record_id"))).alias("fingerprint"),
                 contents(is_record).alias("contents"),
@@ -397,6 +393,8 @@ class BronzeHop(HopQuery):
             fingerprint().alias("fingerprint"),
             contents().alias("contents"),
         ]
+        if isinstance(self.run.pipeline.source, KafkaSource):
+            counted += [F.expr(f"{name}(bigint({_OFFSET}))").alias(name) for name in ("min", "max")]
         return [*counted, *planned, *last_row()] if self._reads_lines else counted
 
     def _files(self, offered: Sequence[Row], paths: Sequence[str]) -> list[tuple[LandedFile, int]]:
@@ -416,7 +414,8 @@ class BronzeHop(HopQuery):
                 files.append((file, 0))
             else:
                 planned = LandedFile(file.path, row["size"], row["modified"])
-                landed_files.check_bytes(file, row["bytes"], planned, whole=whole)
+                size = row["content_bytes" if whole else "bytes"]
+                landed_files.check_bytes(file, size, planned, whole=whole)
                 files.append((file, row["records"]))
                 if whole and row["error"]:
                     errors[file.path] = row["error"]
@@ -452,28 +451,30 @@ class BronzeHop(HopQuery):
 def in_order(records: DataFrame, offered: Sequence[Row], parts: int) -> DataFrame:
     """Repartition a bronze batch into parts of about equal bytes, in the order of its sources.
 
-    Silver may read a commit of bronze in several batches, part by part. All rows of a commit arrive
-    at one instant, so of copies the first by source counts, as text, and by partition of a topic
-    (:func:`~tidelake.silver.search_bounds.arrival_order`): in another order of parts, it would
-    depend on the split. ``offered`` has the bytes of each source; each part becomes one file.
+    Silver may read a commit part by part, each of which is a file. Of equal arrivals the first is
+    that by source, by partition as a text with a colon, and by offset (``arrival_order``).
     """
+    is_topic = bool(offered) and "partition" in offered[0]
     if parts == 1 or len(offered) < 2:
-        return records.coalesce(parts)
-    keys = ["source", "partition"] if "partition" in offered[0] else ["source"]
-    # Partitions as texts that end with a colon, as in record ids: 10 comes before 1.
+        # One task would read many partitions of a topic in turn.
+        is_wide = is_topic and len(offered) > _READ_IN_TURN
+        return records.repartition(1) if is_wide else records.coalesce(parts)
+    keys = ["source", "partition"] if is_topic else ["source"]
     ordered = sorted(offered, key=lambda row: [row["source"], *[f"{row[k]}:" for k in keys[1:]]])
-    sizes = [row["bytes"] or 0 for row in ordered]
-    whole, before = max(1, sum(sizes)), accumulate(sizes, initial=0)
+    before = [*accumulate((row["bytes"] or 0 for row in ordered), initial=0)]
+    names = [*keys, "min", "max"] if is_topic else keys
     places = [
-        {**{key: row[key] for key in keys}, "_part": min(parts - 1, size * parts // whole)}
+        {name: row[name] for name in names} | {"bytes": row["bytes"] or 0, "_before": size}
         for row, size in zip(ordered, before, strict=False)
     ]
-    ddl = ", ".join([*(f"{key} string" for key in keys), "_part int"])
+    ddl = ", ".join(f"{name} {'string' if name in keys else 'bigint'}" for name in places[0])
     frame = from_records(records.sparkSession, places, ddl)
-    rows = records.withColumn("partition", F.expr(_PARTITION)) if keys[1:] else records
-    together = rows.join(F.broadcast(frame), on=keys, how="left")
+    rows = records.withColumn("partition", F.expr(_PARTITION)) if is_topic else records
+    within = f"bytes * ((bigint({_OFFSET}) - min) / (max - min + 1D))" if is_topic else "0"
+    part = f"int((_before + {within}) * {parts} / {max(1, before[-1])})"
     # Rows of an unknown file go into the last part instead of being lost.
-    place = F.coalesce("_part", F.lit(parts - 1))
+    place = F.expr(f"coalesce(least({parts - 1}, {part}), {parts - 1})")
+    together = rows.join(F.broadcast(frame), on=keys, how="left")
     # Spark 4.0, and Databricks Connect before 17.3, have no repartitionById; ranges keep the order.
     spread = getattr(together, "repartitionById", together.repartitionByRange)
     return spread(parts, place).select(*records.columns)
@@ -483,9 +484,8 @@ def with_positions(rows: DataFrame) -> DataFrame:
     """Add each row's index in its file, from 0, as ``_position``, if Spark splits and packs files.
 
     Spark reads a micro-batch block by block, and a block's rows are consecutive in one partition.
-    So a row's index is its index in the block plus the rows of the file's earlier blocks. This
-    reads the micro-batch an extra time, and is valid only on the frame that the stream passed. A
-    later read that finds more rows fails.
+    So a row's index is its index in the block plus the rows of the file's earlier blocks. This is
+    an extra read, valid only on the frame that the stream passed; a later one with more rows fails.
     """
     counted = numbered(rows)
     counts = F.min(NUMBER), F.count("*")

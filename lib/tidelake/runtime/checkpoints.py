@@ -366,6 +366,11 @@ def newest_logged(folder: Folder) -> int:
     return max(numbers, default=CREATION)
 
 
+def has_batches(checkpoints: Folder) -> bool:
+    """Return whether a query of any generation has closed a batch in a hop's checkpoints."""
+    return any(newest_logged(folder / "commits") > CREATION for folder in checkpoints.glob("*"))
+
+
 def _is_readable(file: Folder) -> bool:
     """Return whether a checkpoint file consists of JSON lines, in a log after a version line."""
     try:

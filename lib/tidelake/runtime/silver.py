@@ -39,7 +39,7 @@ from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.stages import SELECTED
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
-from tidelake.silver.watermark import advance
+from tidelake.silver.watermark import PartitionProgress, advance, without_batch
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
 from tidelake.typed import runnable
@@ -82,8 +82,7 @@ class SilverHop(HopQuery):
     def create_tables(self) -> None:
         """Create silver and its side tables."""
         name = self.run.pipeline.name
-        bronze = self.run.lake.bronze(name)
-        if not bronze.exists:
+        if not (bronze := self.run.lake.bronze(name)).exists:
             raise UsageError(
                 f"{bronze.name} does not exist yet. "
                 f"Fill it with: {runnable('tidelake run', name, '--hop bronze')}"
@@ -91,8 +90,7 @@ class SilverHop(HopQuery):
         prefilter.refuse_other_prefilter(self.table, self.fence, wanted=self._prefilters)
         if self.run.pipeline.reads_avro:
             schemas.refuse_unlimited(self.run.spark)
-        changed = metadata.changed_parts(last_commit(self.table), self.run.pipeline).identity
-        if changed:
+        if changed := metadata.changed_parts(last_commit(self.table), self.run.pipeline).identity:
             raise self.fence.refusal(
                 f"{self.table.name} was filled under another {' and '.join(changed)}"
             )
@@ -406,14 +404,19 @@ def _unknown_columns(
     return new, (*extra_columns(stored, defined), *new)
 
 
-def _ends_commit(context: BatchContext) -> bool:
-    """Return whether a batch does not end inside a commit of bronze.
+def _watermark(context: BatchContext, reached: Mapping[str, PartitionProgress]) -> datetime | None:
+    """Return the watermark after a batch that has ``reached`` this progress.
 
-    The rows of a commit arrive together, so no row of it is late by another: other partitions of
-    its source, or older files, may follow in the next batch.
+    No row of a bronze commit is late by another. So a batch that ends inside one counts what was
+    read before the batch, and nothing if it began in the same commit.
     """
-    lake, until = context.run.lake, context.until["bronze"]
-    return until[1] < 0 or version_at(lake.bronze(context.run.pipeline.name), until) is not None
+    run, before, until = context.run, context.before, context.until["bronze"]
+    if until[1] >= 0 and version_at(run.lake.bronze(run.pipeline.name), until) is None:
+        if before.until.get("bronze", BEGINNING)[0] == until[0]:
+            return before.watermark
+        reached = without_batch(before.partitions, reached)
+    rules = run.pipeline.watermark
+    return advance(before.watermark, reached, delay=rules.delay, idle_after=rules.idle_after)
 
 
 def _note(
@@ -425,10 +428,8 @@ def _note(
     held_back: int | None,
 ) -> SilverNote:
     pipeline, before, rules = context.run.pipeline, context.before, context.run.pipeline.watermark
-    partitions, idle_after = summary.partitions(before.partitions), rules.idle_after
-    watermark = before.watermark
-    if _ends_commit(context):
-        watermark = advance(watermark, partitions, delay=rules.delay, idle_after=idle_after)
+    partitions = summary.partitions(before.partitions)
+    watermark = _watermark(context, partitions)
     counts = [
         metadata.FateCount.of((fate, stage, origin), rows, summary.marks[origin, fate, stage])
         for (origin, fate, stage), rows in summary.rows().items()

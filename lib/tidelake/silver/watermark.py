@@ -46,6 +46,17 @@ def advance(
     return reached if watermark is None else max(watermark, reached)
 
 
+def without_batch(
+    before: Mapping[str, PartitionProgress], after: Mapping[str, PartitionProgress]
+) -> dict[str, PartitionProgress]:
+    """Return partitions with their event times ``before`` a batch and their arrivals after it.
+
+    One that the batch has seen for the first time has none, so that the watermark stays.
+    """
+    times = {name: one.max_event_time for name, one in before.items()}
+    return {name: one._replace(max_event_time=times.get(name)) for name, one in after.items()}
+
+
 def held_back_by(
     partitions: Mapping[str, PartitionProgress], *, idle_after: timedelta
 ) -> tuple[str | None, tuple[str, ...]]:
