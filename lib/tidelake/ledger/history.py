@@ -79,10 +79,10 @@ def has_no_tables(lake: Lake, pipeline: Pipeline) -> bool:
 
     Not if they were dropped, some or all, nor without the root, which may be misspelt.
     """
-    is_absent = lake.catalog is None and not lake.root.exists()
-    if is_absent or has_batches(lake.checkpoints(pipeline.name, "bronze")):
+    tables = (table for hop in HOPS for table in lake.closing_tables(pipeline, hop))
+    if (lake.catalog is None and not lake.root.exists()) or any(one.exists for one in tables):
         return False
-    return not any(table.exists for hop in HOPS for table in lake.closing_tables(pipeline, hop))
+    return not has_batches(lake.checkpoints(pipeline.name, "bronze"))
 
 
 def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commit]:

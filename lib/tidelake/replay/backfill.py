@@ -29,13 +29,7 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import hold_hops, unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import (
-    Position,
-    files_between,
-    rewritten_after,
-    rows_between,
-    stream_breaks,
-)
+from tidelake.delta.positions import Position, files_between, rewriting, rows_between, stream_breaks
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
@@ -349,7 +343,7 @@ def _is_looked_up_twice(green: Run, last: Commit) -> bool:
         for lookup in lookups(lake, pipeline):
             versions[lookup.table.name].add(lookup.version)
     return any(
-        rewritten_after(table, (min(found) + 1, -1)) is not None
+        rewriting(table, (min(found) + 1, -1)) is not None
         or rows_between(table, (min(found) + 1, -1), (max(found) + 1, -1)) > 0
         for table, found in ((lake.table(name), found) for name, found in versions.items())
         if len(found) > 1
