@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,19 @@ class Spent:
     def __le__(self, most: Spent) -> bool:
         """Tell whether neither is more."""
         return self.jobs <= most.jobs and self.shuffles <= most.shuffles
+
+
+class PlannedFrames(CheckpointedFrames):
+    """The frames of a small batch; counts the broadcasts in what it checkpoints when it is read."""
+
+    def __init__(self) -> None:
+        super().__init__(small=True)
+        self.broadcasts = 0
+
+    def checkpoint(self, frame: DataFrame) -> DataFrame:
+        plan: Any = frame._jdf.queryExecution().analyzed()
+        self.broadcasts += plan.toString().count("strategy=broadcast")
+        return super().checkpoint(frame)
 
 
 def newest_job(spark: SparkSession) -> int:

@@ -27,10 +27,6 @@ _DENIED = {
     *("401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "ExpiredToken"),
     *("Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
 }
-_KEYS = (
-    "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of this machine, "
-    "and let it list, read and write there"
-)
 
 
 def endpoint() -> str | None:
@@ -98,7 +94,7 @@ def duckdb_secret() -> tuple[str, list[str]]:
     """
     found = _session().get_credentials()
     if found is None:
-        raise MachineError(f"no credentials for the object store. {_KEYS}.")
+        raise MachineError(f"no credentials for the object store. {_remedy()}.")
     found, at = found.get_frozen_credentials(), endpoint()
     options = {
         "KEY_ID": found.access_key,
@@ -167,12 +163,20 @@ def translating_errors(what: str) -> Iterator[None]:
         raise translated from error
 
 
+def _remedy(what: str = "") -> str:
+    rights = "list and read" if what.startswith("the source ") else "list, read and write"
+    return (
+        "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE or a role of this machine, "
+        f"and let it {rights} there"
+    )
+
+
 def _answer(response: Any, what: str) -> TidelakeError:
     code = str(response.get("Error", {}).get("Code", ""))
     if code == "NoSuchBucket":
         return UsageError(f"{what}: there is no such bucket. Create it, or name another.")
     if code in _DENIED:
-        return MachineError(f"{what}: the object store denied access ({code}). {_KEYS}.")
+        return MachineError(f"{what}: the object store denied access ({code}). {_remedy(what)}.")
     if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
         return MachineError(f"{what}: the bucket is in another region. Set AWS_REGION to it.")
     return MachineError(f"{what}: the object store answered {code or 'with an error'}.")
@@ -182,7 +186,7 @@ def _no_answer(error: Exception, what: str) -> TidelakeError:
     from botocore import exceptions as of  # noqa: PLC0415
 
     if isinstance(error, of.NoCredentialsError | of.PartialCredentialsError | of.ProfileNotFound):
-        return MachineError(f"{what}: no credentials for the object store. {_KEYS}.")
+        return MachineError(f"{what}: no credentials for the object store. {_remedy(what)}.")
     if isinstance(error, of.TokenRetrievalError):
         return MachineError(f"{what}: the login to the object store has expired. Log in again.")
     where = endpoint() or f"Amazon S3 in {region()}"

@@ -305,6 +305,15 @@ def test_the_scheduled_job_goes_from_the_dimensions_to_the_proof() -> None:
     assert chain == [*in_a_row, ("alerts", ["gold"])]
 
 
+def test_a_run_of_a_pipeline_ends_after_hours_that_a_variable_sets() -> None:
+    longer = copy.deepcopy(dict(BUNDLE.raw))
+    longer["variables"]["run_timeout_seconds"]["default"] = 86400
+    for raw, seconds in ((dict(BUNDLE.raw), 14400), (longer, 86400)):
+        jobs = Bundle(raw).jobs
+        told = [jobs[name]["timeout_seconds"] for name in ("scheduled", "clickstream", "flights")]
+        assert told == [seconds] * 3
+
+
 def test_the_backfill_screen_fills_a_range() -> None:
     run = next(task for task in BUNDLE.tasks() if (task.job, task.key) == ("backfill", "run"))
 

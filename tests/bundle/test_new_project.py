@@ -43,6 +43,13 @@ def test_a_new_projects_bundle_keeps_the_rules(rule: Rule, target: str, bundle: 
     assert list(rule(bundle.at(target))) == []
 
 
+def test_a_run_of_a_pipeline_ends_after_hours_that_a_variable_sets(bundle: Bundle) -> None:
+    assert (
+        bundle.raw["resources"]["jobs"]["flow"]["timeout_seconds"] == "${var.run_timeout_seconds}"
+    )
+    assert bundle.jobs["flow"]["timeout_seconds"] == 14400
+
+
 def test_each_task_passes_the_folder_of_the_deployed_files(bundle: Bundle) -> None:
     tasks = list(bundle.tasks())
     assert {task.job for task in tasks} == bundle.jobs.keys() - {"scheduled", "maintenance"}

@@ -33,11 +33,12 @@ from tidelake.replay import erase_records, generations
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.backfill_state import State, write_state
+from tidelake.replay.certificates import Certificate, CertifiedTable, changed_since
 from tidelake.replay.erase import Report, erase, look
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, apply_late, discard_quarantine
 from tidelake.replay.subject import Subject
-from tidelake.replay.verify import Certificate, CertifiedTable, changed_since, verify
+from tidelake.replay.verify import verify
 from tidelake.runtime.hop import Run
 
 pytestmark = pytest.mark.usefixtures("interpreted")

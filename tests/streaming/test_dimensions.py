@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import shutil
 import time
 from collections import defaultdict
 from collections.abc import Sequence
@@ -21,7 +22,7 @@ from tests.worlds import World, world
 from tidelake.config import DimensionSpec, load_pipeline
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import last_commit
-from tidelake.errors import UsageError
+from tidelake.errors import GenerationError, UsageError
 from tidelake.gold.dimensions import Dimension
 from tidelake.gold.kinds import Inputs
 from tidelake.ledger.terms import read_ledger
@@ -29,6 +30,7 @@ from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.ops.status import read_status
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote
+from tidelake.replay.repairing import repair
 from tidelake.replay.verify import verify
 
 _SEED = int(os.environ.get("TIDELAKE_SEED", str(time.time_ns() % 1_000_000)))
@@ -333,6 +335,37 @@ def test_all_rows_of_a_promotion_are_looked_up_in_one_version(shop: tuple[World,
     promote(added.context)
     categories = read(added.lake, "silver.clickstream", "event_id, category")
     assert categories == [("e0", None), ("e3", None), ("e6", "toys")]
+
+
+@pytest.mark.long
+def test_rows_are_looked_up_again_once_a_dimension_was_recreated(shop: tuple[World, World]) -> None:
+    """A version's number means another content then, also to a backfill that was filled before."""
+    catalogue, clicks = shop
+    for number, category in enumerate(["books", "games"]):
+        catalogue.land(f"{number}.jsonl", [Change("p0", number, minute(number), category).line])
+        catalogue.run()
+    clicks.land("0.jsonl", [click(0, minute=9)])
+    clicks.run()
+    build(clicks.context, "bronze")
+    shutil.rmtree(catalogue.lake.table("dim.products").path)
+    clicks.land("1.jsonl", [click(3, minute=10)])
+    for why in ("deleted", "recreated since"):
+        with pytest.raises(GenerationError, match=rf"version 2 of dim\.products, which was {why}"):
+            clicks.run()
+        catalogue.run()
+    # It continues silver, whose rows were looked up in the table that is gone.
+    repair(clicks.context, "silver")
+    with pytest.raises(GenerationError, match=r"run products, then .* backfill run clickstream"):
+        clicks.run()
+    with pytest.raises(UsageError, match=r"recreated since\. .* backfill run clickstream"):
+        verify(clicks.context)
+    assert build(clicks.context, "bronze").stage == "built"
+    promote(clicks.context)
+    clicks.land("2.jsonl", [click(6, minute=11)])
+    clicks.run()
+    price = read(catalogue.lake, "dim.products", "price")[0][0]
+    assert found(clicks) == [(one, "games", price) for one in ("e0", "e3", "e6")]
+    assert verify(clicks.context).equal
 
 
 def test_a_changed_dimension_does_not_rewrite_the_past(

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +26,7 @@ from tests.engines.plays import (
     lines_of_shop,
     played_by_one_process,
 )
-from tests.engines.servers import a_server
+from tests.engines.servers import a_server, python_path
 from tests.locations import at
 from tests.running import run
 from tests.worlds import world
@@ -122,6 +126,47 @@ def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Con
     assert played.answer["clickstream"]["balanced"]
     for told in ("bronze  batch    1", "silver  batch    1", "gold    batch    1"):
         assert played.words.count(told) == 1, played.words
+
+
+_DOCTOR = """
+import json, sys
+from pathlib import Path
+from tidelake.config import Environment
+from tidelake.delta.store import Catalog
+from tidelake.names import LAYERS
+from tidelake.ops import doctor
+from tidelake.spark.session import build_session
+
+folder, remote = Path(sys.argv[1]), sys.argv[2]
+place = {"catalog": "spark_catalog", "volume": folder / "volume"}
+spark = build_session(Environment(name="prod", remote=remote, **place))
+spark.sql(f"CREATE SCHEMA ops LOCATION '{folder}/warehouse'")
+catalog = Catalog("spark_catalog", lambda: spark)
+found = [doctor.check_workers(catalog, folder / "volume")]
+doctor.tidelake.__version__ = "0.0.9"
+found.append(doctor.check_workers(catalog, folder / "volume"))
+left = [*spark.sql("SHOW TABLES IN ops").collect(), *(folder / "volume").iterdir()]
+spark.sql("DROP SCHEMA ops")
+print(json.dumps([len(left), *([[one.what, one.remedy] for one in part] for part in found)]))
+"""
+
+
+@pytest.mark.long
+def test_doctor_lets_a_worker_of_the_server_run_a_batch(server: str, tmp_path: Path) -> None:
+    (tmp_path / "volume").mkdir()
+    done = subprocess.run(
+        [sys.executable, "-c", _DOCTOR, str(tmp_path), server],
+        env={**os.environ, "SPARK_REMOTE": server, "PYTHONPATH": python_path()},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    left, well, older = json.loads(done.stdout.splitlines()[-1])
+    whats = ["Worker: Tidelake", "Worker: casts", "Worker: decoder", "Worker: files"]
+    assert well == [[what, ""] for what in whats]
+    assert [what for what, remedy in older if remedy] == ["Worker: Tidelake"]
+    assert left == 0
 
 
 @pytest.mark.long

@@ -12,6 +12,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NoReturn
+from unittest.mock import MagicMock
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
@@ -291,6 +292,28 @@ def test_alerts_are_written_to_files_that_appear_when_they_are_complete(
     over_files._write_files(messages.limit(0), 1)
     assert sorted(lines_of(file) for file in folder.glob("part-0-*.jsonl")) == [1, 2]
     assert not list(folder.glob("part-1-*"))
+
+
+def test_an_alert_is_sent_with_the_microseconds_of_its_times(
+    spark: SparkSession, environment: Environment, tmp_path: Path
+) -> None:
+    over_files, alerts = (
+        lane_of(payments(spark, environment, str(tmp_path / "landing"))),
+        MagicMock(),
+    )
+    over_files._writer(alerts)
+    [message] = alerts.select.call_args.args
+    row = spark.sql(
+        "SELECT TIMESTAMP'2026-01-05 10:00:00.000001Z' AS event_time, DATE'2026-01-05' AS day, "
+        """CAST(NULL AS STRING) AS city, '{"value":1.50}' AS evidence"""
+    )
+    [(text,)] = row.select(message).collect()
+    assert json.loads(text) == {
+        "event_time": "2026-01-05T10:00:00.000001Z",
+        "day": "2026-01-05",
+        "city": None,
+        "evidence": '{"value":1.50}',
+    }
 
 
 def lines_of(file: Path) -> int:

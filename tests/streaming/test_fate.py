@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 from tests.running import START, click, place_of
+from tests.unit.handmade import write_commit
 from tests.worlds import TO_SILVER, World, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
+from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
 from tidelake.ledger.query import ask
 from tidelake.ledger.terms import read_ledger
@@ -148,6 +150,26 @@ def test_a_batch_that_is_committed_meanwhile_makes_no_record_its_own_duplicate(
 
     monkeypatch.setattr(fate, "_waiting", committed)
     assert of_line(played, 0, "c.jsonl").state == "silver"
+
+
+def test_a_record_of_a_commit_that_is_read_in_part_may_have_been_decided(tmp_path: Path) -> None:
+    lake, note = Lake(tmp_path), {"generation": "g1", "batch": 0}
+    arrived = [_ARRIVAL, _ARRIVAL + timedelta(minutes=1)]
+    for version, at in enumerate(arrived):
+        own = note | {"ingested_at": at.isoformat()}
+        write_commit(lake.bronze("shop"), version, note=own, adds=[(5, True)] * 2)
+    write_commit(lake.silver("shop"), 0, note=note | {"until": {"bronze": [0, 0]}})
+    waiting = fate._waiting(lake, "shop")
+    assert waiting == dict(zip(arrived, (True, False), strict=True))
+
+    pipeline: Any = None
+    row = {"record_id": "a:0", "source": "a", "payload": b"{}"}
+    told = [
+        fate._fate(lake, pipeline, row | {"ingested_at": at}, {}, waiting).reasons[0]
+        for at in arrived
+    ]
+    assert "a part of its commit" in told[0]
+    assert told[1] == "silver has not processed it yet"
 
 
 def test_a_table_whose_where_lets_it_out_says_so(filled: World, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from delta.tables import DeltaTable
@@ -14,15 +15,19 @@ from pyspark.sql import functions as F
 
 from tests.following import GOLD
 from tests.running import START, click, read
+from tests.unit.handmade import write_commit
 from tests.worlds import World, without_prefilter, world
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.access import load
 from tidelake.delta.append import append
-from tidelake.delta.log import last_commit
+from tidelake.delta.log import last_commit, newest_version
+from tidelake.delta.tables import Table
+from tidelake.errors import GenerationError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import as_requeued, read_side
 from tidelake.replay.verify import Verification, verify
+from tidelake.runtime import bronze_hop, gold, silver
 
 _NOON = START + timedelta(days=1, hours=12)
 
@@ -129,3 +134,38 @@ def test_the_prefilter_drops_no_row_without_a_fate(spark: SparkSession, tmp_path
     told = read_ledger(made.lake, made.pipeline).to_json()
     assert (told["bronze"], told["silver"], told["duplicates"]) == (10, 4, 4)
     assert len(read(made.lake, "silver.clickstream__quarantine", "stage")) == 2
+
+
+def test_a_generation_that_began_during_a_batch_is_not_written_over(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by a repair beside a writer without a lock."""
+    made = world(spark, tmp_path, small=False, gold=GOLD[:1], quality=None)
+    lake, name = made.lake, made.pipeline.name
+    made.land("a.jsonl", [click(n, minute=n) for n in range(4)])
+    made.run(_NOON)
+    gold_table = lake.gold(made.pipeline.gold[0].name)
+    steps = {
+        "bronze": (lake.bronze(name), bronze_hop.BronzeHop, "_files"),
+        "silver": (lake.silver(name), silver, "decide_fates"),
+        "gold": (gold_table, gold, "GoldBatch"),
+    }
+    made.land("b.jsonl", [*[click(n, minute=n) for n in range(4, 8)], b"garbage"])
+    for minute, (hop, (table, module, step)) in enumerate(steps.items(), 1):
+        done = getattr(module, step)
+
+        def begin(*args: Any, table: Table = table, done: Any = done, **more: Any) -> Any:
+            note = last_commit(table).note | {"generation": "g9", "batch": 1}  # type: ignore[union-attr]
+            write_commit(table, newest_version(table) + 1, note=note)
+            return done(*args, **more)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(module, step, begin)
+            with pytest.raises(GenerationError, match="has generation g9, this writer has g1"):
+                made.run(_NOON + timedelta(minutes=minute), hops=[hop])
+        assert last_commit(table).generation == "g9"  # type: ignore[union-attr]
+        if hop == "silver":
+            assert read(lake, f"silver.{name}__quarantine", "record_id") == []
+        (table.path / "_delta_log" / f"{newest_version(table):020}.json").unlink()
+        made.run(_NOON + timedelta(minutes=minute), hops=[hop])
+    assert len(read(lake, f"silver.{name}", "event_id")) == 8

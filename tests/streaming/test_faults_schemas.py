@@ -14,10 +14,14 @@ from pyspark.sql import SparkSession
 from tests.running import START, read, versions
 from tests.worlds import TO_SILVER, World, world
 from tidelake.config import Limits
-from tidelake.errors import SchemaChangedError
+from tidelake.errors import RefusedError, SchemaChangedError
 from tidelake.ledger.terms import read_ledger
+from tidelake.replay.backfill import build
+from tidelake.replay.backfill_promotion import promote
+from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
+from tidelake.spark.engine import with_settings
 
 _SCHEMA = "id STRING, at TIMESTAMP, user STRING, amount INT, price DECIMAL(6,2)"
 _BASE: dict[str, Any] = {
@@ -189,6 +193,32 @@ def test_a_wider_definition_releases_what_was_too_wide_before(
     told = read_ledger(played.lake, played.pipeline).to_json()
     assert (told["silver"], told["quarantined"], told["problems"]) == (4, 0, [])
     assert told["gold"]["growing_total"] == {"expected": 4, "counted": 4}
+
+
+@pytest.mark.long
+def test_where_a_stream_cannot_pass_a_wider_type_a_backfill_continues_behind_it(
+    stored: World, tmp_path: Path
+) -> None:
+    """As on Databricks' runtimes up to 18.0."""
+    played = stored.copied(tmp_path / "copy")
+    played = _grown(played, _SCHEMA.replace("INT", "BIGINT"))
+    played.landing.joinpath("b.jsonl").write_bytes(_line(4, amount=2**41) + b"\n")
+    needed = {"spark.databricks.delta.typeWidening.enableStreamingSchemaTracking": "true"}
+    try:
+        with with_settings(played.spark, needed):
+            for _ in range(2):
+                with pytest.raises(RefusedError, match=r"needs Databricks Runtime 18\.1 or newer"):
+                    played.run(_NOW)
+            assert repair(played.context, "gold").why == ""
+            with pytest.raises(RefusedError, match=r"needs Databricks Runtime 18\.1 or newer"):
+                played.run(_NOW)
+            build(played.context, "silver")
+            promote(played.context)
+            played.run(_NOW)
+    finally:
+        played.landing.joinpath("b.jsonl").unlink()
+    told = read_ledger(played.lake, played.pipeline).to_json()
+    assert told["gold"]["growing_total"] == {"expected": 2, "counted": 2}
 
 
 @pytest.mark.long

@@ -20,16 +20,14 @@ from tidelake.delta.access import load
 from tidelake.instants import Range
 from tidelake.ledger.history import closed_version
 from tidelake.names import ID_HASH
+from tidelake.replay.certificates import certify, changed_since, read_certificate
 from tidelake.replay.compare import RowDifference, TableComparison
 from tidelake.replay.repairing import repair, reset
 from tidelake.replay.requeue import Choice, apply_late, replay_quarantine
 from tidelake.replay.verify import (
     Judged,
-    certify,
-    changed_since,
     judge_bronze,
     judge_target,
-    read_certificate,
     verify,
 )
 from tidelake.replay.verify_silver import judge_silver, read_inputs

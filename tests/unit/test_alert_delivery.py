@@ -22,6 +22,8 @@ import pytest
 from tests.listening import Listening, listening
 from tidelake.config import Environment
 from tidelake.config.environment import AlertTargets
+from tidelake.delta import holders
+from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.ops import alert_delivery
@@ -126,6 +128,21 @@ def test_a_store_that_refuses_the_lock_does_not_suppress_an_alert(
     monkeypatch.setattr(alert_delivery, "hold", refuse)
     reporter(tmp_path, said).report([LAG], rules=RULES)
     assert said == [OPENS]
+
+
+def test_a_process_that_does_not_release_the_lock_does_not_suppress_an_alert(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(alert_delivery, "_LOCK_SECONDS", 0.5)
+    monkeypatch.setattr(holders, "_SILENT_SECONDS", 0.2)
+    said: list[str] = []
+    one = reporter(tmp_path, said)
+    with hold(tmp_path / "alerts" / "shop", "the alerts"):
+        one.report([LAG], rules=RULES)
+        one.report([LAG, STALE], rules=RULES)
+    opens = "alert opens: warning stale: shop: no batch. See: tidelake status shop"
+    holder = f"process {os.getpid()}, which holds the lock of the reported alerts of shop"
+    assert said == [f"waiting for {holder}", OPENS, opens]
 
 
 def test_a_state_that_cannot_be_read_is_told_anew(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,8 +21,9 @@ from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.delta.locks import hold_hops
+from tidelake.delta.positions import TopicPosition
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.errors import GenerationError, RefusedError, SourceError, UsageError
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops import alert_delivery
 from tidelake.ops.alert_delivery import AlertReporter, watching
@@ -37,6 +39,7 @@ from tidelake.ops.alerts import (
 )
 from tidelake.ops.metrics import Measured
 from tidelake.replay.backfill_state import Stage, State, write_state
+from tidelake.runtime import lookups
 from tidelake.typed import PLAIN
 
 NEW_YEAR = datetime(2024, 1, 1, tzinfo=UTC)
@@ -440,6 +443,102 @@ def test_expressions_that_failed_in_the_last_hour_of_gold_are_reported(shop: Sho
     assert "expression_failed" not in shop.judge(9800)
 
 
+def test_a_topic_that_lacks_changes_for_longer_than_the_limit_is_told(shop: Shop) -> None:
+    to = {"topic": "totals", "bootstrap": "127.0.0.1:1"}
+    shop.more = {"gold": [SHOP["gold"][0] | {"publish": to}]}
+    table = shop.lake.gold("totals")
+    shop.batch(0)
+    shop.batch(100)
+    # An environment may publish nothing.
+    assert "unpublished" not in shop.judge(9999)
+
+    def published(version: int, commit: int, second: float) -> None:
+        reached = TopicPosition("totals", "id-1", ("user_id",), version)
+        metadata = reached.options(table)["userMetadata"]
+        write_commit(table, commit, metadata=metadata, second=second)
+
+    published(1, 3, 103)
+    assert "unpublished" not in shop.judge(402)
+    found = shop.judge(403)["unpublished"]
+    assert (found.severity, found.hop, found.since) == ("warning", "gold", at(102))
+    assert found.command == "tidelake status shop"
+    told = "versions of gold.totals wait for topic totals: 1, the oldest for 5 minutes"
+    assert found.message == told
+    assert "unpublished" not in shop.judge(403, lag_seconds=400)
+    assert "unpublished" not in shop.judge(403, lag_seconds=None)
+    published(2, 4, 404)
+    assert "unpublished" not in shop.judge(9999)
+    # The log was cleaned up.
+    published(0, 5, 405)
+    for version in (0, 1):
+        (table.path / "_delta_log" / f"{version:020}.json").unlink()
+    found = shop.judge(406)["unpublished"]
+    assert "published up to version 0, and its log begins at version 2" in found.message
+    assert (found.severity, found.since) == ("warning", None)
+
+
+def two_topics(shop: Shop) -> None:
+    """Let two tables wait for their topics: one since second 12, one since its log was cut."""
+    to = {"bootstrap": "127.0.0.1:1"}
+    totals = SHOP["gold"][0] | {"publish": {"topic": "totals", **to}}
+    visits = SHOP["gold"][0] | {"name": "visits", "publish": {"topic": "visits", **to}}
+    clicks = SHOP["gold"][0] | {"name": "clicks", "publish": {"topic": "clicks", **to}}
+    shop.more = {"gold": [visits, totals, clicks]}
+    shop.batch(0)
+    shop.batch(10)
+    stamp = {"pipeline": "shop", "hop": "gold", "generation": "g1"}
+    for name in ("visits", "clicks"):
+        for batch in (-1, 0, 1):
+            adds = [(10, True)] if batch >= 0 else []
+            note = {**stamp, "batch": batch, "rows": 10}
+            write_commit(shop.lake.gold(name), batch + 1, note=note, adds=adds, second=20)
+    for name in ("totals", "visits", "clicks"):
+        table = shop.lake.gold(name)
+        reached = TopicPosition(name, "id-1", ("user_id",), 1 if name != "clicks" else 0)
+        write_commit(table, 3, metadata=reached.options(table)["userMetadata"], second=21)
+    for version in (0, 1):
+        (shop.lake.gold("clicks").path / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def test_all_topics_that_lack_changes_are_told_in_one_alert(shop: Shop) -> None:
+    """An alert has no table in its key: of two, people would hear of one."""
+    two_topics(shop)
+    found = [one for one in alerts_of(shop.lake, shop.define(), now=at(9999), counts=False)]
+    (told,) = [one for one in found if one.rule == "unpublished"]
+    for part in ("topic visits: 1", "topic totals: 1", "gold.clicks is published up to version 0"):
+        assert part in told.message
+    assert told.since == at(12)
+
+
+def test_where_nothing_is_published_no_topic_lacks_changes(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a copy of another environment's tables: it has the positions too."""
+    two_topics(shop)
+    pipeline = shop.define()
+    conf, root = shop.lake.root / "conf", str(shop.lake.root)
+    for folder in ("environments", "pipelines"):
+        (conf / folder).mkdir(parents=True)
+    environment = conf / "environments" / "local.yml"
+    given: list[bool] = []
+
+    def page(*_: object, publishes: bool, **__: object) -> None:
+        given.append(publishes)
+        raise UsageError("the page")
+
+    monkeypatch.setattr("tidelake.ops.page.facts_cache.FactsCache", page)
+    for publishes in (True, False):
+        environment.write_text(f"publish: {str(publishes).lower()}")
+        run_command(
+            app, ["alerts", str(shop.lake.root / "shop.yml"), "--root", root, "--conf", str(conf)]
+        )
+        assert ("unpublished" in capsys.readouterr().out) is publishes
+        run_command(app, ["ui", "--root", root, "--conf", str(conf)])
+        found = alerts_of(shop.lake, pipeline, now=at(9999), counts=False, publishes=publishes)
+        assert ("unpublished" in {one.rule for one in found}) is publishes
+    assert given == [True, False]
+
+
 def test_rates_are_those_of_the_last_hour_and_of_fresh_rows(shop: Shop) -> None:
     well = [["silver", None, "bronze", 990, 0]]
     shop.batch(0, counts=[["quarantined", "parse", "bronze", 1000, 0]])
@@ -475,6 +574,21 @@ def test_a_deleted_checkpoint_refuses_a_hop(shop: Shop) -> None:
     assert (found.hop, found.severity) == ("silver", "critical")
     assert found.message == "silver.shop holds batch 0, but its checkpoint is gone"
     assert found.command == "tidelake repair shop --hop silver"
+
+
+def test_a_dimension_that_was_replaced_refuses_silver(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise GenerationError("rows were looked up in version 3 of dim.users", "Restore it")
+
+    monkeypatch.setattr(lookups, "refuse_replaced", refuse)
+    shop.batch(0)
+    assert "hop_refused" not in shop.judge(10)
+    enriched = shop.define().model_copy(update={"enrich": (SimpleNamespace(),)})
+    found = alerts_of(shop.lake, enriched, now=at(10), counts=False)
+    (refused,) = [one for one in found if one.rule == "hop_refused"]
+    assert refused.message.startswith("rows were looked up in version 3 of dim.users")
 
 
 @pytest.mark.parametrize(("hop", "name"), [("silver", "silver.shop"), ("gold", "gold.totals")])

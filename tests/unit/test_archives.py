@@ -5,6 +5,7 @@ from __future__ import annotations
 import bz2
 import gzip
 import random
+import tracemalloc
 from io import BytesIO
 from pathlib import Path
 
@@ -48,6 +49,20 @@ def test_compressed_content_is_read_and_a_cut_one_is_broken(suffix: str) -> None
         decompressed(name, _TEXT)
     refuse_broken_archive(name, BytesIO(content))
     refuse_broken_archive("a.txt", BytesIO(content[:9]))
+
+
+@pytest.mark.parametrize("suffix", ["gz", "bz2"])
+def test_decompressed_content_is_in_memory_once(suffix: str) -> None:
+    size = 24 << 20
+    content = _COMPRESS[suffix](bytes(size))
+    tracemalloc.start()
+    try:
+        assert len(decompressed(f"a.{suffix}", content)) == size
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    # The last growth of the buffer may move it, and takes an eighth more.
+    assert peak < 1.6 * size
 
 
 def test_what_grows_beyond_memory_is_broken(monkeypatch: pytest.MonkeyPatch) -> None:

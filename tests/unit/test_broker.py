@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -106,10 +107,40 @@ def test_of_two_starts_at_once_one_starts_the_broker_and_the_other_finds_it(fold
 def test_a_start_that_does_not_end_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(broker, "_LOCK_SECONDS", 0.2)
     with (
-        broker._start_lock(folder),
+        broker._start_lock(folder, 1),
         pytest.raises(UsageError, match=f"another process has been starting a broker in {folder}"),
     ):
         up(folder, 0)
+
+
+def test_a_broker_that_another_call_is_starting_is_stopped_once_it_has_started(
+    folder: Path,
+) -> None:
+    with ThreadPoolExecutor() as pool:
+        starting, until = pool.submit(up, folder, 0), time.monotonic() + 20
+        while find(folder) is None and time.monotonic() < until:
+            time.sleep(0.01)
+        assert down(folder)
+        assert not starting.result().runs
+
+
+def test_a_broker_whose_start_does_not_end_is_not_stopped(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started = up(folder, 0)
+    monkeypatch.setattr(broker, "_STOP_SECONDS", 0.2)
+    with (
+        broker._start_lock(folder, 1),
+        pytest.raises(UsageError, match=r"has been starting a broker in .* for 0\.2 s"),
+    ):
+        down(folder)
+    assert started.runs
+
+
+def test_where_no_broker_was_started_nothing_is_written(folder: Path) -> None:
+    folder.mkdir()
+    assert not down(folder)
+    assert list(folder.iterdir()) == []
 
 
 def test_a_start_that_failed_releases_the_folder(

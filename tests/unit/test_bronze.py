@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -27,8 +28,9 @@ from tidelake.bronze.records import (
 from tidelake.config import DeltaSource, FilesSource, RateSource
 from tidelake.delta.log import Commit
 from tidelake.delta.tables import Lake
-from tidelake.errors import RefusedError
+from tidelake.errors import RefusedError, SourceError
 from tidelake.runtime.bronze_hop import BronzeHop
+from tidelake.runtime.fence import Fence
 
 ARRIVED = datetime(2024, 1, 1, 23, 59, 59, 999999, tzinfo=UTC)
 READ_DDL = (
@@ -154,3 +156,34 @@ def test_bronze_takes_no_csv_into_a_table_of_json_nor_json_into_one_of_csv(tmp_p
         assert hop.offset_mismatch(Commit(0, ARRIVED, None, note | {"csv": not is_csv})) == ""
         # Commits of earlier versions do not say it.
         assert hop.offset_mismatch(Commit(0, ARRIVED, None, {"source": "files"})) == ""
+
+
+@pytest.mark.parametrize(
+    ("told", "is_named"),
+    [
+        ("[UDF_PYSPARK_USER_CODE_ERROR.MEMORY_LIMIT_SERVERLESS] exceeded the limit", True),
+        ("[UDF_PYSPARK_ERROR.OOM] Python worker exited unexpectedly (crashed)", True),
+        ("[FAILED_READ_FILE] a.csv.gz", False),
+    ],
+)
+def test_where_python_has_too_little_memory_the_largest_files_of_the_batch_are_named(
+    tmp_path: Path, told: str, is_named: bool
+) -> None:
+    for size in range(1, 6):
+        (tmp_path / f"{size}.csv").write_bytes(bytes(size * 1000))
+    hop: Any = BronzeHop.__new__(BronzeHop)
+    pipeline = shop(tmp_path, source={"kind": "files", "path": str(tmp_path), "format": "csv"})
+    hop.run = SimpleNamespace(pipeline=pipeline, stop=Event())
+    hop.fence = Fence("shop", "bronze", "g1")
+    paths = [str(tmp_path / f"{size}.csv") for size in range(1, 6)]
+    error = PySparkException(told)
+    kind = SourceError if is_named else PySparkException
+    with pytest.raises(kind) as found, hop._naming_broken(paths):
+        raise error
+    if not is_named:
+        assert found.value is error
+        return
+    lines = str(found.value).splitlines()
+    assert lines[1:4] == [f"  - {tmp_path}/{n}.csv: {n},000 bytes" for n in (5, 4, 3)]
+    assert "Split it into several files" in lines[0]
+    assert "planned anew with: tidelake repair shop --hop bronze" in lines[4]

@@ -149,6 +149,7 @@ def test_an_unknown_environment_names_the_known_ones() -> None:
         ("root: a\nconsistent_views: true\n", "consistent_views", "allowed with catalog only"),
         ("catalog: a\nconsistent_views: 1\n", "consistent_views", "true or false"),
         ("catalog: a\nlimits: {gold_bytes: 1g}\n", "limits", "under source: a batch of silver"),
+        ("catalog: a\nlimits: {gold_bytes: 1g}\n", "limits", "input lands in portions, with a run"),
         ("catalog: a\nlocks: none\n", "locks", "has no effect with catalog; leave it out"),
         ("catalog: a\nmaster: local\n", "master", "allowed with root only"),
         ("catalog: a\nvolume: ''\n", "volume", "empty"),

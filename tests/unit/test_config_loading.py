@@ -457,6 +457,7 @@ def test_a_broken_key_is_named_with_its_place(
     ("name", "body", "message"),
     [
         ("m", {"summ": "n"}, "did you mean sum?"),
+        ("m", {"median": "n"}, "write {approx_percentile: n, p: 0.5} (known: count,"),
         ("m", {"sum": "n", "max": "n"}, "exactly one"),
         ("m", {}, "exactly one"),
         ("m", "n", "one aggregate"),
@@ -806,6 +807,157 @@ def test_another_pipelines_columns_are_not_judged_here(tmp_path: Path) -> None:
     right = {"pipeline": "other", "columns": {"b": "theirs"}}
     raw = changed(gold=None, joins=[{**JOIN, "right": right}])
     assert load_pipeline(write(tmp_path, raw), LAPTOP).joins[0].right.pipeline == "other"
+
+
+@pytest.mark.parametrize(
+    ("right", "on", "path", "message"),
+    [
+        ({"where": "n > 0"}, ["code"], "joins[0].right.where", "unknown column n (known: "),
+        ({"where": "code"}, ["code"], "joins[0].right.where", "is BIGINT; write a condition"),
+        (
+            {"columns": {"b": "colur"}},
+            ["code"],
+            "joins[0].right.columns.b",
+            "did you mean colour?",
+        ),
+        ({}, ["n"], "joins[0].on[0]", "other has no column n, and on names columns of both sides"),
+        ({}, ["flag"], "joins[0].on[0]", "flag is BOOLEAN, other's flag is TIMESTAMP; cast one"),
+        # Its columns of a dimension have types that are not read here.
+        ({"columns": {"b": "category"}, "where": "category"}, ["code"], None, None),
+        ({"columns": {"b": "is_late", "c": "colour"}}, ["code"], None, None),
+    ],
+)
+def test_a_join_with_another_pipeline_is_checked_against_its_silver(
+    tmp_path: Path, right: dict[str, Any], on: list[str], path: str | None, message: str | None
+) -> None:
+    select = {"code": "CAST(n AS BIGINT)", "colour": "action", "flag": "event_time"}
+    # Two pipelines may join each other.
+    back = {"pipeline": "shop", "columns": {"c": "event_id"}}
+    theirs = {
+        **changed(name="other", gold=None, event__select=select),
+        "enrich": [ENRICH | {"on": {"colour": "product_id"}}],
+        "joins": [{**JOIN, "name": "back", "on": ["code"], "right": back}],
+    }
+    (tmp_path / "other.yml").write_text(yaml.safe_dump(theirs, sort_keys=False))
+    own = {"code": "n", "n": "n", "flag": "n > 0"}
+    joined = {**JOIN, "on": on, "right": {"columns": {"b": "colour"}, "pipeline": "other"} | right}
+    raw = changed(gold=None, event__select=own, joins=[joined])
+    if path is None or message is None:
+        assert load_pipeline(write(tmp_path, raw), LAPTOP).joins[0].right.pipeline == "other"
+        return
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == path
+    assert message in violation.message
+
+
+def test_the_other_pipeline_of_a_join_is_in_the_folder_and_valid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "conf" / "pipelines"
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+
+    def named(pipeline: str) -> str:
+        right = {"pipeline": pipeline, "columns": {"b": "user_id"}}
+        (violation,) = violations(folder, changed(gold=None, joins=[{**JOIN, "right": right}]))
+        assert violation.path == "joins[0].right.pipeline"
+        return violation.message
+
+    (folder / "orders.yml").write_text(yaml.safe_dump(changed(name="sales")))
+    assert "there is no pipeline 'ordrs'; did you mean orders?" in named("ordrs")
+    assert "sales is not the file's name, orders; rename the file" in named("orders")
+    (folder / "orders.yml").write_text(yaml.safe_dump(changed(name="orders", event__id="gone")))
+    assert "unknown column gone" in named("orders")
+
+
+def test_a_misspelt_select_makes_no_column_unknown(tmp_path: Path) -> None:
+    raw = changed(
+        event__selekt={"who": "user_id"},
+        gold__0__keys=["who"],
+        gold__0__where="who > 'a'",
+        quality={"rules": {"known": "who IS NOT NULL"}},
+    )
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "event.selekt"
+    assert "unknown key; did you mean select?" in violation.message
+    # Another unknown key hides nothing.
+    raw["event"]["evoltion"] = raw["event"].pop("selekt")
+    found = {one.path for one in violations(tmp_path, raw)}
+    assert found == {"event.evoltion", "gold[0].keys[0]", "gold[0].where", "quality.rules.known"}
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        (
+            "coalesce(user_id, action)",
+            "a key is a column: add it to event.select, such as "
+            "`a_name: coalesce(user_id, action)`",
+        ),
+        ("usr_id", "unknown column usr_id; did you mean user_id?"),
+        ("user_id)", "unknown column user_id)"),
+    ],
+)
+def test_a_key_that_is_an_expression_is_to_become_a_column(
+    tmp_path: Path, key: str, message: str
+) -> None:
+    (violation,) = violations(tmp_path, changed(gold__0__keys=[key]))
+    assert violation.path == "gold[0].keys[0]"
+    assert message in violation.message
+
+
+@pytest.mark.parametrize(
+    ("path", "found"),
+    [
+        ("in/*.gz", 1),
+        ("in/day=?", 1),
+        ("in/{a,b}", 1),
+        ("${root}/in/*", 1),
+        # The names of a folder and of a file.
+        ("in/{b,c}", 0),
+        ("in/c*", 0),
+        # A folder that is yet to be made.
+        ("in/a [1] {b}", 0),
+        ("in", 0),
+        ("in/[ab]", 0),
+        (["in/*.gz"], 1),
+        (["in/c*"], 0),
+        # A store's own message names the characters.
+        ("s3://logs/access/year=*", 1),
+    ],
+)
+def test_a_path_that_is_a_pattern_is_refused_unless_something_has_that_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str | list[str], found: int
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "in" / "{b,c}").mkdir(parents=True)
+    (tmp_path / "in" / "c*").touch()
+    raw = changed(source__path=path)
+    if not found:
+        assert load_pipeline(write(tmp_path, raw), LAPTOP).name == "shop"
+        return
+    told = violations(tmp_path, raw)
+    assert [one.path for one in told] == ["source.path"] * found
+    message = "patterns are not expanded; name the folder, it is read whole"
+    if path == "s3://logs/access/year=*":
+        message = "use letters, digits and . _ - = between slashes"
+    assert message in told[0].message
+    # The path of the file is not used.
+    assert load_pipeline(write(tmp_path, raw), LAPTOP, source="elsewhere").name == "shop"
+
+
+def test_a_projects_and_a_roots_folder_may_have_the_name_of_a_pattern(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither has a landing folder before the first file arrives."""
+    project = tmp_path / "what now?"
+    (project / "conf").mkdir(parents=True)
+    (project / "tidelake.yml").write_text("conf: conf\n")
+    monkeypatch.chdir(project)
+    environment = Environment(name="local", root=project / "{a,b}*")
+    for path in ("${landing}/orders", "${root}/in", "in"):
+        raw = write(project, changed(source__path=path))
+        assert load_pipeline(raw, environment).name == "shop"
 
 
 def test_a_dimension_a_prefilter_and_an_unknown_column_are_named_at_once(tmp_path: Path) -> None:

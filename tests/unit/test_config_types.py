@@ -38,6 +38,7 @@ def test_a_duration_is_a_number_and_a_unit(text: str, expected: timedelta) -> No
         "1.5 hours",
         "-1 day",
         "1 month",
+        "2 Quarters",
         "10minutes",
         "9999999999 weeks",
     ],
@@ -45,6 +46,12 @@ def test_a_duration_is_a_number_and_a_unit(text: str, expected: timedelta) -> No
 def test_anything_else_is_no_duration(text: str) -> None:
     with pytest.raises(ValueError, match="duration"):
         parse_duration(text)
+
+
+def test_a_month_has_no_length_but_a_query_has_months() -> None:
+    why = r"^'1 Months' .* since months differ in length; .* date_trunc\('month', window_start\)$"
+    with pytest.raises(ValueError, match=why):
+        parse_duration("1 Months")
 
 
 @pytest.mark.parametrize(

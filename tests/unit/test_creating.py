@@ -330,6 +330,69 @@ def test_init_adds_a_pipeline_to_the_project_that_it_is_called_in(
     capsys.readouterr()
 
 
+def test_init_marks_the_folder_that_it_makes_a_project_of(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, shop: Path
+) -> None:
+    land(folder / "events" / "a.jsonl", [order(n) for n in range(60)])
+    assert run_command(app, ["init", "sales", "--source", "events", "--yes"]) == 0
+    own, of_new = (folder / "tidelake.yml").read_text(), (shop / "tidelake.yml").read_text()
+    assert own == of_new.replace("conf: .\n", "conf: conf\n")
+    monkeypatch.chdir(folder / "conf")
+    assert pipeline_names() == ["sales"]
+    assert load_pipeline("sales", load_environment()).source.path == str(folder / "events")
+
+
+def test_init_leaves_the_tables_of_a_conf_folder_where_they_are(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the marker, another folder's commands would read and write elsewhere."""
+    land(folder / "events" / "a.jsonl", [order(n) for n in range(60)])
+    inferred = ["--source", "events", "--yes"]
+    assert run_command(app, ["init", "sales", *inferred]) == 0
+    (folder / "tidelake.yml").unlink()
+    (folder / "other").mkdir()
+
+    def source_from_another() -> object:
+        with monkeypatch.context() as patch:
+            patch.chdir(folder / "other")
+            return load_pipeline("../conf/pipelines/sales.yml", load_environment()).source.path
+
+    before = source_from_another()
+    capsys.readouterr()
+    note = "write the line conf: conf to tidelake.yml, from whose folder relative paths then count"
+    assert run_command(app, ["init", "more", *inferred, "--dry-run", "--json"]) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert [one for one in told["notes"] if one.endswith(note)]
+    assert "tidelake.yml" not in told["files"]
+    assert run_command(app, ["init", "more", *inferred]) == 0
+    assert note in " ".join(capsys.readouterr().err.split())
+    assert source_from_another() == before
+    # What the note says to write is read.
+    write(folder / "tidelake.yml", "conf: conf\n")
+    monkeypatch.chdir(folder / "other")
+    assert pipeline_names() == ["more", "sales"]
+    assert source_from_another() == str(folder / "events")
+
+
+def test_init_marks_neither_a_conf_folder_that_is_given_nor_tidelakes_own(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    land(folder / "events" / "a.jsonl", [order(n) for n in range(60)])
+    source = ["--source", str(folder / "events"), "--yes"]
+    write(folder / "mine" / "conf" / "pipelines" / "a.yml", "name: a\n")
+    assert run_command(app, ["init", "sales", *source, "--conf", "mine/conf"]) == 0
+    assert (folder / "mine" / "conf" / "pipelines" / "sales.yml").exists()
+    checkout = folder / "checkout"
+    monkeypatch.setattr("tidelake.config.locations._PACKAGE", checkout / "lib" / "tidelake")
+    write(checkout / "conf" / "environments" / "local.yml", "root: lake\n")
+    write(checkout / "conf" / "pipelines" / "a.yml", "name: a\n")
+    monkeypatch.chdir(checkout)
+    assert run_command(app, ["init", "sales", *source]) == 0
+    assert (checkout / "conf" / "pipelines" / "sales.yml").exists()
+    assert not [*folder.rglob("tidelake.yml")]
+    assert "tidelake.yml" not in capsys.readouterr().err
+
+
 @pytest.mark.long
 def test_a_new_project_runs_and_its_test_passes(shop: Path) -> None:
     def typed(*words: str) -> str:

@@ -347,6 +347,7 @@ def test_fmt_checks_and_formats_all_files_of_the_conf_folder_with_the_same_meani
     assert (unformed / "shop.yml").read_text().startswith("# The shop.\nname: shop\nkind: events\n")
     assert {name: load_pipeline(name, LAPTOP) for name in pipeline_names()} == meant
     assert _run(capsys, "fmt", "--check") == (0, "", "5 files, 0 to change\n")
+    assert _run(capsys, "fmt", "shop", "--check") == (0, "", "1 file, 0 to change\n")
 
 
 def test_fmt_takes_names_and_paths_and_prints_json(
@@ -414,6 +415,25 @@ def test_without_a_conf_folder_fmt_does_not_take_the_demos(
     monkeypatch.chdir(tmp_path)
     code, _, err = _run(capsys, "fmt")
     assert (code, err) == (2, "tidelake: there is no conf folder here; name the files to format\n")
+
+
+def test_outside_a_project_messages_name_tidelakes_own_pipelines_as_that(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note = (
+        "these are Tidelake's own, because there is no project here: this folder has no "
+        "conf/pipelines, and neither it nor one above has a tidelake.yml. Pass --conf DIR"
+    )
+    write(folder / "shop.yml", single("shop"))
+    for command in (["validate", "sensors"], ["ledger"], ["list"]):
+        monkeypatch.chdir(folder.parents[1])
+        code, out, err = _run(capsys, *command)
+        assert "Tidelake's own" not in out + err
+        monkeypatch.chdir(folder.parent)
+        code, out, err = _run(capsys, *command)
+        assert code == (0 if command == ["list"] else 2)
+        assert " ".join((out + err).split()).count(note) == 1
+        assert note not in " ".join(out.split()) or command == ["validate", "sensors"]
 
 
 def test_a_broken_suite_is_called_one(unformed: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from tests.costs import PlannedFrames
 from tidelake.config import Detection
 from tidelake.gold.detections import (
     Detected,
@@ -23,8 +24,12 @@ from tidelake.gold.detections import (
     rule_inputs,
     to_alerts,
 )
+from tidelake.gold.kinds import OWN, GoldBatch, Inputs
+from tidelake.gold.merge_plan import GONE
 from tidelake.gold.windows import to_partials
 from tidelake.replay.compare import COLUMN
+from tidelake.runtime.checkpointed_frames import CheckpointedFrames
+from tidelake.spark import tuning
 
 _DDL = (
     "record_id string, event_id string, event_time timestamp, card string, "
@@ -43,6 +48,15 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
     detection = Detection.model_validate(
         {"name": "alerts", "features": "hours", "keys": ["card"], **rules}
     )
+    events = keyed(events_of(spark, *rows), detection)
+    hours = hours_plan(detection.hours)
+    before = history_by_hour(to_partials(events, hours), detection)
+    alerts = to_alerts(judged(rule_inputs(events, detection, hours), before, detection), detection)
+    return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
+
+
+def events_of(spark: SparkSession, *rows: Row) -> DataFrame:
+    """Make events, whose ids are the numbers of the rows."""
     table = ", ".join(
         f"('{n}', '{n:03d}', timestamp'{(_NOON + after).isoformat(sep=' ')}', {_sql(card)}, "
         f"{amount or 'NULL'}, {_number(latitude)}, {_number(longitude)})"
@@ -50,14 +64,9 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
     )
     types = [column.strip().split(" ", 1) for column in _DDL.replace("(12,2)", "(12;2)").split(",")]
     events = spark.sql(f"SELECT * FROM VALUES {table}").toDF(*[name for name, _ in types])
-    events = events.select(
+    return events.select(
         *[F.col(name).cast(kind.replace(";", ",")).alias(name) for name, kind in types]
     )
-    events = keyed(events, detection)
-    hours = hours_plan(detection.hours)
-    before = history_by_hour(to_partials(events, hours), detection)
-    alerts = to_alerts(judged(rule_inputs(events, detection, hours), before, detection), detection)
-    return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
 
 
 def _sql(text: str | None) -> str:
@@ -216,3 +225,58 @@ def test_a_speed_has_a_bound_below_which_the_longest_way_takes_forever() -> None
                 "impossible_travel": {**_TRAVEL, "kmh": 1e-9},
             }
         )
+
+
+def _kind(**rules: Any) -> Detected:
+    given = {"name": "alerts", "features": "hours", "keys": ["card"], **rules}
+    detection = Detection.model_validate(given)
+    return Detected("gold.alerts", "detections[0]", detection, "gold.hours")
+
+
+def _batch(events: DataFrame, eligible: int, frames: Any, **more: Any) -> GoldBatch:
+    whole = more.pop("whole", {})
+    inputs = Inputs({OWN: events}, whole.__getitem__)
+    stored = more.pop("stored", {}).__getitem__
+    numbers: dict[str, Any] = {"generation": "g1", "number": 1, "is_first": False, "slots": 1}
+    return GoldBatch(inputs, eligible=eligible, stored=stored, frames=frames, **numbers | more)
+
+
+def test_a_first_batch_reads_no_history_and_has_the_alerts_of_all_events(
+    spark: SparkSession,
+) -> None:
+    kind = _kind(unusual_amount=_AMOUNT, burst={"events": 2, "within": "1 minute"})
+    rows = [paid(-60, "1"), paid(-59, "1"), paid(0, "9"), paid(0.5, None), paid(0, "9", None)]
+    events = events_of(spark, *rows)
+    with CheckpointedFrames(small=True) as frames:
+        # Neither silver nor a table of gold can be read.
+        plan = kind.plan(_batch(events, 4, frames, is_first=True))
+        assert plan is not None
+        assert GONE not in plan.rows.columns
+        found = plan.rows.drop("_generation", "_batch").collect()
+    assert sorted(found) == sorted(kind.of_all(Inputs({}, {OWN: events}.__getitem__)).collect())
+    assert {(row["_record"], row["rule"]) for row in found} == {
+        ("2", "unusual_amount"),
+        ("3", "burst"),
+    }
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_the_keys_of_a_batch_are_broadcast_if_they_are_few(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    monkeypatch.setattr(tuning, "BROADCAST", most)
+    kind = _kind(burst={"events": 2, "within": "1 minute"})
+    events = events_of(spark, paid(0, None), paid(0.5, None), paid(0, None, "b"), paid(1, None))
+    silver = {OWN: events}
+    hours = Features("gold.hours", "detections[0].features", kind.detection.hours)
+    stored = {
+        "gold.hours": hours.of_all(Inputs({}, silver.__getitem__)),
+        "gold.alerts": kind.of_all(Inputs({}, silver.__getitem__)).limit(0),
+    }
+    with PlannedFrames() as frames:
+        # Two cards; the first event is one of a batch before.
+        new = events.where("record_id > 0")
+        plan = kind.plan(_batch(new, 3, frames, whole=silver, stored=stored))
+        assert plan is not None
+        assert sorted(row["_record"] for row in plan.rows.collect()) == ["1", "3"]
+    assert (frames.broadcasts > 0) is (most == 2)

@@ -78,7 +78,9 @@ def test_an_expressions_type_is_known_or_not_told(sql: str, kind: str | None) ->
         ("max", "at", "TIMESTAMP"),
         ("last", "who", "STRING"),
         ("approx_percentile", "n", "DOUBLE"),
-        ("sum", "who", None),
+        ("sum", "who", "DOUBLE"),
+        ("avg", "who", "DOUBLE"),
+        ("sum", "nobody", None),
     ],
 )
 def test_a_measures_type_follows_from_its_values(

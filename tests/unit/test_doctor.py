@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import Column, SparkSession
 
+import tidelake
+from tests.catalogs import a_catalog
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import JarError
@@ -302,3 +305,50 @@ def test_a_catalog_whose_history_has_no_commit_metadata_is_told(
     # Spark alone reads an external location.
     spark_alone = doctor.examine_lake(lake, landing="abfss://c@a.dfs.core.windows.net/x")
     assert "Landing" not in [one.what for one in spark_alone]
+
+
+def _no_decoder(*_: object) -> Any:
+    raise ImportError("no msgspec")
+
+
+def test_what_a_worker_of_a_server_lacks_is_told_a_line_each(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its findings come back in a table."""
+    (tmp_path / "checkpoint" / "offsets").mkdir(parents=True)
+    (tmp_path / "checkpoint" / "offsets" / "0").touch()
+    rows = spark.createDataFrame([('{"n": 7}',)], "value STRING")
+
+    def found(version: str, batch: int) -> dict[str, tuple[str, str]]:
+        spark.sql(f"CREATE OR REPLACE TABLE ops.answers ({doctor._FINDING}) USING delta")
+        doctor.probe_worker(version, str(tmp_path / "checkpoint"), "ops.answers", rows, batch)
+        return {row[0]: (row[1], row[2]) for row in spark.table("ops.answers").collect()}
+
+    with a_catalog(spark, tmp_path):
+        assert found(tidelake.__version__, 0) == {
+            "Worker: Tidelake": (f"version {tidelake.__version__}", ""),
+            "Worker: files": ("the checkpoint can be listed", ""),
+            "Worker: decoder": ("payloads are decoded", ""),
+            "Worker: casts": ("a value that cannot be cast is null", ""),
+        }
+
+        def unguarded(value: Column) -> Column:
+            return value
+
+        monkeypatch.setattr("tidelake.spark.internals.null_on_error", unguarded)
+        monkeypatch.setattr("tidelake.silver.payloads.decoder_of", _no_decoder)
+        lacks = found("0.0.9", 1)
+    told = [
+        ("Worker: Tidelake", f"{tidelake.__version__}, expected 0.0.9", "install the same wheel"),
+        ("Worker: files", "0, expected 1", "use compute on which Python sees the volume"),
+        ("Worker: decoder", "no msgspec", "install the same wheel"),
+        ("Worker: casts", "[CAST_INVALID_INPUT]", "use another runtime"),
+    ]
+    for what, words, remedy in told:
+        assert lacks[what][0].startswith(words)
+        assert lacks[what][1].startswith(remedy)
+
+
+def test_a_batch_in_this_process_needs_no_check_of_a_worker(tmp_path: Path) -> None:
+    catalog = Catalog("main", lambda: pytest.fail("a session is asked for"))
+    assert doctor.check_workers(catalog, tmp_path) == []

@@ -69,7 +69,7 @@ def test_views_are_looked_at_after_the_first_epoch_and_where_they_follow_each(
     asked: list[bool],
 ) -> None:
     told: list[bool] = []
-    monkeypatch.setattr(epochs, "_close", lambda _: number)
+    monkeypatch.setattr(epochs, "_close", lambda *_: number)
     monkeypatch.setattr(epochs, "ensure_views", lambda _, *, consistent: told.append(consistent))
     wanted = SimpleNamespace(environment=SimpleNamespace(consistent_views=wants))
     close_epoch(cast(Run, wanted), shows=shows)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import json
 import re
 from contextlib import nullcontext
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import msgspec
 import pytest
 import yaml
 from delta.exceptions import ConcurrentDeleteDeleteException, ConcurrentDeleteReadException
@@ -23,15 +25,23 @@ from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.source import FilesSource
 from tidelake.config.table_settings import FILE_RETENTION, LOG_RETENTION, Publish
 from tidelake.delta.access import DELETION_VECTORS
-from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of
+from tidelake.delta.commit_metadata import Arrival, arrivals_in, erasure_of, pipeline_hash
 from tidelake.delta.locks import hold_upkeep
 from tidelake.delta.log import commits, newest_version
-from tidelake.delta.store import Catalog
+from tidelake.delta.positions import TopicPosition
+from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import LeaseLostError, LockedError, TidelakeError, UsageError
+from tidelake.errors import (
+    LeaseLostError,
+    LockedError,
+    RefusedError,
+    TidelakeError,
+    UsageError,
+)
+from tidelake.folders import write_whole
 from tidelake.replay import backfill_state, erase, erase_remains
 from tidelake.replay.backfill_state import State, read_state, write_state
-from tidelake.replay.erase_records import Erasure, find_all, mentions, stored_ids
+from tidelake.replay.erase_records import Erasure, find_all, mentions, read_begun, stored_ids
 from tidelake.replay.erase_remains import others
 from tidelake.replay.subject import Subject, parse_subject
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -271,6 +281,30 @@ def test_a_subject_is_a_column_of_silver_and_a_value(tmp_path: Path) -> None:
         assert "u1" not in str(refused.value)
 
 
+def test_of_a_dimension_s_key_all_changes_are_erased_or_none(tmp_path: Path) -> None:
+    """Without the newest, the change before it would be current again."""
+    dimension = {"key": ["user_id"], "history": False}
+    pipeline = shop(
+        tmp_path, kind="dimension", event={"sequence": "value"}, dimension=dimension, gold=[]
+    )
+    run = cast(Run, SimpleNamespace(pipeline=pipeline, lake=Lake(tmp_path)))
+    refused = pytest.raises(
+        UsageError, match=r"^value is not in the key of .* by the key: --subject user_id=VALUE\."
+    )
+    with refused as error:
+        read_begun(run, Subject("value", "12.5"))
+    assert "12.5" not in str(error.value)
+    with refused:
+        find_all(run, Subject("value", "12.5"), cast(Any, None))
+    for column in ("user_id", "event_id"):
+        assert read_begun(run, Subject(column, "u1")) is None
+    # One that an earlier version began must be finished.
+    subject = Subject("value", "12.5")
+    begun = Erasure("2026", subject.hashed, pipeline_hash(pipeline), {}, (), (), ())
+    write_whole(run.lake.erasure("shop"), msgspec.json.encode(begun).decode())
+    assert read_begun(run, subject) == begun
+
+
 def test_a_hash_of_a_subject_tells_it_from_others_and_does_not_hold_it() -> None:
     assert Subject("a", "zoe").hashed != Subject("b", "zoe").hashed != Subject("b", "zoey").hashed
     assert "zoe" not in Subject("a", "zoe").hashed
@@ -296,11 +330,15 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     }
     for name, note in notes.items():
         write_commit(lake.table(name), 0, note={"generation": "g1", "batch": 1, **note})
+    # The definition has no lookup any more, the table has its columns.
+    later = {**notes["silver.shop"], "dimensions": []}
+    write_commit(lake.silver("shop"), 1, note={"generation": "g1", "batch": 2, **later})
     write_commit(lake.gold("odd__reconciled"), 0, note={"reconciled": "odd"})
     (tmp_path / "backfill" / "shop").mkdir(parents=True)
     mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", gold_names=("dim.users",)))
     mine.pipeline.gold_names = ("dim.users", "gold.mine")
     mine.pipeline.source = SimpleNamespace(kind="files")
+    mine.pipeline.dimension = SimpleNamespace(key=["id"])
     fast = SimpleNamespace(topic="odd-alerts", pipeline="sent")
     mine.pipeline.detections = (
         SimpleNamespace(name="odd", fast=fast),
@@ -341,6 +379,42 @@ def test_tables_that_hold_what_came_from_the_pipeline_are_named_with_their_comma
     # A lane over files writes its alerts to files.
     assert "topic odd-alerts" not in told
     assert "delete or archive whole files" in told[str(lane / "alerts")]
+
+
+def test_topics_that_the_definition_no_longer_names_and_those_of_other_pipelines_are_named(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    notes: dict[str, dict[str, Any]] = {
+        "gold.mine": {"pipeline": "users", "hop": "gold"},
+        "gold.kept": {"pipeline": "users", "hop": "gold"},
+        "gold.dropped": {"pipeline": "users", "hop": "gold"},
+        "gold.joined": {"pipeline": "shop", "hop": "gold", "until": {"silver.users": [1, -1]}},
+        "gold.apart": {"pipeline": "alone", "hop": "gold", "until": {"silver": [1, -1]}},
+    }
+    for name, note in notes.items():
+        table, bare = lake.table(name), name.partition(".")[2]
+        write_commit(table, 0, note={"generation": "g1", "batch": 1, **note})
+        for version, topic in enumerate([f"{bare}-old", bare], start=1):
+            reached = TopicPosition(topic, "", ("user_id",), 0)
+            write_commit(table, version, metadata=reached.options(table)["userMetadata"])
+    mine: Any = SimpleNamespace(pipeline=SimpleNamespace(name="users", detections=()), spark=None)
+    mine.pipeline.gold_names = ("gold.mine", "gold.kept")
+    # The other table's topic was removed from the file.
+    mine.pipeline.published = {"gold.mine": Publish(topic="mine", bootstrap="h:1")}
+    monkeypatch.setattr(erase_remains, "asks_brokers", lambda *_: True)
+    told = {one.where: one.remedy for one in others(lake, mine) if one.where.startswith("topic")}
+    own = ("mine-old", "kept", "kept-old", "dropped", "dropped-old")
+    of_own = "delete the topic: the pipeline no longer publishes to it"
+    of_shop = (
+        "tidelake repair shop --hop gold; then, if shop still publishes to it, write another topic "
+        "in its pipeline file; then delete this one"
+    )
+    assert told.pop("topic mine").startswith("delete the topic: with the table's next change")
+    assert told == {
+        **dict.fromkeys([f"topic {one}" for one in own], of_own),
+        "topic joined": of_shop,
+        "topic joined-old": of_shop,
+    }
 
 
 def test_a_pipeline_that_reads_a_table_as_its_source_is_named_before_and_after(
@@ -444,6 +518,58 @@ def test_an_erasure_checks_the_lock_of_maintenance_before_each_step(
     monkeypatch.setattr(erase, "hold_upkeep", lambda *_: nullcontext(check))
     with pytest.raises(LeaseLostError, match=r"Done: process what .* Not begun: delete old files"):
         erase.erase(run, Subject("user_id", "u1"), now=True)
+    assert done == ["drained"]
+
+
+@pytest.mark.parametrize(
+    ("stated", "on_databricks", "is_refused"),
+    [
+        ("ENABLE (inherited from METASTORE m)", False, True),
+        ("INHERIT", True, True),
+        ("DISABLE", True, False),
+        ("DISABLE (inherited from SCHEMA c.silver)", True, False),
+        # A catalog that is not Unity Catalog has no such row.
+        (None, False, False),
+        (None, True, True),
+    ],
+)
+def test_beside_predictive_optimization_files_are_not_deleted_at_once_and_nothing_is_erased(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    stated: str | None,
+    on_databricks: bool,
+    is_refused: bool,
+) -> None:
+    """Its OPTIMIZE takes no lock, and its files are not committed yet."""
+    _, run, done = _erasing(tmp_path, monkeypatch)
+    monkeypatch.delenv("DATABRICKS_RUNTIME_VERSION", raising=False)
+    if on_databricks:
+        monkeypatch.setenv("DATABRICKS_RUNTIME_VERSION", "17.3")
+    catalog = Catalog("c", lambda: cast(Any, None))
+    tables = [CatalogTable(f"{layer}.shop", catalog, layer, "shop") for layer in ("silver", "gold")]
+    monkeypatch.setattr(erase, "filled_tables", lambda _: [run.lake.bronze("shop"), *tables])
+
+    def sql(statement: str) -> Any:
+        assert statement.startswith("DESCRIBE TABLE EXTENDED `c`.")
+        rows = [{"col_name": "Provider", "data_type": "delta"}]
+        # Of gold it is off.
+        own = stated if "`silver`" in statement or stated is None else "DISABLE"
+        if own is not None:
+            rows.append({"col_name": "Predictive Optimization", "data_type": own})
+        return SimpleNamespace(collect=lambda: rows)
+
+    run = replace(run, spark=cast(Any, SimpleNamespace(sql=sql)))
+    if not is_refused:
+        erase.erase(run, Subject("user_id", "u1"), now=True)
+        assert done == ["drained", "purged"]
+        return
+    with pytest.raises(RefusedError) as told:
+        erase.erase(run, Subject("user_id", "u1"), now=True)
+    assert done == []
+    assert "ALTER SCHEMA `c`.`silver` DISABLE PREDICTIVE OPTIMIZATION" in str(told.value)
+    assert ("`gold`" in str(told.value)) is (stated is None)
+    assert "Erase without --now, and let tidelake maintain shop" in str(told.value)
+    erase.erase(run, Subject("user_id", "u1"), now=False)
     assert done == ["drained"]
 
 

@@ -315,6 +315,15 @@ def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
     assert both.passed
 
 
+def test_deletions_of_a_dimension_are_not_judged(spark: SparkSession, tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    rows = spark.createDataFrame([(1, "a", False), (2, None, True)], "id INT, s STRING, b BOOLEAN")
+    path = str(lake.silver("shop").path)
+    rows.withColumnRenamed("b", "_is_delete").write.format("delta").save(path)
+    sent = [expect("column_values_to_not_be_null", column="s")]
+    assert _judge(spark, lake, tmp_path, *sent).passed
+
+
 def test_a_missing_package_is_said_with_the_command_that_installs_it(
     spark: SparkSession, filled: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -76,6 +76,27 @@ def test_a_restart_goes_on_where_table_and_checkpoint_agree(lake: Lake, totals: 
     assert opened(lake, totals) == FENCE
 
 
+def test_a_commit_of_an_older_generation_after_a_newer_one_is_refused(
+    lake: Lake, totals: Table
+) -> None:
+    """As by a writer that compared generations before the newer one began."""
+    write_batches(totals, 3)
+    checkpoint(lake, planned=5, committed=5)
+    write_commit(totals, 5, note={"generation": "g2", "batch": 1})
+    write_commit(totals, 6, note={"generation": "g1", "batch": 5})
+    # Without the checkpoint of a newer generation the log is not searched.
+    assert opened(lake, totals).generation == "g1"
+
+    checkpoint(lake, planned=1, committed=1, generation="g2")
+    assert "batch 5 of generation g1 was written after generation g2 had begun" in refused(
+        lake, totals
+    )
+    # A generation that is only prepared is none yet.
+    other = lake.gold("visits")
+    write_batches(other, 5)
+    assert opened(lake, other).generation == "g1"
+
+
 def test_a_planned_batch_that_reached_no_table_is_repeated(lake: Lake, totals: Table) -> None:
     write_batches(totals, 3)
     checkpoint(lake, planned=4, committed=3)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,16 +16,16 @@ from delta.exceptions import ConcurrentDeleteReadException, MetadataChangedExcep
 from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.append import Difference
-from tidelake.delta.commit_metadata import definition_note
-from tidelake.delta.log import last_commit
+from tidelake.delta.commit_metadata import Final, SilverNote, definition_note
+from tidelake.delta.log import Commit, last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.gold.kinds import OWN
-from tidelake.runtime import gold
+from tidelake.runtime import gold, gold_tables
 from tidelake.runtime.checkpoints import CheckpointGuard
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.gold import GoldHop
-from tidelake.runtime.gold_tables import targets_of
+from tidelake.runtime.gold_tables import Target, recomputed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -410,3 +412,86 @@ def test_counts_that_are_not_reported_are_taken_again(monkeypatch: pytest.Monkey
     monkeypatch.setattr(gold, "count_contributions", lambda *_: [{"rows": 3}])
     frames = SimpleNamespace(materialize=lambda rows, *_: (rows, {}))
     assert hop._taken("rows", [], frames) == ({OWN: "rows"}, [{"rows": 3}])
+
+
+_NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
+_WINDOWS = {
+    "minutes": {"kind": "tumbling", "size": "1 minute"},
+    "sliding": {"kind": "hopping", "size": "5 minutes", "slide": "2 minutes"},
+}
+
+
+def joined(folder: Path) -> tuple[Lake, Any, list[Target]]:
+    """Define tables of windows beside a join with orders, whose silver has no watermark yet."""
+    tables = [SHOP["gold"][0] | {"name": name, "window": of} for name, of in _WINDOWS.items()]
+    query = {"name": "asked", "sql": "SELECT window_start, max(events) n FROM sliding GROUP BY 1"}
+    own = {"gold": tables, "joins": [_JOIN], "queries": [query]}
+    for name, more in {"orders": {}, "shop": own}.items():
+        (folder / f"{name}.yml").write_text(yaml.safe_dump(SHOP | {"name": name} | more))
+    environment, lake = load_environment("local", root=str(folder)), Lake(folder)
+    pipeline = load_pipeline(str(folder / "shop.yml"), environment)
+    note = {"generation": "g1", "batch": 0, **SilverNote(settled=_NOON).to_json()}
+    write_commit(lake.silver("shop"), 0, note=note, adds=[(9, True)])
+    write_commit(lake.silver("orders"), 0, note={"generation": "g1", "batch": -1})
+    return lake, pipeline, targets_of(lake, pipeline)
+
+
+def finals(notes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """Give until when the rows of each table are final, once the join has no such time."""
+    found = {name: Final.of(Commit(1, _NOON, None, note)) for name, note in notes.items()}
+    until = {name: one.until for name, one in found.items() if one}
+    assert until.pop("gold.paid") is None
+    assert until.pop("gold.asked") == _NOON - timedelta(minutes=5)
+    return until
+
+
+@pytest.mark.parametrize(("eligible", "small"), [(6_666, True), (6_667, False)])
+def test_a_batch_of_a_table_is_final_and_small_by_what_that_table_reads_and_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, eligible: int, small: bool
+) -> None:
+    """A driver holds no 10,000 rows of each of 20,000 events."""
+    lake, pipeline, targets = joined(tmp_path)
+    hop: Any = GoldHop.__new__(GoldHop)
+    hop.inputs = {OWN: lake.silver("shop"), "silver.orders": lake.silver("orders")}
+    until = dict.fromkeys(hop.inputs, (1, -1))
+    hop._targets, hop.pace = targets, None
+    hop.guard = SimpleNamespace(planned=lambda *_: until, sizes=lambda *_: {OWN: (20_000, 9)})
+    hop.fence = SimpleNamespace(admits=lambda table, head, *_: head)
+    hop.run = SimpleNamespace(pipeline=pipeline, progress=Progress(lambda _: None))
+    hop.note = lambda _, **note: {"generation": "g1", "batch": 4, **note}
+    hop._types = lambda *_: {}
+    hop._taken = lambda *_: ({}, [{"rows": 1, "eligible": eligible, "failed": 0}] * len(targets))
+    hop._sessions = SimpleNamespace(
+        sessions=[], run_all=lambda _, pieces, work: [work(None, piece) for piece in pieces]
+    )
+    monkeypatch.setattr(gold, "fitted", lambda *_: nullcontext())
+    merged: dict[str, tuple[dict[str, Any], bool]] = {}
+
+    def merge(target: Target, _: Any, note: dict[str, Any], *rest: Any) -> None:
+        merged[target.table.name] = note, rest[-1]
+
+    hop._merge = merge
+    head = Commit(1, _NOON, None, {"generation": "g1", "batch": 3})
+    hop.write(SimpleNamespace(sparkSession=None), 4, [head] * len(targets))
+    until_when = finals({name: note for name, (note, _) in merged.items()})
+    assert until_when == dict.fromkeys(("gold.minutes", "gold.sliding"), _NOON)
+    sizes = {name: is_small for name, (_, is_small) in merged.items()}
+    assert sizes == {
+        **dict.fromkeys(("gold.minutes", "gold.paid"), True),
+        **dict.fromkeys(("gold.sliding", "gold.asked"), small),
+    }
+
+
+def test_a_table_that_is_filled_is_final_by_what_it_reads_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake, _, targets = joined(tmp_path)
+    inputs = {OWN: lake.silver("shop"), "silver.orders": lake.silver("orders")}
+    monkeypatch.setattr(gold_tables, "count_contributions", lambda *_: [{}] * len(targets))
+    monkeypatch.setattr(gold_tables, "up_to", lambda *_: {}.get)
+    monkeypatch.setattr(gold_tables, "input_types", lambda *_: {})
+    made = recomputed(
+        cast(Any, None), inputs, targets, dict.fromkeys(inputs, (1, -1)), cast(Any, lambda *_: None)
+    )
+    until = finals({target.table.name: {"generation": "g1"} | note for target, _, note in made})
+    assert until == dict.fromkeys(("gold.minutes", "gold.sliding"), _NOON)

@@ -88,6 +88,35 @@ def test_readings_are_told_apart_by_device_and_time_in_milliseconds() -> None:
     assert [m.name for m in iot.gold[0].measures] == ["events", "mean_temperature"]
 
 
+def test_a_device_within_an_object_identifies_a_reading_by_its_id() -> None:
+    """By `record_id`, a file that is sent again would double each reading."""
+    about = [
+        {"site": {"id": n % 4}, "model": f"m{n}", "level": n, "id": f"d{n % 4}"} for n in range(60)
+    ]
+    events([{"device": about[n], "ts": reading(n // 4 * 4)["ts"], "value": 1} for n in range(60)])
+    assert init("iot", "--source", "events").event.id == "concat(device.id, '|', ts)"
+
+
+@pytest.mark.parametrize("inner", [{"type_id": 1}, {"site": {"id": 1}}, {"driver_id": 1}])
+def test_another_id_within_a_devices_object_does_not_identify_a_reading(
+    inner: dict[str, Any],
+) -> None:
+    """Readings of two devices at one time would be dropped as duplicates."""
+    times = [reading(n)["ts"] for n in range(60)]
+    events([{"vehicle": {**inner, "label": "v"}, "ts": at, "value": 1} for at in times])
+    assert init("iot", "--source", "events").event.id == "record_id"
+
+
+def test_the_id_of_an_owners_object_that_is_unique_by_chance_is_none() -> None:
+    events([{"customer": {"id": f"c{n}"}, "at": START.isoformat()} for n in range(10)])
+    assert init("shop", "--source", "events").event.id == "record_id"
+
+
+def test_the_id_of_an_event_within_an_owners_object_is_that_of_the_event() -> None:
+    events([{"customer": {"order_id": f"o{n}"}, "at": START.isoformat()} for n in range(10)])
+    assert init("shop", "--source", "events").event.id == "customer.order_id"
+
+
 def test_hits_have_no_id_so_their_place_serves_and_the_reason_is_told(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -222,8 +251,11 @@ def test_the_sample_of_the_test_is_the_first_of_each_id_byte_for_byte() -> None:
 
 def test_a_source_below_the_folder_is_relative_and_another_absolute(tmp_path: Path) -> None:
     events([order(n) for n in range(5)])
-    assert init("one", "--source", str(tmp_path / "events")).source.path == "events"  # type: ignore[union-attr]
+    # First, because then the folder is a project, and another folder within it too.
     assert run_command(app, ["init", "two", "--source", "events", "--to", "other", "--yes"]) == 0
+    one = init("one", "--source", str(tmp_path / "events"))
+    assert "\n  path: events\n" in Path(one.file).read_text()
+    assert one.source.path == str(tmp_path / "events")  # type: ignore[union-attr]
     two = load_pipeline("other/conf/pipelines/two.yml", load_environment())
     assert two.source.path == str(tmp_path / "events")  # type: ignore[union-attr]
 
@@ -279,6 +311,7 @@ def test_json_says_what_was_chosen_and_written(capsys: pytest.CaptureFixture[str
         "tests/test_shop.py",
         "tests/shop.sample.jsonl",
         ".gitignore",
+        "tidelake.yml",
     ]
 
 

@@ -29,7 +29,7 @@ from tidelake.ledger.commit_checks import Batch
 from tidelake.ledger.history import closed_version
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger, SourceCounts, _ahead, ledger_by, read_ledger
-from tidelake.ops import alerts
+from tidelake.ops import refused_hops
 from tidelake.ops.alerts import alerts_of
 
 CONTRACT = [
@@ -257,7 +257,7 @@ def test_books_that_do_not_balance_are_a_critical_alert(
     lake: Lake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # No run writes meanwhile.
-    monkeypatch.setattr(alerts, "_PAUSE_SECONDS", 0)
+    monkeypatch.setattr(refused_hops, "_PAUSE_SECONDS", 0)
     environment = load_environment("local", root=str(lake.root))
     pipeline = load_pipeline(str(lake.root.parent / "shop.yml"), environment)
     at = datetime(2024, 1, 3, tzinfo=UTC)
@@ -736,11 +736,21 @@ def test_a_file_that_changed_after_it_was_read_unbalances_the_books(lake: Lake) 
     assert books(lake).problems == (f"{file}: bronze read 30 bytes, it has 33 now",)
 
 
-def test_a_landing_folder_that_was_cleared_away_changes_no_book(lake: Lake) -> None:
+def test_a_landing_folder_that_was_cleared_away_changes_no_book(
+    lake: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
     (lake.root / "landing" / "a.json").unlink()
-    (lake.root / "landing").rmdir()
+    landing = lake.root / "landing"
+    landing.rmdir()
 
-    assert books(lake).balanced
+    found = books(lake)
+    assert found.balanced
+    # Not as if nothing waited.
+    assert found.source == SourceCounts(1, 1, 30, 30, (str(landing),))
+    assert found.to_json()["source_files"]["unlisted"] == (str(landing),)
+    arguments = ["ledger", str(lake.root.parent / "shop.yml"), "--root", str(lake.root)]
+    assert run_command(app, arguments) == 0
+    assert f"  {landing} cannot be listed: what waits" in capsys.readouterr().out
 
 
 def test_a_landing_folder_that_was_emptied_changes_no_book(lake: Lake) -> None:

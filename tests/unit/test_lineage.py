@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from tests.pipelines import shop
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment, Lineage, load_pipeline
 from tidelake.delta.tables import Lake
-from tidelake.errors import UsageError
+from tidelake.errors import RefusedError, UsageError
 from tidelake.instants import now
 from tidelake.ops.lineage import Job, LineageReporter, client_of, event_of, flow_of
 from tidelake.runtime.hop import Run
@@ -188,6 +189,47 @@ def test_a_hop_that_fails_ends_the_others(
         ("FAIL", "shop"),
     ]
     assert server.heard[0]["job"]["facets"]["jobType"]["processingType"] == "STREAMING"
+
+
+@pytest.mark.parametrize(
+    ("raised", "streams", "is_stopped", "ends"),
+    [
+        # Of no hop: a definition, a lock, a topic.
+        (RefusedError("a topic is taken"), False, False, ("ABORT", "FAIL", "a topic is taken")),
+        (KeyboardInterrupt(), False, True, ("ABORT", "ABORT", None)),
+        # What Spark raises because the run is being stopped.
+        (Py4JError("gone"), False, True, ("ABORT", "ABORT", None)),
+        # A run that streams has no other end.
+        (KeyboardInterrupt(), True, True, ("COMPLETE", "COMPLETE", None)),
+        (RefusedError("a topic is taken"), True, False, ("ABORT", "FAIL", "a topic is taken")),
+    ],
+)
+def test_a_run_that_an_error_ends_is_not_complete(
+    tmp_path: Path,
+    lineage: Lineage,
+    server: Listening,
+    raised: BaseException,
+    streams: bool,
+    is_stopped: bool,
+    ends: tuple[str, str, str | None],
+) -> None:
+    run = a_run(tmp_path, [])
+    # As `observing` does.
+    with pytest.raises(type(raised)), ExitStack() as closing:
+        reporter = LineageReporter(run, lineage, client_of(lineage), streams=streams)
+        closing.callback(reporter.close)
+        reporter.starts("bronze")
+        if is_stopped:
+            run.stop.set()
+        raise raised
+    (hop, of_hop), (whole, of_run) = [
+        (one["job"]["name"], one["eventType"]) for one in server.heard[2:]
+    ]
+    facets = server.heard[-1]["run"]["facets"]
+    assert (hop, whole) == ("shop.bronze", "shop")
+    told = facets.get("errorMessage", {}).get("message")
+    assert (of_hop, of_run) == ends[:2]
+    assert told is ends[2] or ends[2] in told
 
 
 def test_a_backend_that_is_away_is_told_once_and_without_its_address(

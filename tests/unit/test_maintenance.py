@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -441,6 +442,27 @@ def test_maintenance_that_lost_its_lock_begins_no_other_table(
     with pytest.raises(LeaseLostError):
         kept.up(Plan(lake.books(), _HOUR), Plan(lake.epochs(), _HOUR))
     assert kept.done == [f"{name} ops.books" for name in ("compact", "_keep_log", "vacuum")]
+
+
+def test_maintenance_that_lost_the_lock_of_a_table_says_so_and_ends(
+    s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The loss also asks the run to stop, which alone would not say why."""
+    kept = _Kept(Lake(folder(s3.prefix())), monkeypatch)
+
+    @contextmanager
+    def writing(*_: object) -> Iterator[None]:
+        yield
+        kept.stop.set()
+        raise LeaseLostError("ops.books", "s3://lake/.lock")
+
+    monkeypatch.setattr(maintenance, "_writing", writing)
+    # An interrupt that no test expects would end pytest.
+    with pytest.raises((LeaseLostError, KeyboardInterrupt)) as ended:
+        kept.up(Plan(kept.lake.books(), _HOUR), Plan(kept.lake.epochs(), _HOUR))
+    assert isinstance(ended.value, LeaseLostError)
+    assert kept.said == []
+    assert kept.done == [f"{name} ops.books" for name in ("compact", "_keep_log")]
 
 
 def test_files_younger_than_the_given_hours_are_kept_whatever_the_table_says(

@@ -17,6 +17,7 @@ from tidelake.config import Environment, FilesSource, Pipeline, load_pipeline, s
 from tidelake.config.document import Document, Finding
 from tidelake.config.locations import find_file, pipeline_names
 from tidelake.config.sharing import merge_defaults, replaced
+from tidelake.delta.tables import Lake
 from tidelake.errors import ConfigError, LockedError, UsageError
 
 LAPTOP = Environment(name="local", root=Path("/lake"))
@@ -362,10 +363,31 @@ def some(folder: Path) -> list[Pipeline]:
 
 
 def test_dimensions_come_first_and_a_joined_pipeline_before_its_reader(folder: Path) -> None:
-    names = [one.name for one in in_order(some(folder))]
+    names = [one.name for one in in_order(some(folder), Lake(folder))]
     assert names[0] == "items"
     assert sorted(names) == ["alone", "clicks", "items", "shop"]
     assert names.index("shop") < names.index("clicks")
+
+
+def test_a_pipeline_whose_table_is_a_source_comes_before_its_reader(folder: Path) -> None:
+    """Also before the pipelines that look the reader up, a dimension of changes."""
+    some(folder)
+    for path in ("${root}/silver/zoo/", "${root}/gold/zoo_1d"):
+        write(folder / "items.yml", {**ITEMS, "source": {"kind": "delta", "path": path}})
+        write(folder / "zoo.yml", single("zoo"))
+        chosen = [load_pipeline(name, LAPTOP) for name in ("shop", "items", "zoo")]
+        totals = chosen[2].gold[0].model_copy(update={"name": "zoo_1d"})
+        chosen[2] = chosen[2].model_copy(update={"gold": (totals,)})
+        names = [one.name for one in in_order(chosen, Lake(LAPTOP.root))]
+        assert names == ["zoo", "items", "shop"], path
+    # A dimension of its readers' events is a run behind them.
+    enriching = chosen[0].model_copy(update={"name": "zoo"})
+    items = chosen[1].model_copy(update={"dimensions": {}})
+    names = [one.name for one in in_order([enriching, items], Lake(LAPTOP.root))]
+    assert names == ["items", "zoo"]
+    # A table of another lake may have the same name.
+    names = [one.name for one in in_order(chosen, Lake(folder / "other"))]
+    assert names == ["items", "zoo", "shop"]
 
 
 def test_a_circle_of_joins_is_refused(folder: Path) -> None:
@@ -376,18 +398,18 @@ def test_a_circle_of_joins_is_refused(folder: Path) -> None:
     back = alone.model_copy(update={"joins": (turned,)})
     to = turned.model_copy(update={"right": turned.right.model_copy(update={"pipeline": "alone"})})
     with pytest.raises(UsageError, match=r"form a cycle: .*; run each with tidelake run NAME"):
-        in_order([clicks.model_copy(update={"joins": (to,)}), back])
+        in_order([clicks.model_copy(update={"joins": (to,)}), back], Lake(folder))
 
 
 def test_a_failure_skips_its_readers_and_no_other(folder: Path) -> None:
-    ran: list[str] = []
+    ran, lake = list[str](), Lake(folder)
 
     def run(pipeline: Pipeline) -> None:
         ran.append(pipeline.name)
         if pipeline.name == "items":
             raise LockedError("held")
 
-    results = run_each(in_order(some(folder)), run, threading.Event())
+    results = run_each(in_order(some(folder), lake), run, threading.Event(), lake)
     found = {one.pipeline: (one.outcome, one.reason) for one in results}
     assert ran == ["items", "alone"]
     assert found["shop"] == ("skipped", "items failed")

@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.pipelines import shop
 from tests.unit.handmade import write_commit, write_measures
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
+from tidelake.delta.commit_metadata import FATES
 from tidelake.delta.tables import Lake
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import Alert
@@ -274,10 +275,23 @@ def test_a_hop_has_closed_no_batch_from_its_start_on_also_for_prometheus(
 ) -> None:
     registry = MetricRegistry("shop")
     observer = RunObserver(joining, [registry], lambda _: None)
-    observer.starts("gold", "g1", None)
+    for hop in ("gold", "silver"):
+        observer.starts(hop, "g1", None)
     observer.close()
     found = values_of(generate_latest(registry.collected).decode())
-    assert found == {"tidelake_hop_batches_total{'hop': 'gold', 'pipeline': 'shop'}": 0}
+    assert set(found.values()) == {0}
+    of_hop = "hop_rows_total", "hop_batches_total", "hop_batch_seconds_count"
+    for hop in ("gold", "silver"):
+        names = [f"tidelake_{name}{{'hop': '{hop}', 'pipeline': 'shop'}}" for name in of_hop]
+        assert names == [name for name in names if name in found]
+    fates = {f"tidelake_silver_rows_total{{'fate': '{one}', 'pipeline': 'shop'}}" for one in FATES}
+    assert {name for name in found if "silver_rows" in name} == fates
+    assert {re.split(r"[{]", name)[0] for name in found} == {
+        *(f"tidelake_{name}" for name in of_hop),
+        "tidelake_hop_batch_seconds_bucket",
+        "tidelake_hop_batch_seconds_sum",
+        "tidelake_silver_rows_total",
+    }
 
 
 def test_tables_that_cannot_be_read_are_told_once(joining: BatchJoiner) -> None:
@@ -338,6 +352,24 @@ def test_counters_add_up_and_gauges_stay_where_a_batch_does_not_know() -> None:
     hop = "{'hop': 'silver', 'pipeline': 'shop'}"
     assert found[f"tidelake_hop_rows_total{hop}"] == 20
     assert found[f"tidelake_hop_waiting{hop}"] == 3
+
+
+def test_a_phase_that_a_batch_did_not_have_took_no_time_in_it() -> None:
+    def phases(*measures: Measured) -> dict[str, float]:
+        found = values_of(generate_latest(filled(measures).collected).decode())
+        name = "tidelake_hop_phase_seconds{'hop': 'silver', 'phase': '"
+        return {
+            key.removeprefix(name).split("'")[0]: value
+            for key, value in found.items()
+            if key.startswith(name)
+        }
+
+    first = measured(phases={"addBatch": 4000, "turn": 2000})
+    other = measured("gold", phases={"commitOffsets": 100})
+    then = measured(batch=1, phases={"addBatch": 1000})
+    assert phases(first, other, then) == {"addBatch": 1, "turn": 0}
+    # Of a batch that Spark did not report, nothing is known.
+    assert phases(first, measured(batch=1, phases={})) == {"addBatch": 4, "turn": 2}
 
 
 def test_an_alert_that_closes_and_a_lag_that_grows_show_between_batches() -> None:

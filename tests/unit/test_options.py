@@ -10,6 +10,7 @@ import shutil
 import signal
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -250,6 +251,14 @@ def test_a_signal_ends_the_question_of_a_repair_and_nothing_is_rebuilt(
 
     assert capsys.readouterr().err.endswith("Stopping …\ntidelake: Nothing was changed.\n")
     assert stop.is_set()
+
+
+def test_a_command_in_a_thread_leaves_signals_to_its_host() -> None:
+    """Python takes handlers from the main thread only."""
+    before = signal.getsignal(signal.SIGTERM)
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(stop_on_signal, threading.Event()).result()
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_backfill_asks_before_it_gives_up_a_rollback(

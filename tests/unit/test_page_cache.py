@@ -147,6 +147,24 @@ def test_an_alert_names_what_the_pipeline_was_called_by(shop: Shop, clock: Clock
     assert "tidelake erase other/shop.yml --subject COLUMN=VALUE" in commands
 
 
+def test_the_alerts_are_those_of_an_environment_that_publishes_or_not(
+    shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[bool] = []
+
+    def alerts_of(*_: object, publishes: bool, **__: object) -> tuple[()]:
+        given.append(publishes)
+        return ()
+
+    monkeypatch.setattr(facts_cache, "alerts_of", alerts_of)
+    for publishes in (True, False):
+        cache = FactsCache(
+            shop.lake, {"shop": "shop"}, lambda _: shop.pipeline, publishes=publishes, clock=clock
+        )
+        cache.bring_up_to_date("shop")
+    assert given == [True, False]
+
+
 def test_a_pipeline_whose_file_has_another_name_is_read(shop: Shop, clock: Clock) -> None:
     cache = FactsCache(shop.lake, {"till": "till"}, lambda _: shop.pipeline, clock=clock)
     cache.bring_up_to_date("till")

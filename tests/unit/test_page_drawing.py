@@ -32,6 +32,10 @@ def test_two_drawings_share_a_scale_where_they_are_given_one() -> None:
     assert columns([5], top=10)[0].height == 50
 
 
+def test_nothing_is_drawn_on_a_scale_that_ends_at_zero() -> None:
+    assert [box.height for box in columns([5, 0], top=0)] == [0, 0]
+
+
 def test_shares_fill_the_width_without_a_gap_and_hide_none() -> None:
     boxes = shares([1_000_000, 1, 0, 999_999])
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 
 from tests.shops import Shop
-from tidelake.delta.commit_metadata import DimensionUse
+from tidelake.delta.commit_metadata import DimensionUse, FateCount
+from tidelake.ledger.terms import read_ledger
 from tidelake.ops.metrics import Measured
 from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
 from tidelake.ops.page.server import Renderer
-from tidelake.ops.status import Advice, PartitionLag, SourceLag
+from tidelake.ops.status import Advice, PartitionLag, SourceLag, TopicStatus
 from tidelake.typed import Typed
 
 NOW = datetime(2026, 3, 1, 1, tzinfo=UTC)
@@ -92,6 +94,38 @@ def test_a_topic_shows_what_waits_what_would_help_and_why_nobody_was_asked(facts
     assert "The broker was not asked: no Kafka broker can be reached at &lt;b&gt;" in page
     assert "partition clicks:0" in page
     assert "<dd>clicks:1</dd>" in page
+
+
+def test_topics_of_gold_say_what_they_lack(facts: Facts) -> None:
+    flow = flow_of(facts)
+    topics = [
+        TopicStatus("gold.visits", f"topic-{n}", version, waiting)
+        for n, (version, waiting) in enumerate([(None, None), (3, None), (3, 1), (3, 0)])
+    ]
+    status = replace(flow.status, topics=tuple(topics))
+    page = written(replace(facts, flow=replace(flow, status=status))).replace("<wbr>", "")
+
+    assert "<h4>Topic topic-0</h4><p>gold.visits: begins with the next run</p>" in page
+    assert 'gold.visits: <span class="bad">changes are gone</span></p>' in page
+    assert "<h4>Topic topic-2</h4><p>gold.visits: 1 version not sent</p>" in page
+    assert "<h4>Topic topic-3</h4><p>gold.visits: all versions sent</p>" in page
+
+
+def test_batches_that_read_only_requeued_rows_are_drawn(facts: Facts, tmp_path: Path) -> None:
+    shop = Shop(tmp_path / "books").run(2)
+    ledger = read_ledger(shop.lake, shop.pipeline)
+    counts = [
+        FateCount("quarantined", "parse", "requeue", 4),
+        FateCount("silver", None, "requeue", 4),
+    ]
+    requeued = [replace(one, taken=0, returned=8, counts=tuple(counts)) for one in ledger.batches]
+    page = written(replace(facts, books=replace(ledger, batches=tuple(requeued))))
+    [aside] = re.findall(r'aria-label="Quarantined and late rows per batch".*?</svg>', page)
+    assert re.findall(r' height="([\d.]+)"', aside) == ["50.0", "50.0"]
+    idle = [replace(one, returned=0, counts=()) for one in requeued]
+    page = written(replace(facts, books=replace(ledger, batches=tuple(idle))))
+    [aside] = re.findall(r'aria-label="Quarantined and late rows per batch".*?</svg>', page)
+    assert "<rect" not in aside
 
 
 def test_dimensions_and_rules_that_only_warn_stand_beside_silver(facts: Facts) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from delta.exceptions import ConcurrentDeleteReadException
 
 from tests.unit.handmade import write_rows
+from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake, Table
 from tidelake.ledger.query import ask
 from tidelake.ops.metrics import Measured, ProgressTable
@@ -81,6 +83,25 @@ def test_rows_that_cannot_be_written_are_kept_and_told_once_an_outage(
     after = "The run continues, keeps the rows, and tries again every minute."
     assert [line.endswith(after) for line in said] == [True, True]
     assert "No space left on device" in said[0] and "RuntimeError" in said[1]
+
+
+def test_beside_a_process_that_does_not_release_the_lock_rows_are_kept(
+    table: tuple[ProgressTable, list[str], list[Exception]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The wait is short: the thread has other sinks, and the rows are kept for the next minute."""
+    sink, said, _ = table
+    lock = sink.run.lake.lock_of(sink.run.lake.progress())
+    monkeypatch.setattr("tidelake.ops.metrics.BRIEF_WAIT_SECONDS", 0.3)
+    sink.put(measured(0))
+    with hold(lock, "ops.progress"):
+        sink.tick()
+    assert said == [
+        "metrics: ops.progress could not be written: LockedError: ops.progress is being written by "
+        f"process {os.getpid()}, and was not released within 0.3 s. "
+        "The run continues, keeps the rows, and tries again every minute."
+    ]
+    sink.tick()
+    assert appended(sink) == [0]
 
 
 def test_the_end_of_a_run_reports_rows_that_cannot_be_written(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,7 +11,13 @@ import pytest
 
 from tests.unit.handmade import write_commit
 from tidelake.delta.log import commits, last_commit, newest_version
-from tidelake.delta.positions import TopicPosition, published_to, unpublished
+from tidelake.delta.positions import (
+    TopicPosition,
+    published_to,
+    topics_of,
+    unpublished,
+    waiting_since,
+)
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError
 from tidelake.ledger.history import needs_of
@@ -49,6 +56,32 @@ def test_the_newest_position_counts_and_is_no_batch(table: Table) -> None:
     position(table, 6, _REACHED)
     assert published_to(table) == _REACHED
     assert [commit.version for commit in commits(table)] == [4, 2, 1, 0]
+
+
+def test_a_position_of_an_earlier_version_names_no_brokers(table: Table) -> None:
+    written = json.loads(_REACHED.options(table)["userMetadata"])
+    del written["tidelake_published"]["bootstrap"]
+    write_commit(table, 5, metadata=json.dumps(written), **_APPEND)
+    assert published_to(table) == _REACHED
+    assert _REACHED.bootstrap == ""
+
+
+def test_all_topics_that_the_log_knows_are_listed(table: Table) -> None:
+    assert topics_of(table) == []
+    for version, topic in enumerate(("old", "clicks", "clicks"), start=5):
+        position(table, version, TopicPosition(topic, "id-1", ("user_id",), 1))
+    assert topics_of(table) == ["clicks", "old"]
+
+
+def test_the_oldest_version_that_waits_says_since_when(table: Table) -> None:
+    assert waiting_since(table) == (0, None)
+    position(table, 5, TopicPosition("clicks", "id-1", ("user_id",), 0))
+    assert waiting_since(table) == (2, datetime(2024, 1, 1, second=1, tzinfo=UTC))
+    position(table, 6, TopicPosition("clicks", "id-1", ("user_id",), 2))
+    assert waiting_since(table) == (0, None)
+    # Its rows may be old; the topic began with the commit.
+    position(table, 7, TopicPosition("clicks", "id-1", ("user_id",), 1, begun=True))
+    assert waiting_since(table) == (2, datetime(2024, 1, 1, second=7, tzinfo=UTC))
 
 
 def test_each_position_is_a_transaction_of_its_own(table: Table) -> None:
@@ -152,3 +185,22 @@ def test_the_newest_batch_is_not_that_of_a_position(table: Table) -> None:
     last = last_commit(table)
     assert last is not None
     assert (last.batch, newest_version(table)) == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ("h:1", "env:BROKERS", True),
+        ("env:BROKERS", "h:1, h:2", True),
+        ("secret:kafka/brokers", "h:1", True),
+        ("env:BROKERS", "env:BROKERS", True),
+        ("env:BROKERS", "env:OTHERS", False),
+        ("h:1", "h:2", False),
+        ("h:1,h:2", "h:2, h:3", True),
+    ],
+)
+def test_a_reference_may_name_the_brokers_of_a_list(before: str, now: str, expected: bool) -> None:
+    reached = TopicPosition("clicks", "", ("user_id",), 0, bootstrap=before)
+    assert reached.is_in("clicks", "", now) is expected
+    # What the ids say counts more.
+    assert not replace(reached, topic_id="id-1").is_in("clicks", "id-2", now)

@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterable
+from dataclasses import replace
 from datetime import UTC, datetime
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +23,7 @@ from tidelake.delta import access
 from tidelake.delta.access import changed_rows, load_old, read_between
 from tidelake.delta.positions import TableChange, TopicPosition
 from tidelake.delta.store import Catalog, CatalogTable
-from tidelake.delta.tables import Lake
+from tidelake.delta.tables import Lake, Table
 from tidelake.errors import RefusedError, TidelakeError, UnpublishedError
 from tidelake.kafka import topic_source
 from tidelake.runtime import publish, runner
@@ -48,7 +49,7 @@ def publication_of(lake: Lake, spark: SparkSession | None = None) -> publish._Pu
     to = KafkaSource(kind="kafka", bootstrap="127.0.0.1:1", topic="clicks")
     pipeline = SimpleNamespace(name="shop")
     run: Any = background_run([])
-    run.spark, run.pipeline = spark, pipeline
+    run.spark, run.pipeline, run.lake = spark, pipeline, lake
     return publish._Publication(run, lake.gold("clicks"), ("user_id",), to)
 
 
@@ -270,6 +271,135 @@ def test_where_the_broker_is_not_asked_the_topic_is_read_before_it_begins(
     )
 
 
+def joins(
+    monkeypatch: pytest.MonkeyPatch, publication: publish._Publication, topic_id: str
+) -> list[TopicPosition]:
+    """Publish to an empty topic, whose id is unknown if it is empty; give the saved positions."""
+    saved: list[TopicPosition] = []
+    topic = topic_source.Topic(topic_id, {"0": (0, 0)}) if topic_id else None
+    monkeypatch.setattr(publish, "refuse_unreachable", lambda *_, **__: None)
+    monkeypatch.setattr(publish, "ensure_topic", lambda *_: topic)
+    monkeypatch.setattr(publish, "has_records", lambda *_: False)
+    monkeypatch.setattr(publish._Publication, "_save", lambda _, to: saved.append(to))
+    for name in ("_send_all", "_send_change"):
+        monkeypatch.setattr(publish._Publication, name, lambda *_: None)
+    publication.go()
+    return saved
+
+
+def write_position(table: Table, version: int, reached: TopicPosition) -> None:
+    metadata = reached.options(table)["userMetadata"]
+    write_commit(table, version, metadata=metadata, operation="WRITE")
+
+
+@pytest.mark.parametrize(
+    ("theirs", "topic_id", "is_refused"),
+    [
+        (("clicks", "id-1", "h:1"), "id-1", True),
+        (("clicks", "id-0", "h:1"), "id-1", False),
+        (("others", "id-1", "h:1"), "id-1", False),
+        # Where the broker is not asked, brokers tell clusters apart.
+        (("clicks", "id-1", "127.0.0.1:1"), "", True),
+        (("clicks", "", "h:2, 127.0.0.1:1"), "id-1", True),
+        (("clicks", "", "h:1"), "", False),
+        (("clicks", "", ""), "", True),
+    ],
+)
+def test_the_topic_of_another_table_is_refused_also_while_it_is_empty(
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    theirs: tuple[str, str, str],
+    topic_id: str,
+    is_refused: bool,
+) -> None:
+    topic, known, bootstrap = theirs
+    made, other = {"generation": "g1", "batch": 0}, lake.gold("visits")
+    for table in (lake.gold("clicks"), other):
+        write_commit(table, 0, note=made)
+    write_position(other, 1, TopicPosition(topic, known, ("k",), 0, bootstrap=bootstrap))
+    publication = publication_of(lake)
+    if not is_refused:
+        begun, recorded = joins(monkeypatch, publication, topic_id)
+        assert (begun.begun, begun.bootstrap, recorded.begun) == (True, "127.0.0.1:1", False)
+        return
+    with pytest.raises(RefusedError, match=r"^gold\.visits is published to the topic$") as caught:
+        joins(monkeypatch, publication, topic_id)
+    monkeypatch.setattr(publish._Publication, "go", MagicMock(side_effect=caught.value))
+    monkeypatch.setattr(publish, "asks_brokers", lambda *_: True)
+    to = Publish(topic="clicks", bootstrap="127.0.0.1:1")
+    # To delete it would take the other table's records away.
+    with pytest.raises(
+        RefusedError, match=r"Give the table an empty topic: another name\. It gets"
+    ):
+        publish._publish(publication.run, publication.table, publication.key, to)
+
+
+@pytest.mark.parametrize(
+    ("before", "topic_id", "begins"),
+    [
+        # Of an earlier version, which stored no brokers.
+        (("", ""), "", False),
+        (("", "127.0.0.1:1,h:2"), "", False),
+        (("", "h:2"), "", True),
+        # It may name the same brokers.
+        (("", "env:BROKERS"), "", False),
+        (("", ""), "id-1", False),
+        (("id-1", "h:2"), "id-1", False),
+        (("id-0", "127.0.0.1:1"), "id-1", True),
+    ],
+)
+def test_another_cluster_has_another_topic_and_what_is_known_of_it_is_recorded(
+    lake: Lake,
+    monkeypatch: pytest.MonkeyPatch,
+    before: tuple[str, str],
+    topic_id: str,
+    begins: bool,
+) -> None:
+    table, made = lake.gold("clicks"), {"pipeline": "shop", "generation": "g1"}
+    write_commit(table, 0, note={**made, "batch": 0}, adds=[(3, True)], operation="MERGE")
+    known, bootstrap = before
+    position = TopicPosition("clicks", known, ("user_id",), 0, bootstrap=bootstrap)
+    write_position(table, 1, position)
+    write_commit(table, 2, note={**made, "batch": 1}, adds=[(1, True)], operation="MERGE")
+    saved = joins(monkeypatch, publication_of(lake), topic_id)
+    wanted = TopicPosition("clicks", topic_id, ("user_id",), 2, bootstrap="127.0.0.1:1")
+    assert saved == [replace(wanted, begun=True)] * begins + [wanted]
+
+
+def test_of_a_topic_of_another_cluster_with_records_both_clusters_are_told(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_commit(lake.gold("clicks"), 0, note={"generation": "g1", "batch": 0})
+    monkeypatch.setattr(publish, "has_records", lambda *_: True)
+    reached = TopicPosition("clicks", "", ("user_id",), 0, bootstrap="h:2")
+    told = "gold.clicks has not published to it at 127.0.0.1:1, only at h:2"
+    with pytest.raises(RefusedError, match=told):
+        publication_of(lake)._joined(reached, None)
+
+
+@pytest.mark.parametrize(
+    ("bootstrap", "told"),
+    [
+        ("h:2,127.0.0.1:1", "publish topic clicks was recreated"),
+        ("env:BROKERS", "publish topic clicks was recreated"),
+        ("h:2", "publish topic clicks is another topic than before"),
+    ],
+)
+def test_a_topic_of_another_cluster_is_not_said_to_be_recreated(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, bootstrap: str, told: str
+) -> None:
+    write_commit(lake.gold("clicks"), 0, note={"generation": "g1", "batch": 0})
+    reached = TopicPosition("clicks", "id-0", ("user_id",), 0, bootstrap=bootstrap)
+    write_position(lake.gold("clicks"), 1, reached)
+    said: list[str] = []
+    publication = publication_of(lake)
+    run: Any = publication.run
+    run.progress = Progress(said.append)
+    write_commit(lake.gold("clicks"), 2, note={"generation": "g1", "batch": 1}, adds=[(1, True)])
+    joins(monkeypatch, publication, "id-1")
+    assert said[0] == told
+
+
 def test_a_continuous_run_says_once_what_fails_and_when_it_is_something_else(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -433,6 +563,20 @@ def test_an_old_position_is_recorded_again_before_the_log_forgets_it(
     write_commit(table, 3, note={**made, "batch": 1}, operation="WRITE")
     publication.go()
     assert kept == [3] * is_renewed
+
+
+def test_a_position_that_is_recorded_again_is_still_that_of_its_key_and_its_cluster(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table, made = lake.gold("clicks"), {"pipeline": "shop", "generation": "g1"}
+    reached = TopicPosition("clicks", "id-1", ("session_id",), 0, bootstrap="h:2")
+    write_commit(table, 0, note={**made, "batch": 0}, adds=[(3, True)], operation="MERGE")
+    write_position(table, 1, reached)
+    write_commit(table, 2, note={**made, "batch": 1}, operation="WRITE")
+    saved: list[TopicPosition] = []
+    monkeypatch.setattr(publish._Publication, "_save", lambda _, to: saved.append(to))
+    publication_of(lake).go()
+    assert saved == [replace(reached, version=2)]
 
 
 def test_a_change_that_is_committed_meanwhile_is_not_recorded_as_published(

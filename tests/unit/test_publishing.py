@@ -63,6 +63,18 @@ def test_each_kind_of_gold_table_names_its_topic_and_the_definition_stays_the_sa
         ({"options": {_JAAS: 'password="x"'}}, "options", f"option {_JAAS} contains a secret"),
         ({"options": {"acks": "1"}}, "options", "not a setting of a Kafka client"),
         ({"options": {"kafka.acks": 1}}, "options", "option kafka.acks is set by Tidelake"),
+        # Spark takes names in any case.
+        ({"options": {"kafka.Acks": 1}}, "options", "option kafka.Acks is set by Tidelake"),
+        (
+            {"options": {"kafka.partitioner.class": "org.x.RoundRobin"}},
+            "options",
+            "option kafka.partitioner.class is set by Tidelake",
+        ),
+        (
+            {"options": {"kafka.partitioner.ignore.keys": "true"}},
+            "options",
+            "option kafka.partitioner.ignore.keys is set by Tidelake",
+        ),
         (
             {"options": {"kafka.bootstrap.servers": "h:2"}},
             "options",

@@ -22,8 +22,10 @@ _MEASURES = {
     "total": {"sum": "CAST(n AS DECIMAL(18,2))"},
     "mean": {"avg": "n"},
     "heat": {"sum": "CAST(n AS DOUBLE)"},
+    "words": {"sum": "action"},
     "people": {"approx_count_distinct": "action"},
 }
+_VISITS = {"keys": ["user_id"], "measures": {"events": {"count": "*"}}}
 _HOURS = (
     "SELECT date_trunc('hour', window_start) AS hour, user_id, sum(total) AS money\n"
     "FROM gold.per_minute GROUP BY hour, user_id"
@@ -197,6 +199,8 @@ def _assert_judged(tmp_path: Path, raw: dict[str, Any], message: str | None) -> 
         ("max(people)", "people is not exact; with the key"),
         ("max(warm)", "warm is not exact; it is derived from heat"),
         ("sum(CAST(events AS DOUBLE))", "a sum of DOUBLE or FLOAT depends on the order"),
+        ("max(words)", "words is not exact; let the measure sum a DECIMAL, by CAST(action AS DEC"),
+        ("sum(user_id)", "is STRING, which is summed as DOUBLE; a sum of DOUBLE or FLOAT depends"),
         ("avg(CAST(events AS FLOAT))", "a sum of DOUBLE or FLOAT depends on the order"),
         ("sum(CAST(events AS DOUBLE) * total)", "a sum of DOUBLE or FLOAT depends on the order"),
         # In Spark 0.5 is a DECIMAL.
@@ -270,12 +274,11 @@ def test_a_column_with_the_text_of_a_condition_is_none(tmp_path: Path) -> None:
 def test_a_query_reads_a_windowed_table_of_its_pipeline_or_its_silver(
     tmp_path: Path, table: str, message: str | None
 ) -> None:
-    own = {"keys": ["user_id"], "measures": {"events": {"count": "*"}}}
     start = "event_time" if table.startswith("silver.") else "window_start"
     raw = _shop(f"SELECT date_trunc('day', {start}) AS d FROM {table} GROUP BY 1", joins=[JOIN])
     raw["gold"] += [
-        {"name": "visits", "window": {"kind": "session", "gap": "1 minute"}, **own},
-        {"name": "ever", "window": {"kind": "global"}, **own},
+        {"name": "visits", "window": {"kind": "session", "gap": "1 minute"}, **_VISITS},
+        {"name": "ever", "window": {"kind": "global"}, **_VISITS},
     ]
     raw["detections"] = [{"name": "odd", "features": "hours", "keys": ["user_id"], "burst": {}}]
     if message is None:
@@ -283,6 +286,19 @@ def test_a_query_reads_a_windowed_table_of_its_pipeline_or_its_silver(
         return
     (violation,) = violations(tmp_path, raw)
     assert (violation.path, message in violation.message) == ("queries[0].sql", True)
+
+
+@pytest.mark.parametrize(("table", "kind"), [("pairs", "joins[0]"), ("visits", "session")])
+def test_of_a_table_that_no_query_reads_no_other_problem_is_told(
+    tmp_path: Path, table: str, kind: str
+) -> None:
+    """Its windows would be named, which the table does not have."""
+    raw = _shop(f"SELECT user_id, first(at) AS a FROM gold.{table} GROUP BY user_id;", joins=[JOIN])
+    window = {"kind": "session", "gap": "1 minute"}
+    raw["gold"] += [{"name": "visits", "window": window, **_VISITS}]
+    (violation,) = violations(tmp_path, raw)
+    assert violation.path == "queries[0].sql"
+    assert kind in violation.message
 
 
 def test_problems_of_the_table_that_is_read_make_none_in_the_query(tmp_path: Path) -> None:

@@ -38,7 +38,17 @@ class _Grown:
         raise StreamingQueryException("[DELTA_SCHEMA_CHANGED_WITH_VERSION] in version 3", {})
 
 
-def _check(lake: Lake, run: Run, closed: int) -> None:
+class _Barred:
+    """A query that ends because Delta wants a log of schemas."""
+
+    def __init__(self, condition: str) -> None:
+        self.condition = condition
+
+    def awaitTermination(self, seconds: float) -> None:
+        raise StreamingQueryException(f"[{self.condition}] Streaming read is not supported", {})
+
+
+def _check(lake: Lake, run: Run, closed: int, query: Any = None) -> None:
     """Open a hop whose tables hold a batch, and let its query end."""
     hop = object.__new__(SilverHop)
     hop.run, hop.closing = run, [lake.silver("shop")]
@@ -46,7 +56,7 @@ def _check(lake: Lake, run: Run, closed: int) -> None:
     hop.checkpoint, hop.inputs = Path("/checkpoint"), {"bronze": lake.bronze("shop")}
     hop._stopping = hop._closings = hop._failure = None
     hop._ran_batch = False
-    hop.check(cast(Any, _Grown()))
+    hop.check(cast(Any, query or _Grown()))
 
 
 def test_a_query_is_not_restarted_for_ever_after_a_change_that_none_can_follow(
@@ -71,3 +81,29 @@ def test_a_query_is_not_restarted_for_ever_after_a_change_that_none_can_follow(
     # A run that is started again tries it anew.
     with pytest.raises(InputGrewError):
         _check(lake, run, 5)
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE_USE_SCHEMA_LOG",
+        "DELTA_STREAMING_INCOMPATIBLE_SCHEMA_CHANGE",
+        "DELTA_STREAMING_CANNOT_CONTINUE_PROCESSING_TYPE_WIDENING",
+    ],
+)
+def test_where_a_stream_cannot_pass_a_wider_type_the_runtime_that_can_is_named(
+    tmp_path: Path, condition: str
+) -> None:
+    """No later run would get further, so it is not said to try again."""
+    lake = Lake(tmp_path)
+    write_batches(lake.silver("shop"), 4)
+    run = Run(*cast(Any, [None, SimpleNamespace(name="shop"), lake, None, None]))
+    with pytest.raises(RefusedError) as told:
+        _check(lake, run, 4, _Barred(condition))
+    assert "or got another type. No row after that was read. If a type" in str(told.value)
+    # A column may have been dropped or renamed instead, also without Databricks.
+    assert "became wider, Databricks Runtime 18.1 or newer goes on. Otherwise: Rebuild" in str(
+        told.value
+    )
+    assert "tidelake backfill run shop, then: tidelake backfill promote" in str(told.value)
+    assert run.restarts == {}

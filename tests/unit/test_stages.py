@@ -123,6 +123,25 @@ def test_a_broken_value_that_the_filter_reads_is_null_to_it(
     }
 
 
+def test_a_deletion_needs_no_more_than_its_key(spark: SparkSession, tmp_path: Path) -> None:
+    """A database may send nothing else of the deleted row; it would stay in the dimension."""
+    pipeline = shop(
+        tmp_path,
+        kind="dimension",
+        event={"sequence": "event_id", "delete_when": "user_id = 'gone'"},
+        dimension={"key": ["user_id"]},
+        gold=[],
+        quality={"rules": {"has_value": "value IS NOT NULL", "dear": "value > 1"}},
+    )
+    payloads = {"kept": payload(value=None), "deleted": payload(value=None, user_id="gone")}
+    rows = bronze(spark, [{"record_id": name, "payload": p} for name, p in payloads.items()])
+    found = judgements(classify(rows, Judging(pipeline)))
+    assert {name: stage for name, (stage, _) in found.items()} == {
+        "kept": "expectation",
+        "deleted": None,
+    }
+
+
 def test_a_payload_field_hides_the_bronze_column_of_its_name(
     spark: SparkSession, tmp_path: Path
 ) -> None:

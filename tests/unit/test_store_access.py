@@ -108,6 +108,16 @@ def test_each_answer_of_a_store_has_its_remedy(
         raise ClientError({"Error": {"Code": code}}, "ListObjectsV2")
 
 
+def test_of_a_source_a_denied_access_asks_for_no_right_to_write() -> None:
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    with (
+        pytest.raises(MachineError, match="and let it list and read there"),
+        translating_errors("the source s3://bucket/orders"),
+    ):
+        raise ClientError({"Error": {"Code": "AccessDenied"}}, "ListObjectsV2")
+
+
 def test_an_endpoint_with_a_password_in_it_is_refused_without_repeating_it(
     anew: Callable[..., None],
 ) -> None:

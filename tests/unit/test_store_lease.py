@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +17,9 @@ from typing import Any
 import pytest
 
 from tests.stores import Store
+from tidelake.delta import holders
 from tidelake.delta import locks as module
+from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import LEASE_SECONDS, hold, writer
 from tidelake.delta.tables import Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError
@@ -58,7 +61,7 @@ def test_whoever_waits_comes_next(place: Folder) -> None:
     order: list[str] = []
 
     def second() -> None:
-        with hold(place, "books", waits=True):
+        with hold(place, "books", waits=Waiting(order.append)):
             order.append("second")
 
     with hold(place, "books"):
@@ -69,6 +72,21 @@ def test_whoever_waits_comes_next(place: Folder) -> None:
     waiting.join()
 
     assert order == ["first", "second"]
+
+
+def test_a_lease_that_is_not_released_in_time_is_refused_and_its_holder_named(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(holders, "_SILENT_SECONDS", 0.2)
+    said, holder = list[str](), f"process {os.getpid()} on {socket.gethostname()}"
+    what = f"^ops.books is being written by {holder}, and was not released within 0.5 s"
+    with (
+        hold(place, "ops.books"),
+        pytest.raises(LockedError, match=what),
+        hold(place, "ops.books", waits=Waiting(said.append, seconds=0.5)),
+    ):
+        pass
+    assert said == [f"waiting for {holder}, which holds the lock of ops.books"]
 
 
 def test_the_process_that_writes_a_hop_is_read_off_its_lease(s3: Store) -> None:
@@ -153,7 +171,7 @@ def test_a_holder_whose_lock_was_taken_over_stops(
     assert owner(s3, place)["token"] == "of another"
 
 
-def lose(s3: Store, *places: Folder, waits: bool = False) -> None:
+def lose(s3: Store, *places: Folder, waits: Waiting | None = None) -> None:
     """Hold leases until each has noticed that another process took it over."""
     before = threading.enumerate()
     with ExitStack() as held:
@@ -188,7 +206,7 @@ def test_a_lease_that_another_thread_loses_does_not_stop_the_run(
     s3: Store, place: Folder, interruptions: list[str]
 ) -> None:
     with hold(place / "gold", "shop"), ThreadPoolExecutor(1) as metrics:
-        error = metrics.submit(lose, s3, place / "ops", waits=True).exception(20)
+        error = metrics.submit(lose, s3, place / "ops", waits=Waiting(print)).exception(20)
         assert isinstance(error, LeaseLostError)
         assert interruptions == []
         # A run in another thread has nobody else to stop it.

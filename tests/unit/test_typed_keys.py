@@ -15,7 +15,7 @@ from tidelake.config import Enrich, Join
 from tidelake.config.table_settings import FILE_RETENTION
 from tidelake.delta.tables import Lake
 from tidelake.gold.joins import Joined, left_side, matched, right_side
-from tidelake.runtime.schemas import Lookup, enriched
+from tidelake.runtime.lookups import Lookup, enriched
 from tidelake.silver.enrich import look_up, looked_up
 
 _AT = "timestamp'2026-01-05 00:00:00Z'"

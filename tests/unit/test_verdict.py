@@ -24,28 +24,35 @@ from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UnequalError, UsageError
 from tidelake.replay import verify as verifying
+from tidelake.replay.certificates import certify, read_certificate
 from tidelake.replay.compare import RowDifference, TableComparison
 from tidelake.replay.verify import (
     Judged,
     RepeatedIds,
     Verification,
-    certify,
-    read_certificate,
 )
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
 
-def test_repeated_ids_are_listed_and_are_no_difference(capsys: pytest.CaptureFixture[str]) -> None:
+def test_repeated_ids_and_waiting_rows_are_listed_and_are_no_difference(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
     first = tuple(f"e{number}" for number in range(20))
-    verdict = Verification("shop", None, (), RepeatedIds(1021, first))
+    verdict = Verification("shop", None, (), RepeatedIds(1021, first), {})
     _show_verdict(verdict)
     told = capsys.readouterr().out
     assert verdict.equal
     assert "1,021 event ids were accepted more than once" in told
     assert told.rstrip().endswith("e18, e19, …")
-    _show_verdict(Verification("shop", None, (), RepeatedIds(0, ())))
-    assert "more than once" not in capsys.readouterr().out
+    waiting = {"silver": 1200, "gold": 0}
+    verdict = Verification("shop", None, (), RepeatedIds(0, ()), waiting)
+    _show_verdict(verdict)
+    told = capsys.readouterr().out
+    assert "more than once" not in told
+    assert "  1,200 rows that silver has not read yet are not compared\n" in told
+    assert "gold" not in told
+    assert verdict.to_json()["waiting"] == waiting
 
 
 @pytest.mark.parametrize(
@@ -63,7 +70,7 @@ def test_a_file_that_is_no_certificate_is_named_with_the_remedy(
 ) -> None:
     table = Judged(Lake(tmp_path).bronze("shop"), 1, TableComparison(0, {}, {}))
     silver = table._replace(table=Lake(tmp_path).silver("shop"))
-    verdict = Verification("shop", None, (table, silver), RepeatedIds(0, ()))
+    verdict = Verification("shop", None, (table, silver), RepeatedIds(0, ()), {})
     made, file = certify(verdict, shop(tmp_path)), tmp_path / "certificate.json"
     file.write_text(json.dumps(made))
     assert set(read_certificate(file, "shop").tables) == {"bronze.shop", "silver.shop"}
@@ -80,7 +87,7 @@ def test_a_certificate_is_of_equal_tables_only(
     shop, file = Shop(tmp_path).run(2), tmp_path / "certificate.json"
     missing = RowDifference("missing", {"record_id": "f:1"})
     bronze = Judged(Lake(shop.root).bronze("shop"), 1, TableComparison(0, {}, {}, 1, (missing,)))
-    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()))
+    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()), {})
     monkeypatch.setattr(checking, "started", lambda _: nullcontext())
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
     words = ["verify", str(shop.file), "--certificate", str(file), "--root", str(shop.root)]
@@ -106,7 +113,7 @@ def test_where_tables_differ_because_of_an_unfinished_operation_it_comes_first(
     played = Shop(tmp_path).run(2)
     missing = RowDifference("missing", {"record_id": "f:1"})
     bronze = Judged(Lake(played.root).bronze("shop"), 1, TableComparison(0, {}, {}, 1, (missing,)))
-    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()))
+    off = Verification("shop", None, (bronze,), RepeatedIds(0, ()), {})
     monkeypatch.setattr(checking, "started", lambda _: nullcontext())
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
     begun = getattr(played.lake, name)("shop")
@@ -160,7 +167,7 @@ def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparis
     lake = Lake(tmp_path)
     table, missing = lake.silver("shop"), RowDifference("missing", {"record_id": "f:1"})
     silver = Judged(table, 1, TableComparison(0, {}, {}, 1, (missing,)))
-    off = Verification("shop", None, (silver,), RepeatedIds(0, ()))
+    off = Verification("shop", None, (silver,), RepeatedIds(0, ()), {})
     monkeypatch.setattr(checking, "started", lambda _: nullcontext())
     monkeypatch.setattr(verifying, "verify", lambda *_, **__: off)
     before = shop(tmp_path, quality={"rules": {"has_id": "event_id > ''"}})

@@ -19,7 +19,12 @@ from tidelake.delta.tables import Lake
 from tidelake.errors import DamagedError
 from tidelake.replay import verify
 from tidelake.replay.compare import RowDifference, TableComparison
-from tidelake.replay.verify_silver import judge_requeue, naming_damage
+from tidelake.replay.verify_silver import (
+    SilverInputs,
+    _late_without_cause,
+    judge_requeue,
+    naming_damage,
+)
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
 
@@ -96,6 +101,57 @@ def test_requeued_rows_are_compared_also_before_silver_has_read_them(
     eleven = datetime(2026, 1, 5, 11, tzinfo=UTC)
     assert judge_requeue(run, eleven)[1].differences == (altered,)
     assert judge_requeue(run, eleven + timedelta(hours=1)) == (2, TableComparison(0, {}, {}))
+
+
+def _at(hour: int, minute: int = 0) -> str:
+    return f"TIMESTAMP '2026-01-05 {hour}:{minute:02}:00Z'"
+
+
+@pytest.mark.parametrize(
+    ("arrivals", "mark", "reached"),
+    [
+        # An event of an earlier commit had reached the watermark, or none had.
+        ((10, 11, 12), (9, 30), None),
+        ((10, 11, 12), (9, 31), "2026-01-05 09:30:00+00:00"),
+        ((11, 12), (9, 30), "None"),
+        # The order of arrival is unknown.
+        ((10, 12, 11), (9, 31), None),
+    ],
+)
+def test_a_row_is_late_only_by_events_that_arrived_before_it(
+    spark: SparkSession,
+    tmp_path: Path,
+    arrivals: tuple[int, ...],
+    mark: tuple[int, int],
+    reached: str | None,
+) -> None:
+    lake = Lake(tmp_path)
+    for batch, hour in enumerate(arrivals):
+        note = {"batch": batch, "records": 1, "ingested_at": f"2026-01-05T{hour}:00:00+00:00"}
+        write_commit(lake.bronze("shop"), batch, note={"generation": "g1"} | note)
+    # The last one arrived with the late row.
+    accepted = [(hour, event) for hour, event in ((10, (9, 30)), (11, (9, 45))) if hour in arrivals]
+    silver = " UNION ALL ".join(
+        f"SELECT {_at(hour)} AS ingested_at, {_at(*event)} AS event_time"
+        for hour, event in accepted
+    )
+    # Another writer's rows have no times.
+    silver += f" UNION ALL SELECT {_at(9)}, NULL UNION ALL SELECT NULL, NULL"
+    late = (
+        f"SELECT 'r' || id AS record_id, {_at(11)} AS ingested_at, {_at(*mark)} AS watermark, "
+        f"IF(id = 2, {_at(12)}, NULL) AS _requeued_at FROM range(3) "
+        f"UNION ALL SELECT 'x', {_at(12)}, NULL, NULL"
+    )
+    tables = {lake.silver("shop"): silver, lake.quarantine("shop"): silver, lake.late("shop"): late}
+    decided = {table: spark.sql(sql) for table, sql in tables.items()}
+    inputs = SilverInputs(0, [], spark.sql(silver), spark.sql(late), decided)
+
+    found = list(_late_without_cause(_run(lake), inputs))
+
+    where = {"ingested_at": "2026-01-05 11:00:00+00:00", "rows": 2, "record_id": "r0"}
+    shown = (None if reached == "None" else reached, f"2026-01-05 09:{mark[1]:02}:00+00:00")
+    wanted = [RowDifference("altered", where, {"watermark": shown})]
+    assert found == ([] if reached is None else wanted)
 
 
 @pytest.mark.parametrize("known_by", ["an epoch", "a batch of another table", ""])

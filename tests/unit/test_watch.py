@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,14 +19,15 @@ from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import Typed
 
 
-def test_a_run_hands_on_what_it_was_called_by(
+def test_a_run_hands_on_what_it_was_called_by_and_whether_it_publishes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     shop = Shop(tmp_path).run(2)
-    taken: list[Typed] = []
+    taken, publishes = list[Typed](), list[bool]()
 
     def judge(context: AlertContext, _: object) -> tuple[()]:
         taken.append(context.typed)
+        publishes.append(context.publishes)
         return ()
 
     monkeypatch.setattr("tidelake.ops.alert_delivery.judge", judge)
@@ -37,3 +39,8 @@ def test_a_run_hands_on_what_it_was_called_by(
     with observing(run, parse_trigger(AVAILABLE_NOW), typed):
         pass
     assert taken == [typed]
+    assert publishes == [True]
+    silent = replace(run, environment=environment.model_copy(update={"publish": False}))
+    with observing(silent, parse_trigger(AVAILABLE_NOW), typed):
+        pass
+    assert publishes == [True, False]

@@ -13,7 +13,13 @@ from tidelake.config import DeltaSource, FilesSource, KafkaSource, RateSource, S
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.positions import Position
 from tidelake.runtime import silver
-from tidelake.silver.watermark import PartitionProgress, advance, held_back_by, partition_of
+from tidelake.silver.watermark import (
+    PartitionProgress,
+    advance,
+    held_back_by,
+    partition_of,
+    without_part,
+)
 
 NOON = datetime(2024, 1, 1, 12, tzinfo=UTC)
 MICRO = timedelta(microseconds=1)
@@ -168,3 +174,21 @@ def test_no_row_of_a_commit_moves_the_watermark_for_the_others(
         run=SimpleNamespace(pipeline=pipeline, lake=lake), before=before, until={"bronze": until}
     )
     assert silver._watermark(context, reached) == time(minute)
+
+
+def test_a_partition_in_the_other_part_of_a_commit_is_not_idle() -> None:
+    """It may have read nothing for longer than ``idle_after``, as between two nightly runs."""
+    night = timedelta(days=1)
+    before = {
+        "fast": PartitionProgress(NOON, NOON),
+        "slow": PartitionProgress(NOON - timedelta(days=5), NOON),
+        "silent": PartitionProgress(NOON - timedelta(days=9), NOON - night),
+    }
+    reached = before | {"fast": PartitionProgress(NOON + night, NOON + night)}
+    found = without_part(before, reached)
+    # One that was idle when the earlier commits were read stays so.
+    assert advance(None, found, delay=IDLE, idle_after=IDLE) == NOON - timedelta(days=5) - IDLE
+    # Read whole, the commit has rows of the slow one.
+    reached["slow"] = PartitionProgress(NOON - timedelta(days=4), NOON + night)
+    assert advance(None, reached, delay=IDLE, idle_after=IDLE) == NOON - timedelta(days=4) - IDLE
+    assert without_part({}, {}) == {}

@@ -98,15 +98,15 @@ def decompressed(path: str, content: bytes) -> bytes:
     opener = OPENERS.get(PurePosixPath(path).suffix)
     if opener is None:
         return content
-    parts, size = [], 0
+    # Its value is its buffer, and not a copy: a worker may have no memory for the content twice.
+    whole = BytesIO()
     for part in _parts(opener(BytesIO(content))):
-        parts.append(part)
-        size += len(part)
-        if size > _MOST_DECOMPRESSED:
+        whole.write(part)
+        if whole.tell() > _MOST_DECOMPRESSED:
             raise BrokenFileError(
                 f"decompressed it has more than {_MOST_DECOMPRESSED >> 20:,} MiB: split it"
             )
-    return b"".join(parts)
+    return whole.getvalue()
 
 
 def ends_as_bzip2(tail: bytes) -> bool:

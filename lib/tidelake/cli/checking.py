@@ -215,7 +215,7 @@ def verify(since: datetime | None, certificate: Path | None, where: Place) -> No
     if certificate is not None:
         _ensure_folder(certificate)
     with started(where) as run:
-        from tidelake.replay.verify import certify, read_certificate  # noqa: PLC0415
+        from tidelake.replay.certificates import certify, read_certificate  # noqa: PLC0415
         from tidelake.replay.verify import verify as judge  # noqa: PLC0415
 
         earlier = None
@@ -308,6 +308,9 @@ def _show_verdict(verdict: Verification) -> None:
         more = found.differing - len(found.differences)
         if more > 0:
             print_line(f"  !! {name}: … and {more:,} more")
+    for hop, rows in verdict.waiting.items():
+        if rows:
+            print_line(f"  {rows:,} rows that {hop} has not read yet are not compared")
     count, first = verdict.repeated
     if count:
         rest = ", …" if count > len(first) else ""

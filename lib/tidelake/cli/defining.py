@@ -23,7 +23,13 @@ from tidelake.config.canonical import canonical
 from tidelake.config.document import read_document
 from tidelake.config.expectations import load_suite
 from tidelake.config.json_schema import FILE_KINDS, FOLDERS, FileKind, schema_of
-from tidelake.config.locations import conf_dir, find_file, own_conf, pipeline_names
+from tidelake.config.locations import (
+    conf_dir,
+    find_file,
+    own_conf,
+    pipeline_names,
+    without_project,
+)
 from tidelake.config.pipeline import written_out
 from tidelake.config.sharing import SUFFIXES, is_pipeline_file, members_in, names_in
 from tidelake.config.source import described
@@ -167,7 +173,8 @@ def fmt(files: tuple[str, ...], check: bool, where: Place) -> int:
                     print_line(line)
             elif one["name"] in changed:
                 print_line(f"{'would change' if check else 'formatted'} {one['name']}")
-        say(f"{len(judged)} files, {len(changed)} {'to change' if check else 'changed'}")
+        count = f"{len(judged)} {'file' if len(judged) == 1 else 'files'}"
+        say(f"{count}, {len(changed)} {'to change' if check else 'changed'}")
     if not is_valid:
         return _INVALID
     return _DIFFERS if check and changed else 0
@@ -256,6 +263,8 @@ def list_pipelines(where: Place) -> None:
     title = f"Pipelines in {conf_dir() / 'pipelines'}; time since the last commit of each hop"
     columns = ["pipeline", "kind", "source", "tables", *HOPS]
     print_table(columns, rows, title=title)
+    if note := without_project():
+        say(f"Note: {note}")
     if where.lake.catalog is not None:
         command = where.typed("tidelake status PIPELINE")
         say(f"Last commits in a catalog are not read here; see {command}")

@@ -27,7 +27,7 @@ from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_n
 from tidelake.config.table_settings import refuse_unset
 from tidelake.delta.locks import hold, hold_hops, not_finished
 from tidelake.delta.log import commits
-from tidelake.delta.tables import HOPS, Hop
+from tidelake.delta.tables import HOPS, Hop, Lake, reads
 from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
@@ -87,7 +87,7 @@ def refuse_namesake(known: dict[str, Pipeline], pipeline: Pipeline) -> None:
         )
 
 
-def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
+def in_order(selected: Iterable[Pipeline], lake: Lake) -> list[Pipeline]:
     """Order pipelines so that each comes after its inputs, and dimensions as early as possible.
 
     The dimensions of the selected pipelines are added: silver records a dimension's version with
@@ -102,27 +102,33 @@ def in_order(selected: Iterable[Pipeline]) -> list[Pipeline]:
         for one in (*pipeline.dimensions.values(), pipeline):
             refuse_namesake(by_name, one)
     names = sorted(by_name, key=lambda name: (by_name[name].kind != "dimension", name))
-    graph = {name: sorted(_inputs(by_name[name]) & by_name.keys()) for name in names}
-    try:
-        return [by_name[name] for name in TopologicalSorter(graph).static_order()]
-    except CycleError as error:
-        cycle = " -> ".join(error.args[1])
-        raise UsageError(
-            f"the inputs of these pipelines form a cycle: {cycle}; run each with tidelake run NAME"
-        ) from error
+    known = sorted(names)
+    # A dimension may be made of the events that look it up: it is a run behind them then.
+    for place in (lake, None):
+        graph = {a: [b for b in known if reads(by_name[a], by_name[b], place)] for a in names}
+        try:
+            return [by_name[name] for name in TopologicalSorter(graph).static_order()]
+        except CycleError as error:
+            cycle = " -> ".join(error.args[1])
+    raise UsageError(
+        f"the inputs of these pipelines form a cycle: {cycle}; run each with tidelake run NAME"
+    )
 
 
 def run_each(
-    pipelines: Iterable[Pipeline], run: Callable[[Pipeline], None], stop: threading.Event
+    pipelines: Sequence[Pipeline],
+    run: Callable[[Pipeline], None],
+    stop: threading.Event,
+    lake: Lake,
 ) -> list[Result]:
     """Run pipelines in sequence; a failure skips those that read the failed one, and no other.
 
     Errors that no message explains, and interrupts, end the sequence.
     """
     results: dict[str, Result] = {}
-    for pipeline in pipelines:
+    for at, pipeline in enumerate(pipelines):
         name, began = pipeline.name, time.monotonic()
-        inputs = [results[one] for one in sorted(_inputs(pipeline)) if one in results]
+        inputs = [results[one.name] for one in pipelines[:at] if reads(pipeline, one, lake)]
         lost = next((one for one in inputs if one.outcome != "done"), None)
         if lost is not None:
             reason = f"{lost.pipeline} {'failed' if lost.outcome == 'failed' else 'was skipped'}"
@@ -142,13 +148,7 @@ def run_each(
     return list(results.values())
 
 
-def _inputs(pipeline: Pipeline) -> set[str]:
-    rights = {join.right.pipeline for join in pipeline.joins}
-    return {*pipeline.dimensions, *rights} - {pipeline.name}
-
-
-# One Ctrl-C may arrive twice: sent to the process and to its group. A second signal within this
-# time is ignored.
+# One Ctrl-C may arrive twice, for the process and for its group: the second is ignored so long.
 _IMPATIENCE_SECONDS = 2.0
 # In real-time mode each topic partition occupies a task slot for the whole query.
 _SLOTS = 16
@@ -193,7 +193,7 @@ def run(
             raise UsageError("--source and --hop dimensions take one pipeline, not several")
         if not when.ends:
             raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
-        selected = in_order([where.load(name) for name in names])
+        selected = in_order([where.load(name) for name in names], where.lake)
         if not dry_run:
             return run_selected(where, selected, hop, when)
         _show_waiting(where, selected, hop)
@@ -275,7 +275,7 @@ def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Tr
                 _check_source(place, pipeline)
             _observed(replace(run, pipeline=pipeline), hops_of(hop), when, place.typed)
 
-        results = run_each(pipelines, run_one, run.stop)
+        results = run_each(pipelines, run_one, run.stop, place.lake)
     if not place.printed({"pipelines": results}):
         rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
         print_table(["pipeline", "outcome", "seconds", "reason"], rows)
@@ -423,7 +423,9 @@ def stop_on_signal(stop: threading.Event) -> None:
             logging.disable(logging.CRITICAL)
             stop.set()
 
-    for number in (signal.SIGINT, signal.SIGTERM):
+    # In another thread, such as of a server that calls a command, Python allows no handler.
+    is_main = threading.current_thread() is threading.main_thread()
+    for number in (signal.SIGINT, signal.SIGTERM) if is_main else ():
         signal.signal(number, handle)
 
 

@@ -57,7 +57,12 @@ def alerts(tell: bool, where: Place) -> int:
     # Before the first batch no rule has anything to look at; a job that watches is not red.
     if unfilled := no_tables(where):
         say(f"Nothing to watch: {unfilled}.")
-    found = () if unfilled else alerts_of(where.lake, where.pipeline, now=now(), typed=where.typed)
+    typed, publishes = where.typed, where.environment.publish
+    found = (
+        ()
+        if unfilled
+        else alerts_of(where.lake, where.pipeline, now=now(), typed=typed, publishes=publishes)
+    )
     critical = [alert.severity == "critical" for alert in found]
     if where.json:
         print_json([alert.to_json() for alert in found])
@@ -187,7 +192,7 @@ def ui(pipelines: tuple[str, ...], port: int, host: str, where: Place) -> None:
     # A pipeline given by name must load; of all others, broken ones are shown as broken.
     called = {where.load(name).name: name for name in pipelines}
     called = called or {name: name for name in pipeline_names()}
-    cache = FactsCache(where.lake, called, where.load)
+    cache = FactsCache(where.lake, called, where.load, publishes=where.environment.publish)
     renderer = Renderer(tuple(called), where.lake.root, where.typed)
     with PageServer(host, port, cache, renderer) as server:
         # Service managers stop it with SIGTERM: end as after Ctrl-C.

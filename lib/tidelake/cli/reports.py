@@ -189,6 +189,8 @@ def show_ledger(ledger: Ledger, where: Place) -> None:
     ]
     gold = [[name, term.expected, term.counted] for name, term in ledger.gold.items()]
     _print_ledger(ledger, ["term", "rows", ""], rows, gold)
+    for folder in ledger.source.unlisted:
+        print_line(f"  {folder} cannot be listed: what waits there is not counted")
 
 
 def _print_ledger(ledger: Ledger, columns: Sequence[str], rows: _Rows, gold: _Rows = ()) -> None:

@@ -37,10 +37,11 @@ _HALF = r"contains half of a character, such as \ud83d; write the character itse
 
 @dataclass(frozen=True)
 class Finding:
-    """A problem at a path of keys."""
+    """A problem at a path of keys; beside one that ``is_cause`` no others of the path are told."""
 
     path: KeyPath
     message: str
+    is_cause: bool = False
 
 
 @dataclass
@@ -69,7 +70,10 @@ class Document:
         self, findings: Iterable[Finding], of_others: Iterable[Violation] = ()
     ) -> ConfigError:
         """Return one error with all findings, and those of other files, in the order of lines."""
-        violations = [self._violation(finding) for finding in dict.fromkeys(findings)]
+        found = dict.fromkeys(findings)
+        causes = {one.path for one in found if one.is_cause}
+        told = [one for one in found if one.is_cause or one.path not in causes]
+        violations = [self._violation(finding) for finding in told]
         violations += of_others
         return ConfigError(
             self.file, sorted(violations, key=lambda one: (one.file or "", one.line or 0))

@@ -36,8 +36,10 @@ from tidelake.folders import Folder, counted_from, expanded, folder, is_stored, 
 # Keys that apply only to tables under a root, and what a catalog has instead.
 _OF_A_ROOT = {
     "limits": (
-        ", and limit the input of bronze in the pipeline file, such as max_files_per_trigger or "
-        "max_offsets_per_trigger under source: a batch of silver or gold takes all commits"
+        ", and limit bronze's batches in the pipeline file, by max_files_per_trigger or "
+        "max_offsets_per_trigger under source: a batch of silver or gold takes all commits that it "
+        "finds. In a run that ends those are few only if the input lands in portions, with a run "
+        "after each"
     ),
     "locks": ": the tables themselves keep two writers apart",
 }

@@ -174,7 +174,10 @@ def _call_problems(name: str, *, after: str, has_no_arguments: bool) -> Iterator
     elif name in WINDOW:
         yield f"calls {name}, a window function; an expression can use only its own row"
     elif name in GENERATORS:
-        yield f"calls {name}, which returns several rows for one"
+        yield (
+            f"calls {name}, which returns several rows for one; a record is one row of silver: use "
+            "filter, transform or array_max, or write one record per element before Tidelake"
+        )
     elif name in AGGREGATES and after not in ("like", "ilike"):
         yield f"calls {name}, an aggregate; this expression sees one row at a time"
     elif name in FAILING:

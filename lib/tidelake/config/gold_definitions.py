@@ -160,7 +160,8 @@ def _measure(pair: object) -> object:
         raise ValueError(f"needs exactly one aggregate of: {', '.join(AGGREGATES)}")
     aggregate, expression = next(iter(rest.items()))
     if aggregate not in AGGREGATES:
-        hint = suggestion(str(aggregate), AGGREGATES)
+        percentile = f"; write {{approx_percentile: {expression}, p: 0.5}}"
+        hint = percentile if aggregate == "median" else suggestion(str(aggregate), AGGREGATES)
         raise ValueError(f"unknown aggregate {aggregate}{hint} (known: {', '.join(AGGREGATES)})")
     if aggregate == "approx_percentile":
         expression, p = _percentile(expression, p)

@@ -29,15 +29,17 @@ from tidelake.config.pipeline import (
     Quality,
     completed_changes,
     payload_types,
+    silver_types,
 )
 from tidelake.config.queries import Query
 from tidelake.config.sections import (
     combination_findings,
     envelope_of,
-    lookup_findings,
+    name_findings,
     prefilter_findings,
     section_findings,
     settings_findings,
+    side_findings,
     validated_section,
 )
 from tidelake.config.sharing import (
@@ -56,11 +58,13 @@ from tidelake.config.source import source_findings
 from tidelake.config.table_settings import publish_findings
 from tidelake.config.types import incomparable, is_comparable, unstorable_names
 from tidelake.errors import ConfigError, UsageError, Violation
-from tidelake.folders import counted_from
+from tidelake.folders import absolute, counted_from, problem_of
 from tidelake.names import quoted
 
 # The keys of a source that describe its payloads, whatever it is read from.
 _PAYLOAD_KEYS = ("format", "envelope", "registry", "schema")
+# A folder that is yet to be made may have a brace in its name.
+_PATTERN = re.compile(r"[*?]|\{[^}]*,")
 # Types of different groups have no common one, to which Spark would cast both sides of a lookup.
 _GROUPS = {
     **dict.fromkeys(("TINYINT", "SMALLINT", "INT", "BIGINT", "FLOAT", "DOUBLE"), "number"),
@@ -138,7 +142,8 @@ def load_pipeline(
         environment: Its root or volume replaces ``${root}``, its landing folder ``${landing}``.
         source: Overrides ``source.path``; ``kafka://host:port/topic`` replaces the source by a
             Kafka topic.
-        follows_dimensions: Whether the definitions in ``enrich`` are loaded and checked too.
+        follows_dimensions: Whether the definitions to which ``enrich`` and ``joins`` refer are
+            loaded, and what these read of them is checked.
 
     Raises:
         UsageError: There is no such pipeline, or ``source`` cannot replace its source.
@@ -153,6 +158,9 @@ def load_pipeline(
         override_source(document, source)
     raw: dict[str, Any] = _interpolated(document.content, (), environment, parameters, findings)
     _base_paths(raw.get("source"), base_of(file) if source is None else None)
+    if source is None:
+        written = document.content.get("source")
+        findings += _pattern_findings(written, raw.get("source"), parameters)
     if envelope_of(raw) is not None and isinstance(raw.get("event"), dict):
         raw["event"] = completed_changes(raw["event"], is_dimension=raw.get("kind") == "dimension")
     if isinstance(raw.get("name"), str) and is_found_by_name(file):
@@ -172,6 +180,7 @@ def load_pipeline(
         findings += _type_findings(pipeline)
         if follows_dimensions:
             dimensions = _dimensions(pipeline, file, environment, findings)
+            _check_joins(pipeline, file, environment, findings)
         avro = _avro_schema(pipeline, file, findings)
     try:
         suite = _suite(raw, pipeline, file, findings)
@@ -197,40 +206,108 @@ def _dimensions(
     """Load the definition of each dimension, and check ``enrich`` against it."""
     read: dict[str, Pipeline] = {}
     for index, enrich in enumerate(pipeline.enrich):
-        name, place = enrich.dimension, ("enrich", index, "dimension")
         try:
-            found = find_definition(name, file.parent)
-            sibling = None if found is None else str(file.with_name(f"{name}{found.suffix}"))
-            # A dimension enriches from none: what does is refused here or by its own load, and
-            # following it could lead back to this file.
-            definition = load_pipeline(sibling or name, environment, follows_dimensions=False)
+            definition = _definition(enrich.dimension, file, environment)
         except UsageError as error:
-            findings.append(Finding(place, str(error)))
-            continue
-        if definition.name != name:
-            # The lookup would read a table that no pipeline fills.
-            message = _not_the_files(definition.name, definition.file)
-            findings.append(Finding(place, f"{definition.file}: {message}"))
+            findings.append(Finding(("enrich", index, "dimension"), str(error)))
             continue
         named = {one.path for one in findings}
-        looked = [*lookup_findings(enrich, definition, index)]
-        looked += _key_type_findings(pipeline, enrich, definition, index)
+        looked = [*_lookup_findings(pipeline, enrich, definition, index)]
         findings += [one for one in looked if one.path not in named]
-        read[name] = definition
+        read[definition.name] = definition
     return read
 
 
-def _key_type_findings(
+def _check_joins(
+    pipeline: PipelineFile, file: Path, environment: Environment, findings: list[Finding]
+) -> None:
+    """Check the right side of each join with another pipeline against that one's definition."""
+    for index, join in enumerate(pipeline.joins):
+        if join.right.pipeline == pipeline.name:
+            continue
+        try:
+            other = _definition(join.right.pipeline, file, environment)
+        except UsageError as error:
+            # A file outside of the folder of pipelines may be alone, without the other's.
+            place = ("joins", index, "right", "pipeline")
+            if isinstance(error, ConfigError):
+                findings.append(Finding(place, str(error)))
+            elif is_found_by_name(file):
+                beside = "; a join needs that pipeline's file beside this one or in the conf folder"
+                findings.append(Finding(place, f"{error}{beside}"))
+            continue
+        named = {one.path for one in findings}
+        looked = [*_right_findings(pipeline, join, other, index)]
+        findings += [one for one in looked if one.path not in named]
+
+
+def _definition(name: str, file: Path, environment: Environment) -> Pipeline:
+    """Load another pipeline's definition, from the folder of a file or else the conf folder.
+
+    Raises a UsageError if there is none, or if it is invalid.
+    """
+    found = find_definition(name, file.parent)
+    sibling = None if found is None else str(file.with_name(f"{name}{found.suffix}"))
+    # What it refers to is checked by its own load, and following it could lead back to this file.
+    # A dimension enriches from none.
+    definition = load_pipeline(sibling or name, environment, follows_dimensions=False)
+    if definition.name != name:
+        # No pipeline would fill the table that is read.
+        message = _not_the_files(definition.name, definition.file)
+        raise UsageError(f"{definition.file}: {message}")
+    return definition
+
+
+def _lookup_findings(
     pipeline: PipelineFile, enrich: Enrich, dimension: Pipeline, index: int
 ) -> Iterator[Finding]:
-    """Find lookups by a value of a type that Spark cannot compare with the dimension's key."""
+    """Check an entry of ``enrich`` against the definition of its dimension."""
+    path: KeyPath = ("enrich", index)
+    spec = dimension.dimension
+    if spec is None:
+        message = f"{dimension.name} is a pipeline of kind events; name one of kind dimension"
+        yield Finding((*path, "dimension"), message)
+        return
+    if sorted(enrich.on.values()) != sorted(spec.key):
+        message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
+        yield Finding((*path, "on"), message)
+    known = tuple(column for column in dimension.silver_columns if not column.startswith("_"))
+    yield from name_findings((*path, "columns"), enrich.columns, known)
+    if enrich.as_of is not None and not spec.history:
+        yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
     for column, key in enrich.on.items():
-        own, other = _own_type(pipeline, column), _own_type(dimension, key)
-        # Texts and nested types are in no group.
-        groups = {_GROUPS.get((kind or "").partition("(")[0]) for kind in (own, other)} - {None}
-        if len(groups) > 1:
-            message = f"{column} is {own}, {dimension.name}'s {key} is {other}; cast one of them"
-            yield Finding(("enrich", index, "on", column), message)
+        if problem := _type_problem(pipeline, column, dimension, key):
+            yield Finding((*path, "on", column), problem)
+
+
+def _right_findings(
+    pipeline: PipelineFile, join: Join, other: Pipeline, index: int
+) -> Iterator[Finding]:
+    """Check the right side of a join against the silver of its pipeline."""
+    path: KeyPath = ("joins", index)
+    plain = other.model_copy(update={"enrich": ()})
+    known = dict.fromkeys(other.defined_columns) | silver_types(plain)
+    yield from side_findings(join.right, (*path, "right"), known)
+    for at, column in enumerate(join.on):
+        place = (*path, "on", at)
+        if column not in known:
+            message = (
+                f"{other.name} has no column {column}, and on names columns of both sides; rename "
+                "one in event.select"
+            )
+            yield Finding(place, message)
+        elif problem := _type_problem(pipeline, column, other, column):
+            yield Finding(place, problem)
+
+
+def _type_problem(pipeline: PipelineFile, column: str, other: Pipeline, key: str) -> str:
+    """Return why Spark cannot compare a column with another pipeline's; "" if it can, or may."""
+    own, theirs = _own_type(pipeline, column), _own_type(other, key)
+    # Texts and nested types are in no group.
+    groups = {_GROUPS.get((kind or "").partition("(")[0]) for kind in (own, theirs)} - {None}
+    if len(groups) < 2:
+        return ""
+    return f"{column} is {own}, {other.name}'s {key} is {theirs}; cast one of them"
 
 
 def _own_type(pipeline: PipelineFile, column: str) -> str | None:
@@ -358,6 +435,29 @@ def _interpolated(
         return match[0]
 
     return REFERENCE.sub(replace, value)
+
+
+def _pattern_findings(written: Any, source: Any, parameters: Parameters) -> Iterator[Finding]:
+    """Find a path of files that is a pattern as it is written, unless something has this name.
+
+    The project's root and the landing folder may have any name. A pattern on a store or in a list
+    of several paths is another problem.
+    """
+    if not isinstance(source, dict) or source.get("kind") != "files":
+        return
+    text, path = _only(written.get("path")), _only(source.get("path"))
+    # A reference that is left has no value, which is another problem too.
+    if not isinstance(path, str) or "${" in path or problem_of(path, in_catalog=True):
+        return
+    is_pattern = _PATTERN.search(replaced(text, (), parameters, []))
+    if is_pattern and not os.path.exists(absolute(path)):
+        message = f"{path}: patterns are not expanded; name the folder, it is read whole"
+        yield Finding(("source", "path"), message)
+
+
+def _only(paths: Any) -> Any:
+    """Return the path of a list of one."""
+    return paths[0] if isinstance(paths, list) and len(paths) == 1 else paths
 
 
 def _base_paths(source: object, base: Path | None) -> None:

@@ -91,6 +91,16 @@ def layout_of(folder: Path) -> tuple[Path, Path]:
     return (folder, folder / "conf") if root is None else (root, _conf_of(root))
 
 
+def lacks_marker(root: Path, conf: Path) -> bool:
+    """Return whether the layout for a new pipeline is that of a folder without a project.
+
+    Neither a conf folder of ``--conf`` nor one of Tidelake's own is to make a project.
+    """
+    is_own = conf.resolve() in {one.resolve() for one in _conf_folders()[1:]}
+    is_plain = conf == root / "conf" and _given is None and not is_own
+    return is_plain and project_above(root) is None and not os.path.lexists(root / MARKER)
+
+
 def base_of(file: Path) -> Path | None:
     """Return the folder that relative paths in a pipeline file count from.
 
@@ -182,7 +192,22 @@ def only_pipeline() -> str:
 
 def known_pipelines() -> str:
     """Return the names of the pipelines and their folder, for messages."""
-    return f"known in {conf_dir() / 'pipelines'}: {', '.join(pipeline_names()) or 'none'}"
+    return _known(conf_dir() / "pipelines", pipeline_names())
+
+
+def _known(folder: Path, names: list[str]) -> str:
+    note = without_project()
+    return f"known in {folder}: {', '.join(names) or 'none'}{f'; {note}' if note else ''}"
+
+
+def without_project() -> str:
+    """Return for messages why the conf folder is Tidelake's own; "" if it is the user's."""
+    if conf_dir() == own_conf()[0]:
+        return ""
+    return (
+        "these are Tidelake's own, because there is no project here: this folder has no "
+        f"conf/pipelines, and neither it nor one above has a {MARKER}. Pass --conf DIR"
+    )
 
 
 def find_file(name: str, kind: str) -> Path:
@@ -202,7 +227,4 @@ def find_file(name: str, kind: str) -> Path:
         if file is not None:
             return file
     known = sorted({name for folder in folders for name in names_in(folder)})
-    raise UsageError(
-        f"there is no {kind} '{name}'{suggestion(name, known)} "
-        f"(known in {own}: {', '.join(known) or 'none'})"
-    )
+    raise UsageError(f"there is no {kind} '{name}'{suggestion(name, known)} ({_known(own, known)})")

@@ -19,6 +19,7 @@ from tidelake.names import ColumnName
 
 UNITS = ("millisecond", "second", "minute", "hour", "day", "week")
 _DURATION = re.compile(rf"\s*(\d+)\s+({'|'.join(UNITS)})s?\s*", re.IGNORECASE)
+_OF_CALENDAR = re.compile(r"\s*\d+\s+(month|quarter|year)s?\s*", re.IGNORECASE)
 # Event times are in the years 1000 to 9999. With bounded durations, the sum of an event time and a
 # few durations is still a valid instant in Spark, in Python and in a SQL literal.
 LONGEST = timedelta(days=36_525)
@@ -69,6 +70,12 @@ def parse_duration(text: str) -> timedelta:
     """
     match = _DURATION.fullmatch(text)
     if match is None:
+        if calendar := _OF_CALENDAR.fullmatch(text):
+            unit = calendar[1].lower()
+            raise ValueError(
+                f"'{text}' is not a duration, since {unit}s differ in length; write days, or for a "
+                f"gold table a query with date_trunc('{unit}', window_start)"
+            )
         raise ValueError(f"'{text}' is not a duration; {_HOW}")
     number, unit = match.groups()
     try:

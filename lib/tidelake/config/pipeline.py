@@ -475,7 +475,7 @@ def measured_type(measure: Measure, silver: Types) -> str | None:
         return sql_type
     if aggregate == "sum" and sql_type == "BIGINT":
         return f"DECIMAL({_MAX_PRECISION},0)"
-    if sql_type in _INTEGERS or sql_type in ("FLOAT", "DOUBLE"):
+    if sql_type in _INTEGERS or sql_type in ("FLOAT", "DOUBLE", "STRING"):
         return "BIGINT" if sql_type in _INTEGERS and aggregate == "sum" else "DOUBLE"
     digits = exp.DataType.build(sql_type, dialect=DIALECT).expressions
     if not sql_type.startswith("DECIMAL") or len(digits) != 2:

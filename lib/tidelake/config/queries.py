@@ -95,7 +95,10 @@ def inexact_columns(table: GoldTable, types: Types) -> dict[str, str]:
         if one.aggregate in _INEXACT_MEASURES:
             found[one.name.lower()] = _INEXACT_MEASURES[one.aggregate]
         elif one.aggregate == "sum" and (types.get(one.name) or "").upper() in ("DOUBLE", "FLOAT"):
-            found[one.name.lower()] = "let the measure sum a DECIMAL, by CAST(x AS DECIMAL(18,6))"
+            found[one.name.lower()] = (
+                f"let the measure sum a DECIMAL, by CAST({one.expression} AS DECIMAL(18,6)), "
+                "since texts and floating-point numbers are summed as DOUBLE"
+            )
     for name, sql in table.derive.items():
         if read := sorted(columns_in(sql) & found.keys()):
             found[name.lower()] = f"it is derived from {read[0]}: {found[read[0]]}"
@@ -129,8 +132,10 @@ def query_problems(query: Query, table: GoldTable | None, shown: Types) -> Itera
             )
     for call in parts.calls:
         is_sum = call.function in ("sum", "avg") and not columns_in(call.argument) & inexact.keys()
-        if is_sum and type_of(call.argument, shown) in INEXACT_TYPES:
-            yield f"{call.function}({call.argument}): {CAST_TO_DECIMAL}"
+        kind = type_of(call.argument, shown) if is_sum else None
+        if kind in INEXACT_TYPES:
+            cause = "is STRING, which is summed as DOUBLE; " if kind == "STRING" else ""
+            yield f"{call.function}({call.argument}): {cause}{CAST_TO_DECIMAL}"
     scope: dict[str, str | None] = {key.internal: shown.get(key.internal) for key in parts.keys}
     scope |= dict.fromkeys(call.internal for call in parts.calls)
     for name, _, sql in parts.columns:

@@ -180,6 +180,15 @@ def parse_query(sql: str) -> QueryParts:
     return found.parts()
 
 
+def source_of(sql: object) -> str:
+    """Return the logical name of the table that a statement reads; "" if it cannot be read."""
+    try:
+        table = _select(str(sql).strip().rstrip(";")).args["from_"].this
+    except Problems:
+        return ""
+    return f"{_layer_of(table)}.{table.name.lower()}"
+
+
 def _select(sql: str) -> exp.Select:
     try:
         statements = sqlglot.parse(sql, dialect="spark")
@@ -279,7 +288,7 @@ class _StatementReader:
         """Return the parts; there must be no problem."""
         where = self._clauses.get("WHERE")
         return QueryParts(
-            source=f"{self._layer}.{self._tree.args['from_'].this.name.lower()}",
+            source=source_of(self._sql),
             start=STARTS[self._layer],
             where=self._written(where) if where else None,
             keys=tuple(self._keys.values()),

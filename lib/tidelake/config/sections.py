@@ -28,15 +28,16 @@ from tidelake.config.gold_definitions import (
     GoldTable,
     HoppingWindow,
     Join,
+    LeftSide,
+    RightSide,
     TumblingWindow,
     window_problems,
 )
-from tidelake.config.model import Documented, unknown
+from tidelake.config.model import Documented, suggestion, unknown
 from tidelake.config.pipeline import (
     DimensionSpec,
     Enrich,
     Event,
-    Pipeline,
     PipelineFile,
     Quality,
     Transform,
@@ -45,6 +46,7 @@ from tidelake.config.pipeline import (
     selected_columns,
 )
 from tidelake.config.queries import Query, query_problems, shown_by
+from tidelake.config.query_parts import source_of
 from tidelake.config.sharing import table_names
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.config.standard_tables import standard_types
@@ -159,8 +161,12 @@ def validated_section(model: type[_M], raw: object) -> _M | None:
         return model.model_validate(raw)
     except ValidationError as error:
         paths = {finding.path for finding in findings_of(error, model, raw)}
-    broken = {path[0] for path in paths if path}
-    if not isinstance(raw, dict) or model not in _SUBSTITUTES or broken & {"schema", "select"}:
+    broken = {str(path[0]) for path in paths if path}
+    keys = [field.alias or name for name, field in model.model_fields.items()]
+    # An event without its `select`, which may be misspelt, would have other columns.
+    misspelt = {suggestion(key, keys) for key in broken - {*keys}}
+    lacks_columns = broken & {"schema", "select"} or "; did you mean select?" in misspelt
+    if not isinstance(raw, dict) or model not in _SUBSTITUTES or lacks_columns:
         return None
     repaired = {key: value for key, value in raw.items() if key not in broken}
     for key, substitute in _SUBSTITUTES[model].items():
@@ -181,7 +187,8 @@ def _sql_findings(
         yield from (Finding(path, problem) for problem in find(sql, columns))
 
 
-def _name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
+def name_findings(path: KeyPath, used: Iterable[str], known: Columns) -> Iterator[Finding]:
+    """Find names in a list that are none of the known columns."""
     for position, name in enumerate(used):
         yield from _name_finding((*path, position), name, known)
 
@@ -192,7 +199,7 @@ def _name_finding(path: KeyPath, name: str, known: Columns) -> Iterator[Finding]
 
 
 def _key_findings(path: KeyPath, used: tuple[str, ...], known: Columns) -> Iterator[Finding]:
-    yield from _name_findings(path, used, known)
+    yield from name_findings(path, used, known)
     if len(set(used)) < len(used):
         yield Finding(path, "names a column twice")
 
@@ -299,23 +306,6 @@ def _dimension_findings(event: Event, dimension: DimensionSpec) -> Iterator[Find
             yield Finding(path, f"{name} is a reserved column of dimensions; choose another name")
 
 
-def lookup_findings(enrich: Enrich, dimension: Pipeline, index: int) -> Iterator[Finding]:
-    """Check an entry of ``enrich`` against the definition of its dimension."""
-    path: KeyPath = ("enrich", index)
-    spec = dimension.dimension
-    if spec is None:
-        message = f"{dimension.name} is a pipeline of kind events; name one of kind dimension"
-        yield Finding((*path, "dimension"), message)
-        return
-    if sorted(enrich.on.values()) != sorted(spec.key):
-        message = f"must name every key column of {dimension.name}: {', '.join(spec.key)}"
-        yield Finding((*path, "on"), message)
-    known = tuple(column for column in dimension.silver_columns if not column.startswith("_"))
-    yield from _name_findings((*path, "columns"), enrich.columns, known)
-    if enrich.as_of is not None and not spec.history:
-        yield Finding((*path, "as_of"), f"needs dimension.history: true in {dimension.name}")
-
-
 def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterator[Finding]:
     window = table.window
     if isinstance(window, TumblingWindow | HoppingWindow):
@@ -324,10 +314,15 @@ def _gold_findings(table: GoldTable, path: KeyPath, columns: Columns) -> Iterato
     elif not table.keys:
         yield Finding((*path, "keys"), f"a {window.kind} table needs at least one key")
     yield from _sql_findings((*path, "where"), table.where, columns, kinds=CONDITIONS)
-    yield from _name_findings((*path, "keys"), table.keys, columns)
     taken = dict.fromkeys(names.GOLD_RESERVED, "a reserved column of gold")
     for position, key in enumerate(table.keys):
-        yield from _taken_finding((*path, "keys", position), key, taken, _KEY)
+        place = (*path, "keys", position)
+        if names.is_column_name(key) or expression_problems(key, None):
+            yield from _name_finding(place, key, columns)
+        else:
+            message = f"a key is a column: add it to event.select, such as `a_name: {key}`"
+            yield Finding(place, message)
+        yield from _taken_finding(place, key, taken, _KEY)
     for measure in table.measures:
         place = (*path, "measures", measure.name)
         yield from _taken_finding(place, measure.name, taken, "already a measure of this table")
@@ -360,16 +355,22 @@ def _join_findings(
     right_columns = columns if join.right.pipeline == pipeline else None
     taken: dict[str, str] = {}
     for key, side, known in (("left", join.left, columns), ("right", join.right, right_columns)):
-        yield from _sql_findings((*path, key, "where"), side.where, known, kinds=CONDITIONS)
-        for name, sql in side.columns.items():
+        yield from side_findings(side, (*path, key), known)
+        for name in side.columns:
             place = (*path, key, "columns", name)
-            yield from _sql_findings(place, sql, known)
             yield from _taken_finding(place, name, taken, "already a column of this table")
     yield from _key_findings((*path, "on"), join.on, columns)
 
 
+def side_findings(side: LeftSide | RightSide, path: KeyPath, known: Columns) -> Iterator[Finding]:
+    """Check the SQL of a join's side over the silver that has the known columns."""
+    yield from _sql_findings((*path, "where"), side.where, known, kinds=CONDITIONS)
+    for name, sql in side.columns.items():
+        yield from _sql_findings((*path, "columns", name), sql, known)
+
+
 def _detection_findings(detection: Detection, path: KeyPath, columns: Columns) -> Iterator[Finding]:
-    yield from _name_findings((*path, "keys"), detection.keys, columns)
+    yield from name_findings((*path, "keys"), detection.keys, columns)
     taken = dict.fromkeys(names.DETECTION_RESERVED, "a reserved column of alerts")
     measured = detection.hours.model_copy(update={"keys": ()}).columns
     of_keys = dict.fromkeys(measured, "a reserved column of features") | taken
@@ -396,20 +397,22 @@ def _query_findings(raw: Mapping[str, Any], columns: Types | None) -> Iterator[F
     own = [logical_name("silver", raw["name"])] if isinstance(raw.get("name"), str) else []
     known = {*read, *own}
     others = {logical_name("gold", name): dotted(place[:2]) for place, name in table_names(raw)}
-    for place, query in _validated_items(Query, raw, "queries").items():
-        path, source = (*place, "sql"), query.parts.source
-        table = read.get(source)
+    for place, item in mappings_in(raw.get("queries"), ("queries",)):
+        path, source = (*place, "sql"), source_of(item.get("sql"))
+        table, query = read.get(source), validated_section(Query, item)
         if source not in known and source in others:
             message = f"reads {source}, which is {others[source]}; read a table of gold, or silver"
-            yield Finding(path, message)
-        elif source not in known:
-            yield Finding(path, f"reads an {unknown('table', source, known)}")
+            yield Finding(path, message, is_cause=True)
         elif table is not None and not isinstance(table.window, TumblingWindow | HoppingWindow):
             message = (
                 f"reads {source}, whose window is {table.window.kind}; a batch changes rows of it "
                 "that lie outside of its own windows. Read tumbling or hopping windows, or silver"
             )
-            yield Finding(path, message)
+            yield Finding(path, message, is_cause=True)
+        elif query is None:
+            continue
+        elif source not in known:
+            yield Finding(path, f"reads an {unknown('table', source, known)}")
         elif table is not None or (source not in read and silver):
             shown = gold_types(table, silver) if table else silver
             problems = query_problems(query, table, shown)
@@ -453,7 +456,7 @@ def settings_findings(pipeline: PipelineFile, environment: Environment) -> Itera
                 yield Finding((*path, "derive", name), message)
         if settings.row_filter:
             used = settings.row_filter.columns
-            yield from _name_findings((*path, "row_filter", "columns"), used, columns[path])
+            yield from name_findings((*path, "row_filter", "columns"), used, columns[path])
         for key in ("masks", "row_filter"):
             if getattr(settings, key) and environment.is_on_object_store:
                 yield Finding(

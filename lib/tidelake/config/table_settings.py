@@ -171,13 +171,16 @@ class TableSettings(Model):
         return {key: length for key, length in found.items() if length is not None}
 
 
-# Other values would lose records, or change the order of a key's records.
+# Other values would lose records, change the order of a key's records, or spread them over
+# partitions. Spark takes names of options in any case.
 _FIXED = (
     "kafka.acks",
     "kafka.enable.idempotence",
     "kafka.key.serializer",
     "kafka.value.serializer",
     "kafka.max.in.flight.requests.per.connection",
+    "kafka.partitioner.class",
+    "kafka.partitioner.ignore.keys",
     "kafka.transactional.id",
 )
 _TABLES = ("gold", "joins", "detections", "queries")
@@ -185,7 +188,7 @@ _TABLES = ("gold", "joins", "detections", "queries")
 
 def _producer_problems(options: dict[str, str]) -> Iterator[str]:
     yield from option_problems(options)
-    yield from (f"option {name} is set by Tidelake" for name in options if name in _FIXED)
+    yield from (f"option {name} is set by Tidelake" for name in options if name.lower() in _FIXED)
 
 
 class Publish(Model):

@@ -11,8 +11,9 @@ from threading import Thread
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
+from tidelake.config.environment import on_databricks
 from tidelake.delta.positions import Position, TableChange, files_between, rows_between
-from tidelake.delta.store import CatalogTable
+from tidelake.delta.store import CatalogTable, details
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder, as_pattern
 from tidelake.spark.engine import REFUSED, runs_in_process, with_settings
@@ -26,6 +27,8 @@ _ALL_FILES = (1 << 31) - 1
 ASKING_AHEAD = "ask-ahead"
 # The property of a table in which rows may be hidden by a deletion vector, now or once.
 DELETION_VECTORS = "delta.feature.deletionVectors"
+# The row of DESCRIBE TABLE EXTENDED in Unity Catalog: "ENABLE (inherited from METASTORE m)".
+_PREDICTIVE = "Predictive Optimization"
 
 
 def load(spark: SparkSession, table: Table, *, version: int | None = None) -> DataFrame:
@@ -115,6 +118,22 @@ def properties(spark: SparkSession, table: Table) -> dict[str, str]:
     return {
         row["key"]: row["value"] for row in spark.sql(f"SHOW TBLPROPERTIES {table.sql}").collect()
     }
+
+
+def optimized_schemas(spark: SparkSession, tables: Iterable[Table]) -> list[str]:
+    """List the schemas, in SQL, whose tables Databricks may compact and vacuum at any time.
+
+    That is predictive optimization. Where Databricks could be the engine and does not say whether
+    it is on, it counts as on.
+    """
+    may_be_on = on_databricks() or not runs_in_process()
+    found = set()
+    for table in tables:
+        if isinstance(table, CatalogTable):
+            stated = details(spark, table).get(_PREDICTIVE)
+            if may_be_on if stated is None else not stated.startswith("DISABLE"):
+                found.add(table.catalog.schema(table.schema))
+    return sorted(found)
 
 
 def read_between(

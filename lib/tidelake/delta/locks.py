@@ -26,6 +26,7 @@ from typing import Any, Literal, TextIO
 
 import psutil
 
+from tidelake.delta.holders import Waiting, is_alive, machine_id
 from tidelake.delta.tables import Hop, Lake
 from tidelake.errors import LeaseLostError, LockedError, MachineError, NoLocksError, RefusedError
 from tidelake.folders import SCHEME, Folder
@@ -35,9 +36,7 @@ from tidelake.typed import runnable
 LEASE_SECONDS = 60.0
 # The second pause is that after a renewal that failed.
 _RENEWED_EVERY, _RENEWED_AGAIN = 10.0, 1.0
-_WAIT_SECONDS, _POLLS, _POLL_SECONDS = 0.2, 20, 0.05
-# Start times are computed from the time of boot, which clock corrections may shift by this much.
-_CLOCK_SECONDS = 2.0
+_POLLS, _POLL_SECONDS = 20, 0.05
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING = frozenset({"NoSuchKey", "404"})
@@ -56,18 +55,21 @@ class _LockState:
         """Whether it was released, has expired, or its holder on this machine has ended."""
         if self.owner.get("free") or self.age > LEASE_SECONDS:
             return True
-        return self.owner.get("machine") == _machine() and not _lives(self.owner.get("process"))
+        return self.owner.get("machine") == machine_id() and not is_alive(self.owner.get("process"))
+
+    def holder(self) -> str:
+        return f"process {self.owner.get('process')} on {self.owner.get('host')}"
 
 
 @contextmanager
-def lease(file: Folder, what: str, *, waits: bool = False) -> Iterator[Callable[[], None]]:
+def lease(file: Folder, what: str, *, waits: Waiting | None = None) -> Iterator[Callable[[], None]]:
     """Hold a lease on an object of a store, like :func:`hold`; the check accesses the store.
 
     Raises a MachineError where the store does not support conditional writes.
     """
     held = _Lease(str(file), what)
     with translating_errors(what.rstrip(",")):
-        held.take(waits=waits)
+        held.take(waits)
     renewal = threading.Thread(target=held.keep, name="tidelake-lease", daemon=True)
     # Short work of another thread, such as appending metrics, does not interrupt the run: a
     # lost lease is an error at the end of the block.
@@ -137,7 +139,7 @@ class _Lease:
     token: str = field(default_factory=lambda: uuid.uuid4().hex)
     renewal_lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def take(self, *, waits: bool) -> None:
+    def take(self, waits: Waiting | None) -> None:
         while not self._put({"IfNoneMatch": "*"}):
             seen = self._look()
             if seen is None:
@@ -147,15 +149,14 @@ class _Lease:
                 if self._put({"IfMatch": seen.tag}):
                     break
                 continue
-            if not waits:
-                holder = f"process {seen.owner.get('process')} on {seen.owner.get('host')}"
+            if waits is None:
                 raise LockedError(
-                    f"{self.what} is being written by {holder}. Wait for it to end, or stop it, "
-                    f"then run again. The lock of a process that died on another machine expires "
-                    f"{LEASE_SECONDS:.0f} seconds after its last renewal, which was "
+                    f"{self.what} is being written by {seen.holder()}. Wait for it to end, or stop "
+                    f"it, then run again. The lock of a process that died on another machine "
+                    f"expires {LEASE_SECONDS:.0f} seconds after its last renewal, which was "
                     f"{seen.age:.0f} seconds ago."
                 )
-            time.sleep(_WAIT_SECONDS)
+            waits.pause(self.what, seen.holder)
         # A store that ignores the condition would grant the lock to everybody.
         if self._put({"IfNoneMatch": "*"}):
             raise MachineError(
@@ -179,7 +180,7 @@ class _Lease:
         """Write the lock object with this process as owner, if the condition holds."""
         self.writes += 1
         began = time.monotonic()
-        owner = {"host": socket.gethostname(), "machine": _machine(), "process": os.getpid()}
+        owner = {"host": socket.gethostname(), "machine": machine_id(), "process": os.getpid()}
         # Repeated content would get the same ETag: so the number of the write is part of it.
         body = json.dumps(owner | {"token": self.token, "write": self.writes, **more}).encode()
         answer = self._request("put_object", unless=_REFUSED, Body=body, **condition)
@@ -241,32 +242,6 @@ class _Lease:
 
     def refusal(self) -> LeaseLostError:
         return LeaseLostError(self.what, self.place)
-
-
-def _machine() -> str:
-    """Return an id of this boot of this machine and of its PID namespace."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
-    except OSError:
-        # A unique id: a holder is then never known to have ended before its lease expires.
-        return uuid.uuid4().hex
-
-
-def _lives(process: Any, started: str = "") -> bool:
-    """Return whether a process with this id runs, of whichever user.
-
-    ``started``, in seconds since 1970 (empty in locks of earlier versions), tells it from another
-    process that reuses the id: the first one in each container is 1.
-    """
-    if not (str(process).isdecimal() and psutil.pid_exists(int(process))):
-        return False
-    if not started:
-        return True
-    with suppress(psutil.Error, ValueError):
-        found: float = psutil.Process(int(process)).create_time()
-        return abs(found - float(started)) < _CLOCK_SECONDS
-    return False
 
 
 # Operations that change several tables in sequence.
@@ -415,17 +390,18 @@ def rolls_back(lake: Lake, pipeline: str) -> bool:
 
 @contextmanager
 def hold(
-    folder: Folder, what: str, *, waits: bool = False, optional: bool = False
+    folder: Folder, what: str, *, waits: Waiting | None = None, optional: bool = False
 ) -> Iterator[Callable[[], None]]:
     """Hold a folder's lock until the block ends; on an object store it is a :func:`lease`.
 
     Yields a check that raises LeaseLostError if the lock was lost; on a disk it never is. ``what``
-    is written under the lock. ``waits``: wait for another holder, for short work. ``optional``:
+    is written under the lock. ``waits``: how to wait for a holder, for short work. ``optional``:
     continue without a lock where the file system has none; then only the tables prevent duplicate
     writes: each batch reads its generation and number from them, and appends with transaction ids.
 
     Raises:
-        LockedError: Another process holds it.
+        LockedError: Another process holds it, also after the wait.
+        KeyboardInterrupt: The wait was stopped.
         NoLocksError: The file system has no locks.
     """
     if not isinstance(folder, Path):
@@ -437,7 +413,7 @@ def hold(
     try:
         try:
             file = held.enter_context((folder / ".lock").open("a+", encoding="utf-8"))
-            _lock(file, what, waits=waits)
+            _lock(file, what, waits)
             # A name that is left in the file is that of a process that was killed.
             held.callback(file.truncate, 0)
         except OSError as error:
@@ -459,14 +435,18 @@ def hold(
             held.close()
 
 
-def _lock(file: TextIO, what: str, *, waits: bool) -> None:
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if waits else fcntl.LOCK_NB))
-    except BlockingIOError as error:
-        raise LockedError(
-            f"{what} is being written by process {_holder(file)}. "
-            "Wait for it to end, or stop it, then run again."
-        ) from error
+def _lock(file: TextIO, what: str, waits: Waiting | None) -> None:
+    while True:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError as error:
+            if waits is None:
+                raise LockedError(
+                    f"{what} is being written by process {_holder(file)}. "
+                    "Wait for it to end, or stop it, then run again."
+                ) from error
+            waits.pause(what, lambda: f"process {_holder(file)}")
     file.truncate(0)
     # Not through the buffer, which would be written again when the file is closed.
     os.write(file.fileno(), f"{os.getpid()} {psutil.Process().create_time():.2f}".encode())
@@ -484,9 +464,9 @@ def writer(lake: Lake, pipeline: str, hop: Hop) -> int | None:
         return None
     if lease is None:
         process, _, started = text.strip().partition(" ")
-        return int(process) if _lives(process, started) else None
-    is_held = lease.get("machine") == _machine() and not lease.get("free")
-    return int(lease["process"]) if is_held and _lives(lease.get("process")) else None
+        return int(process) if is_alive(process, started) else None
+    is_held = lease.get("machine") == machine_id() and not lease.get("free")
+    return int(lease["process"]) if is_held and is_alive(lease.get("process")) else None
 
 
 def _holder(file: TextIO) -> str:
@@ -494,7 +474,7 @@ def _holder(file: TextIO) -> str:
     for _ in range(_POLLS):
         file.seek(0)
         process = file.read().strip().partition(" ")[0]
-        if _lives(process):
+        if is_alive(process):
             break
         time.sleep(_POLL_SECONDS)
     return process or "unknown"

@@ -359,14 +359,19 @@ class Commit:
 
     @property
     def order(self) -> tuple[int, int]:
-        """The numbers of its generation and batch; a generation of another name counts as 0."""
-        number = self.generation[1:]
-        return int(number) if number.isdecimal() else 0, self.batch
+        """The numbers of its generation and batch."""
+        return number_of(self.generation), self.batch
 
     @property
     def added_rows(self) -> int:
         """The number of rows added; 0 for an erasure, even though it rewrites rows."""
         return 0 if ERASED in self.note else self.rows or 0
+
+
+def number_of(generation: str) -> int:
+    """Return the number in a generation's name; 0 for another name."""
+    number = generation[1:]
+    return int(number) if number.isdecimal() else 0
 
 
 def encode(note: dict[str, Any], *, key: str = _NOTE) -> str:

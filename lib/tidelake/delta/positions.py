@@ -16,6 +16,7 @@ from urllib.parse import unquote
 
 import msgspec
 
+from tidelake.config.source import REFERENCE
 from tidelake.delta.log import (
     CREATION,
     REBUILT,
@@ -278,6 +279,8 @@ class TopicPosition:
         key: The columns of the records' key.
         version: The table version up to which changes are published.
         begun: Whether the rows of ``version``, with which a topic begins, may be missing yet.
+        bootstrap: The brokers, as the pipeline file names them: a reference is not resolved. Empty
+            in positions that earlier versions wrote.
     """
 
     topic: str
@@ -285,6 +288,29 @@ class TopicPosition:
     key: tuple[str, ...]
     version: int
     begun: bool = False
+    bootstrap: str = ""
+
+    def is_in(self, topic: str, topic_id: str, bootstrap: str) -> bool:
+        """Return whether it is a position in a topic, whose id is empty where it is unknown.
+
+        Without both ids the brokers are compared.
+        """
+        if self.topic != topic:
+            return False
+        if self.topic_id and topic_id:
+            return self.topic_id == topic_id
+        return self.may_be_at(bootstrap)
+
+    def may_be_at(self, bootstrap: str) -> bool:
+        """Return whether its cluster may be that of some brokers, compared as they are named.
+
+        Lists that share a broker are of the same cluster. What a reference names is unknown: it may
+        be the brokers of a list.
+        """
+        is_reference = [bool(REFERENCE.fullmatch(one)) for one in (self.bootstrap, bootstrap)]
+        if not self.bootstrap or any(is_reference) != all(is_reference):
+            return True
+        return not _brokers(self.bootstrap).isdisjoint(_brokers(bootstrap))
 
     def options(self, table: Table) -> dict[str, str]:
         """Return the writer options of the commit that records the position in a table."""
@@ -295,6 +321,10 @@ class TopicPosition:
             "txnAppId": f"{table.name}/published/{self.topic}/{self.topic_id}",
             "txnVersion": str(2 * self.version + (not self.begun)),
         }
+
+
+def _brokers(bootstrap: str) -> set[str]:
+    return {broker.strip() for broker in bootstrap.split(",")}
 
 
 class TableChange(NamedTuple):
@@ -322,6 +352,30 @@ def recorded_at(table: Table) -> datetime | None:
     """Read when the position was committed (UTC); None if the table was never published."""
     entry = _position_entry(table)
     return None if entry is None else entry.info.written_at
+
+
+def topics_of(table: Table) -> list[str]:
+    """List the topics to which a table was published, the newest first, as far as its log goes."""
+    notes = (note_of(entry, key=_KEY) for entry in table.entries())
+    return list(dict.fromkeys(note["topic"] for note in notes if note))
+
+
+def waiting_since(table: Table) -> tuple[int, datetime | None]:
+    """Count the versions of a table that its topic lacks, and tell since when (UTC) one waits.
+
+    None if no version waits, or the table was never published.
+
+    Raises:
+        RefusedError: The log no longer has all versions.
+    """
+    reached = published_to(table)
+    if reached is None:
+        return 0, None
+    waiting = unpublished(table, reached.version)
+    if reached.begun:
+        # The version may be old, but the topic begins now.
+        return 1 + len(waiting), recorded_at(table)
+    return len(waiting), written_at(table, waiting[0].version) if waiting else None
 
 
 def _position_entry(table: Table) -> Entry | None:

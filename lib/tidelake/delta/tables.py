@@ -255,8 +255,6 @@ def delta_readers(
 
     They are those of the conf folder; one that is invalid cannot run, and is left out.
     """
-    # A catalog's names are the same in any case, a folder's are not.
-    known = {t.sql.lower() if isinstance(t, CatalogTable) else t.sql: t for t in tables}
     names = list[str]()
     # Definitions may be given by their paths, without a conf folder.
     with suppress(UsageError):
@@ -266,9 +264,32 @@ def delta_readers(
             other = load_pipeline(name, environment, follows_dimensions=False)
         except UsageError:
             continue
-        source = other.source
-        if not isinstance(source, DeltaSource) or other.name == own:
-            continue
-        read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql.lower()
-        if (table := known.get(read)) is not None:
+        if other.name != own and (table := _source_in(other, tables)) is not None:
             yield other, table
+
+
+def reads(pipeline: Pipeline, other: Pipeline, lake: Lake | None) -> bool:
+    """Return whether a pipeline reads a table of another: in a lookup, a join, or as its source.
+
+    Sources are compared with the tables of ``lake``, without one not at all.
+    """
+    if other.name in pipeline.dimensions or other.name == pipeline.name:
+        return other.name != pipeline.name
+    if any(join.right.pipeline == other.name for join in pipeline.joins):
+        return True
+    if lake is None or not isinstance(pipeline.source, DeltaSource):
+        return False
+    name = other.name
+    own = [lake.bronze(name), lake.silver(name), lake.late(name), lake.quarantine(name)]
+    return _source_in(pipeline, [*own, *lake.closing_tables(other, "gold")]) is not None
+
+
+def _source_in(pipeline: Pipeline, tables: Sequence[Table]) -> Table | None:
+    """Return the table that is a pipeline's source, None if it is none of some tables."""
+    source = pipeline.source
+    if not isinstance(source, DeltaSource):
+        return None
+    # A catalog's names are the same in any case, a folder's are not.
+    known = {t.sql.lower() if isinstance(t, CatalogTable) else t.sql: t for t in tables}
+    read = f"delta.{quoted(absolute(source.path))}" if source.path else source.sql.lower()
+    return known.get(read)

@@ -33,7 +33,7 @@ from tidelake.config.gold_definitions import (
 from tidelake.config.queries import CAST_TO_DECIMAL, INEXACT_TYPES
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, key_problems
 from tidelake.gold.measures import GoldPlan, sum_problems, value_of
-from tidelake.gold.merge_plan import GONE, MergePlan, span
+from tidelake.gold.merge_plan import GONE, MergePlan, broadcast_few, checkpoint_with_span
 from tidelake.gold.windows import Windowed, to_partials
 from tidelake.instants import back
 
@@ -139,26 +139,27 @@ class Detected(GoldKind):
         Returns:
             None if no event of the batch has all keys, or no alert is found or removed.
         """
-        events, on = keyed(batch.events, self.detection), list(self.detection.keys)
-        bounds = span(events, "event_time")
-        if bounds is None:
+        if not batch.eligible:
             return None
-        first = bounds[0]
+        events, on = keyed(batch.events, self.detection), list(self.detection.keys)
+        if batch.is_first:
+            return MergePlan(batch.stamped(self._alerts(events)), on="")
         starts = events.groupBy(*on).agg(F.min("event_time").alias(_FROM))
         starts = starts.withColumn(_SINCE, hour_of(F.col(_FROM) - F.lit(self._within)))
-        keys = batch.frames.checkpoint(starts)
+        keys, (first, _), count = checkpoint_with_span(batch.frames, starts, _FROM)
+        keys = broadcast_few(keys, count)
 
         def from_first(alerts: DataFrame) -> DataFrame:
             """Select the alerts of each key from its first event in the batch on."""
-            joined = alerts.join(F.broadcast(keys.select(*on, _FROM)), on=on, how="inner")
+            joined = alerts.join(keys.select(*on, _FROM), on=on, how="inner")
             return joined.where(F.col("event_time") >= F.col(_FROM)).drop(_FROM)
 
         since = back(first, self._within).replace(minute=0, second=0, microsecond=0)
         recent = batch.inputs.whole(OWN).where(F.col("event_time") >= instant(since))
-        recent = recent.join(F.broadcast(keys), on=on, how="inner")
+        recent = recent.join(keys, on=on, how="inner")
         earliest = instant(back(since, self.detection.lookback))
         earlier = batch.stored(self.features).where(F.col("window_start") >= earliest)
-        earlier = earlier.join(F.broadcast(keys), on=on, how="inner")
+        earlier = earlier.join(keys, on=on, how="inner")
         found = self._alerts(
             recent.where(F.col("event_time") >= F.col(_SINCE)),
             earlier.where(F.col("window_start") < F.col(_SINCE)),

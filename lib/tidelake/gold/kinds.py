@@ -109,6 +109,7 @@ class GoldKind(ABC):
             a row depends only on events at or after its moment. Used by verify and ranges of
             a backfill; a MERGE is bounded by :attr:`.MergePlan.on`.
         sources: The inputs that the table reads.
+        fan_out: The most rows of the table, or windows of a query, that one event is part of.
         reads: The gold tables (logical names) that must hold a batch before it is planned.
     """
 
@@ -120,6 +121,7 @@ class GoldKind(ABC):
     ends: FinalAfter | None = None
     reach: timedelta | None = None
     sources: tuple[str, ...] = (OWN,)
+    fan_out: int = 1
     reads: tuple[str, ...] = ()
 
     @abstractmethod

@@ -16,6 +16,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
 from tidelake.instants import from_micros
+from tidelake.spark import tuning
 
 # Column of rows to merge: true if the row is to be deleted.
 GONE = "_gone"
@@ -61,16 +62,26 @@ def span(rows: DataFrame, column: str) -> tuple[datetime, datetime] | None:
 
 def checkpoint_with_span(
     frames: FrameCheckpoints, rows: DataFrame, low: str, high: str | None = None
-) -> tuple[DataFrame, tuple[datetime, datetime]]:
-    """Checkpoint rows; in the same job, compute the minimum of ``low`` and the maximum of ``high``.
+) -> tuple[DataFrame, tuple[datetime, datetime], int]:
+    """Checkpoint rows; in the same job, find their bounds and count them.
 
-    There must be at least one row. Without ``high``, both are of ``low``.
+    There must be at least one row.
+
+    Returns:
+        The rows, the minimum of ``low`` with the maximum of ``high`` (of ``low`` without it), and
+        the number of rows.
     """
-    kept, found = frames.materialize(rows, *_bounds(low, high or low))
+    counted = F.count("*").alias("rows")
+    kept, found = frames.materialize(rows, *_bounds(low, high or low), counted)
     bounds = _instants(found)
     if bounds is None:
         raise ValueError("a batch without rows has no bounds")
-    return kept, bounds
+    return kept, bounds, found["rows"]
+
+
+def broadcast_few(rows: DataFrame, count: int) -> DataFrame:
+    """Have joins broadcast the rows to every task, unless they are too many."""
+    return F.broadcast(rows) if count <= tuning.BROADCAST else rows
 
 
 def _bounds(low: str, high: str) -> list[Column]:

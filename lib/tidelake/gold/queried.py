@@ -14,7 +14,7 @@ from operator import and_, or_
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, between, holds, try_eval
+from tidelake.columns import VALUE, between, failed_within, holds, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
@@ -29,10 +29,12 @@ from tidelake.config.query_parts import Call
 from tidelake.config.types import is_comparable
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs, type_sensitive
 from tidelake.gold.measures import GoldPlan, sum_problems, tried_of
-from tidelake.gold.merge_plan import GONE, MergePlan, checkpoint_with_span
+from tidelake.gold.merge_plan import GONE, MergePlan, broadcast_few, checkpoint_with_span
 from tidelake.gold.windows import Windowed, window_of
 
 _WINDOW, _FAILED, _TRIED = "_window", "_failed", "_tried"
+# A condition's value as by `try_eval`, null if it fails.
+_HELD = "_held"
 _NOT_ADDED = (
     *("BOOLEAN", "DATE", "TIMESTAMP", "INTERVAL", "BINARY", "ARRAY", "STRUCT", "MAP", "VARIANT"),
 )
@@ -57,6 +59,7 @@ class Queried(GoldKind):
         self.moment, self.reach = parts.window.name, lasts
         self.ends = FinalAfter(parts.window.name, lasts)
         self.reads = (source.name,) if source else ()
+        self.fan_out = source.fan_out if source else 1
         # All aggregates but count(*).
         self._valued = [call for call in parts.calls if call.argument != "*"]
 
@@ -101,13 +104,20 @@ class Queried(GoldKind):
             return self.source.eligible()
         return holds(self.parts.where) if self.parts.where else F.lit(True)
 
+    def failed(self, key: str, events: DataFrame) -> Column:
+        """Return the events on which the ``WHERE`` of a query over silver fails.
+
+        Failures of other parts, and on rows of another gold table, are counted by :meth:`plan`.
+        """
+        return failed_within(None if self.source else self.parts.where, F.lit(False))
+
     def read(self, inputs: Inputs) -> DataFrame:
         """Recompute the query's input, the rows that it aggregates, from all rows of silver."""
         return self.source.of_all(inputs) if self.source else inputs.whole(OWN)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the query over the rows that it reads."""
-        return self.answer(self.read(inputs)).drop(_FAILED)
+        return self.answer(self.read(inputs)).where(~F.col(GONE)).drop(_FAILED, GONE)
 
     def plan(self, batch: GoldBatch) -> MergePlan | None:
         """Compute the windows of the batch's events again, and replace the rows that differ."""
@@ -119,11 +129,12 @@ class Queried(GoldKind):
             starts = starts.select(window_of(self.source.gold.window).alias(_WINDOW))
             starts = starts.select(F.col(f"{_WINDOW}.start").alias(start))
         touched = starts.select(self._cut().alias(_WINDOW)).distinct()
-        windows, (first, last) = checkpoint_with_span(batch.frames, touched, _WINDOW)
+        windows, (first, last), count = checkpoint_with_span(batch.frames, touched, _WINDOW)
+        windows = broadcast_few(windows, count)
 
         def within(rows: DataFrame, window: Column) -> DataFrame:
             """Select the rows in the batch's windows."""
-            return rows.join(F.broadcast(windows), on=window == F.col(_WINDOW), how="left_semi")
+            return rows.join(windows, on=window == F.col(_WINDOW), how="left_semi")
 
         rows = batch.stored(self.source.name) if self.source else batch.inputs.whole(OWN)
         rows = rows.where(between(start, (first, last + self.parts.period)))
@@ -142,52 +153,59 @@ class Queried(GoldKind):
         """Compute the query over the rows that it reads.
 
         Returns:
-            The query's columns, null where an expression fails, and ``_failed``, true where one
-            does, in the column or in a row that it aggregates.
+            The query's columns, null where an expression fails; ``_failed``, true where one does,
+            in the column, in ``HAVING`` or in a row that it aggregates; and ``_gone``, true for a
+            row that is only there to be counted, because ``WHERE`` or ``HAVING`` fails.
         """
         parts = self.parts
+        found = self.aggregated(rows).withColumn(_HELD, _held(parts.having))
+        fails = F.col(_HELD).isNull()
+        found = found.where(F.col(_HELD).getField(VALUE) | fails | F.col(GONE))
         tried = {one.name: try_eval(one.computed) for one in parts.columns}
         struct = F.struct(*[column.alias(name) for name, column in tried.items()])
-        found = self.aggregated(rows)
-        if parts.having is not None:
-            found = found.where(holds(parts.having))
         found = found.withColumn(_TRIED, struct)
         each = {name: F.col(_TRIED).getField(name) for name in tried}
-        failed = reduce(or_, [one.isNull() for one in each.values()], F.col(_FAILED))
+        failed = reduce(or_, [one.isNull() for one in each.values()], F.col(_FAILED) | fails)
         values = [one.getField(VALUE).alias(name) for name, one in each.items()]
-        return found.select(*values, failed.alias(_FAILED))
+        gone = F.col(GONE) | fails
+        return found.select(*values, failed.alias(_FAILED), gone.alias(GONE))
 
     def aggregated(self, rows: DataFrame) -> DataFrame:
         """Group the rows that the query reads by the keys.
 
         Returns:
-            The keys and the aggregates under their internal names, and ``_failed``, true if an
-            expression fails on one of the rows.
+            The keys and the aggregates under their internal names; ``_failed``, true if an
+            expression fails on one of the rows; and ``_gone``, true if ``WHERE`` fails on all of
+            them. Rows of another gold table on which it fails are in no aggregate.
         """
-        parts = self.parts
-        if parts.where is not None:
-            rows = rows.where(holds(parts.where))
-        window = parts.window
+        parts, window, measures = self.parts, self.parts.window, self._measured(rows)
+        rows = rows.withColumn(_HELD, _held(parts.where))
+        is_in, fails = F.col(_HELD).getField(VALUE), F.col(_HELD).isNull()
+        rows = rows.where(is_in | fails if self.source else is_in)
         keys = {
             key.internal: try_eval(key.sql) for key in parts.keys if key.internal != window.internal
         }
-        measures = self._measured(rows)
         tried = keys | {name: tried_of(measure) for name, measure in measures.items()}
         each = rows.select(
             self._cut().alias(window.internal),
+            _HELD,
             *[column.alias(name) for name, column in tried.items()],
         )
-        failed = reduce(or_, [F.col(name).isNull() for name in tried], F.lit(False))
+        failed = reduce(or_, [F.col(name).isNull() for name in tried], fails)
+        values = {name: F.col(name).getField(VALUE) for name in tried}
+        values |= {name: F.when(~fails, values[name]) for name in measures}
         each = each.select(
             window.internal,
-            *[F.col(name).getField(VALUE).alias(name) for name in tried],
+            _HELD,
+            *[value.alias(name) for name, value in values.items()],
             failed.alias(_FAILED),
         )
         aggregates = [
             F.expr(_aggregate(call, measures)).alias(call.internal) for call in parts.calls
         ]
         grouped = each.groupBy(window.internal, *keys)
-        return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED))
+        gone = F.count(_HELD) == 0
+        return grouped.agg(*aggregates, F.max(_FAILED).alias(_FAILED), gone.alias(GONE))
 
     def call_problems(self, rows: DataFrame) -> list[str]:
         """Return why aggregates cannot be computed, may overflow or depend on the rows' order."""
@@ -227,27 +245,35 @@ class Queried(GoldKind):
         return F.date_trunc(unit, start) if unit else start
 
     def _differing(self, found: DataFrame, stored: DataFrame) -> DataFrame:
-        """Return the rows that are new or differ, and the stored ones that are gone."""
+        """Return the rows that are new or differ, and those that are gone, stored or not."""
         names = [column.name for column in self.parts.columns]
-        sides = found.select(F.struct(*names, _FAILED).alias("s")).join(
+        sides = found.select(F.struct(*names, _FAILED, GONE).alias("s")).join(
             stored.select(F.struct(*names).alias("t")),
             on=[F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in self.identity],
             how="full_outer",
         )
         # A row has a window's start, so that a missing side differs from any row.
         same = [F.col(f"s.{name}").eqNullSafe(F.col(f"t.{name}")) for name in names]
-        gone = F.col("s").isNull()
+        is_missing, is_out = F.col("s").isNull(), F.col(f"s.{GONE}")
         values = [
-            F.when(gone, F.col(f"t.{name}")).otherwise(F.col(f"s.{name}")).alias(name)
+            F.when(is_missing, F.col(f"t.{name}")).otherwise(F.col(f"s.{name}")).alias(name)
             for name in names
         ]
         failed = F.coalesce(F.col(f"s.{_FAILED}"), F.lit(False)).alias(_FAILED)
-        return sides.where(~reduce(and_, same)).select(*values, gone.alias(GONE), failed)
+        changed = sides.where(~reduce(and_, same) | is_out)
+        return changed.select(*values, (is_missing | is_out).alias(GONE), failed)
 
 
 def _bare(call: Call) -> str:
     # A measure's name begins with a letter.
     return call.internal.lstrip("_")
+
+
+def _held(condition: str | None) -> Column:
+    """Evaluate a condition as by ``try_eval``; true without one."""
+    if condition is None:
+        return F.struct(F.lit(True).alias(VALUE))
+    return try_eval(condition, "boolean")
 
 
 def _is_uncomputable(function: str, kind: str) -> bool:
@@ -263,7 +289,7 @@ def _aggregate(call: Call, measures: dict[str, Measure]) -> str:
     match call.function:
         case "count":
             distinct = "DISTINCT " if call.distinct else ""
-            return "count(*)" if call.argument == "*" else f"count({distinct}{name})"
+            return f"count({_HELD})" if call.argument == "*" else f"count({distinct}{name})"
         case "sum":
             return f"try_sum({name})"
         case "avg":

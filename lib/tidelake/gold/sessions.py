@@ -62,7 +62,7 @@ class Sessions(Aggregated):
         sessions = to_sessions(events, self.columns, salt=salt)
         if batch.is_first:
             return self.first(batch, sessions.withColumn("session_id", session_id(self.gold)))
-        partials, (first, last) = checkpoint_with_span(batch.frames, sessions, *_BOUNDS)
+        partials, (first, last), _ = checkpoint_with_span(batch.frames, sessions, *_BOUNDS)
         # Bounds of the stored sessions that may be within the gap of a new one.
         within = (
             f"t.session_end >= {literal(first - gap)} AND t.session_start <= {literal(last + gap)}"

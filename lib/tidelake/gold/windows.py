@@ -211,6 +211,8 @@ class Windowed(Aggregated):
             self._leading = self.identity = (*BOUNDS, *gold.keys)
             self.moment, self.ends = BOUNDS[0], FinalAfter(BOUNDS[1])
             self.reach = gold.window.size
+        if isinstance(gold.window, HoppingWindow):
+            self.fan_out = -(-gold.window.size // gold.window.slide)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Aggregate all of silver."""
@@ -227,7 +229,7 @@ class Windowed(Aggregated):
         if self.moment is None:
             partials = batch.frames.checkpoint(partials)
         else:
-            partials, bounds = checkpoint_with_span(batch.frames, partials, self.moment)
+            partials, bounds, _ = checkpoint_with_span(batch.frames, partials, self.moment)
             within = [between(f"t.{self.moment}", bounds)]
         on = " AND ".join([*[f"t.{name} <=> s.{name}" for name in self.identity], *within])
         if self.derived or merges_at_random(self.gold):

@@ -119,7 +119,7 @@ def up(folder: Path, port: int) -> Broker:
         JarError: A jar cannot be fetched, or its hash differs from the lock.
     """
     folder = folder.absolute()
-    with _start_lock(folder):
+    with _start_lock(folder, _LOCK_SECONDS):
         running = find(folder)
         if running is None or not running.runs:
             return _start(folder, port)
@@ -162,19 +162,22 @@ def _start(folder: Path, port: int) -> Broker:
 
 
 @contextlib.contextmanager
-def _start_lock(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, so that two calls neither format it nor note their broker at once."""
+def _start_lock(folder: Path, seconds: float) -> Iterator[None]:
+    """Hold a folder's lock, so that two calls neither format it nor note their broker at once.
+
+    Raises a UsageError if another process holds it for so many ``seconds``.
+    """
     with _writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         opened = (folder / _LOCK).open("a")
-    deadline = time.monotonic() + _LOCK_SECONDS
+    deadline = time.monotonic() + seconds
     # Closing the file releases the lock. The broker does not inherit it.
     with opened as file:
         while not _is_locked(folder, file.fileno()):
             if time.monotonic() > deadline:
                 raise UsageError(
                     f"another process has been starting a broker in {folder} for "
-                    f"{_LOCK_SECONDS:g} s. Wait for it to end, or stop it, then run again, or "
+                    f"{seconds:g} s. Wait for it to end, or stop it, then run again, or "
                     "name another folder with --dir"
                 )
             time.sleep(_POLL_SECONDS)
@@ -211,13 +214,22 @@ def _wait_for_answer(broker: Broker, has_ended: Callable[[], bool]) -> bool:
 
 
 def down(folder: Path) -> bool:
-    """Stop the broker of a folder and return whether one was running; its topics are kept."""
-    broker = find(folder)
-    if broker is None or not broker.runs:
+    """Stop the broker of a folder and return whether one was running; its topics are kept.
+
+    A start that another process has begun there is waited for, since it would fail; a UsageError
+    says that it takes too long.
+    """
+    folder = folder.absolute()
+    # No lock is left where nobody started a broker, as in a folder that is misspelt.
+    if not any((folder / file).is_file() for file in (_LOCK, _STATE)):
         return False
-    os.kill(broker.process, signal.SIGTERM)
-    if not _wait_for_end(broker):
-        kill(broker)
+    with _start_lock(folder, _STOP_SECONDS):
+        broker = find(folder)
+        if broker is None or not broker.runs:
+            return False
+        os.kill(broker.process, signal.SIGTERM)
+        if not _wait_for_end(broker):
+            kill(broker)
     return True
 
 

@@ -25,6 +25,7 @@ from tidelake.delta.locks import not_finished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, note_of
 from tidelake.delta.positions import Position, lacks_read, rewriting, rows_between, unfilled_tables
 from tidelake.delta.tables import Lake
+from tidelake.errors import SourceError
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
     Batch,
@@ -35,11 +36,11 @@ from tidelake.ledger.commit_checks import (
     tally_bronze,
     topic_offsets,
 )
-from tidelake.ledger.history import closed_version, history, offered_files, require_tables
+from tidelake.ledger.history import closed_version, history, require_tables
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import in_closed_batch, quarantined_by, side_rows
 from tidelake.names import logical_name
-from tidelake.runtime.landed_files import taken_files
+from tidelake.runtime.landed_files import LandedFile, list_files, taken_files
 from tidelake.typed import runnable
 
 _TRIES = 3
@@ -47,12 +48,20 @@ _TRIES = 3
 
 @dataclass(frozen=True)
 class SourceCounts:
-    """Files and bytes of the landing folder, including files since removed, and those read."""
+    """Files and bytes of the landing folder, including files since removed, and those read.
+
+    Files of folders that are ``unlisted``, because listing them failed, count only if read.
+    """
 
     offered: int = 0
     taken: int = 0
     bytes_offered: int = 0
     bytes_taken: int = 0
+    unlisted: tuple[str, ...] = ()
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the counts, and the unlisted folders if there are any."""
+        return {name: value for name, value in asdict(self).items() if value != ()}
 
 
 @dataclass(frozen=True)
@@ -123,7 +132,7 @@ class Ledger:
             "discarded": self.discarded,
             "quarantined_by_stage": dict(self.stages),
             "quarantined_by_reason": dict(self.reasons),
-            "source_files": asdict(self.source),
+            "source_files": self.source.to_json(),
         }
         if self.topics:
             without_record = self.topics["offered"] - self.records
@@ -324,8 +333,14 @@ def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> tuple[SourceC
     if not isinstance(pipeline.source, FilesSource):
         return SourceCounts(), []
     sizes = {path: file.size for path, file in taken_files(taken).items()}
-    # Files may have been archived after bronze read them.
-    listed = offered_files(pipeline) or {}
+    listed = dict[str, LandedFile]()
+    unlisted = []
+    for path in pipeline.source.paths:
+        # Files may have been archived after bronze read them, or the folder deleted.
+        try:
+            listed |= list_files(path, may_be_empty=True, recent=True)
+        except SourceError:
+            unlisted.append(path)
     offered = sizes | {path: file.size for path, file in listed.items()}
     changed = [path for path, size in sizes.items() if offered[path] != size]
     problems = [
@@ -333,8 +348,8 @@ def _source_counts(taken: Sequence[Commit], pipeline: Pipeline) -> tuple[SourceC
         + (f", and {more} more files changed" if (more := len(changed) - 1) else "")
         for path in changed[:1]
     ]
-    total = SourceCounts(len(offered), len(sizes), sum(offered.values()), sum(sizes.values()))
-    return total, problems
+    counts = len(offered), len(sizes), sum(offered.values()), sum(sizes.values())
+    return SourceCounts(*counts, tuple(unlisted)), problems
 
 
 def _gold_counts(lake: Lake, pipeline: Pipeline) -> dict[str, GoldCounts]:

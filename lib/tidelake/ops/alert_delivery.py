@@ -20,16 +20,17 @@ from urllib.parse import urlsplit
 
 from tidelake.config import Environment
 from tidelake.config.environment import resolved
+from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake
-from tidelake.errors import MachineError, UsageError
+from tidelake.errors import LockedError, MachineError, UsageError
 from tidelake.folders import write_whole
 from tidelake.instants import BEGINNING, from_json
 from tidelake.ledger.history import Backlog
 from tidelake.ops.alerts import MEASURED, RUNNING, Alert, AlertContext, Severity, judge
 from tidelake.ops.metrics import Measured
 from tidelake.ops.status import SourceLag
-from tidelake.runtime.progress import Say
+from tidelake.runtime.progress import Progress, Say
 from tidelake.visible import first_line
 
 # Sends a body; returns why it was not accepted, or "".
@@ -44,6 +45,8 @@ _EVERY_SECONDS = 15.0
 # At most 1/20 of the time is spent on evaluation, however long one evaluation takes.
 _SHARE = 20
 _CLOSE_SECONDS = 10.0
+# How long another process may hold the lock; longer than a webhook takes in all attempts.
+_LOCK_SECONDS = 30.0
 
 
 def sender_of(environment: Environment) -> Deliver | None:
@@ -144,7 +147,7 @@ class AlertReporter:
         self._folder = lake.alerts(pipeline)
         self._file = self._folder / "told.json"
         self._pipeline = pipeline
-        self._say = say
+        self._say, self._say_once = say, Progress(say).say_once
         self._deliver = deliver
         # Changes that this process has printed and the webhook has not accepted yet. Not their
         # lines, which contain numbers that differ at each check.
@@ -171,10 +174,12 @@ class AlertReporter:
         """
         with ExitStack() as held:
             # Hops of one pipeline may run in several processes, which share the file. A full disk
-            # refuses the lock, and must not suppress the alerts that it causes.
+            # refuses the lock, and must not suppress the alerts that it causes; nor must a process
+            # that is paused while it holds it.
             what = f"the reported alerts of {self._pipeline}"
-            with suppress(OSError, MachineError):
-                held.enter_context(hold(self._folder, what, waits=True, optional=True))
+            waits = Waiting(self._say_once, seconds=_LOCK_SECONDS)
+            with suppress(OSError, MachineError, LockedError):
+                held.enter_context(hold(self._folder, what, waits=waits, optional=True))
             known = self._known()
             current = {one.key: one for one in found}
             opened = {}

@@ -7,7 +7,6 @@ needs Spark or takes a lock, so all of them are safe during a run.
 from __future__ import annotations
 
 import math
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -17,7 +16,7 @@ from functools import cached_property, partial
 from itertools import islice, takewhile
 from typing import Any, Literal, NamedTuple
 
-from tidelake.config import FilesSource, Pipeline
+from tidelake.config import Pipeline
 from tidelake.delta.commit_metadata import (
     FRESH,
     FateCount,
@@ -28,7 +27,7 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import resuming, writer
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.positions import slowest_of
+from tidelake.delta.positions import slowest_of, waiting_since
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError, RewrittenError, TidelakeError
 from tidelake.instants import lasting, to_json
@@ -39,20 +38,13 @@ from tidelake.ledger.history import (
     first_arrival,
     history,
     newest_batches,
-    offered_files,
     require_tables,
 )
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.metrics import Measured, measures_since
+from tidelake.ops.refused_hops import refusal_of
 from tidelake.ops.status import LAG_SECONDS, SourceLag, source_lag
-from tidelake.runtime.checkpoints import (
-    CheckpointGuard,
-    newest_logged,
-    open_generation,
-    ordered_inputs,
-    replaced_sides,
-)
-from tidelake.runtime.landed_files import refuse_changed
+from tidelake.runtime.checkpoints import newest_logged
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import first_line, visible
@@ -69,8 +61,6 @@ _MIN_ROWS = 100
 _MIN_BATCHES = 3
 # The rules that compare tables with each other and with checkpoints.
 _COMPARING = ("books_unbalanced", "hop_refused")
-# While a run commits, table and checkpoint disagree for a moment.
-_ATTEMPTS, _PAUSE_SECONDS = 3, 0.3
 
 
 @dataclass(frozen=True)
@@ -109,7 +99,8 @@ class AlertContext:
     """The input of the rules for one pipeline; each part is read once.
 
     ``now`` is in UTC; ``measures`` are the metrics of recent batches, oldest first, empty if no run
-    records them; ``typed`` completes the commands of the alerts.
+    records them; ``typed`` completes the commands of the alerts; ``publishes`` is the environment's
+    setting.
     """
 
     lake: Lake
@@ -118,6 +109,7 @@ class AlertContext:
     measures: Sequence[Measured]
     backlogs: BacklogReader
     typed: Typed
+    publishes: bool = True
 
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
@@ -190,11 +182,12 @@ def alerts_of(
     measures: Sequence[Measured] | None = None,
     counts: bool = True,
     typed: Typed = PLAIN,
+    publishes: bool = True,
 ) -> tuple[Alert, ...]:
     """Evaluate all rules for a pipeline at an instant (UTC); a UsageError if it has not run.
 
     The measures default to those in ``ops.progress``. Without ``counts`` the ledger, which has to
-    count the tables' rows, is not checked.
+    count the tables' rows, is not checked. ``publishes`` is the environment's setting.
     """
     # A deleted bronze table is a finding of `hop_refused`.
     with suppress(RefusedError):
@@ -202,7 +195,8 @@ def alerts_of(
     if measures is None:
         since = now - _LOOK_BACK - (pipeline.alerts.batch_over_interval or timedelta(0))
         measures = measures_since(lake, pipeline.name, since, failed_since=now - _FAILED_WITHIN)
-    context = AlertContext(lake, pipeline, now, measures, BacklogReader(lake, pipeline), typed)
+    backlogs = BacklogReader(lake, pipeline)
+    context = AlertContext(lake, pipeline, now, measures, backlogs, typed, publishes)
     return judge(context, [rule for rule in RULES if counts or rule != "books_unbalanced"])
 
 
@@ -254,50 +248,13 @@ def _hop_refused(context: AlertContext, _: None) -> Iterator[Found]:
     hops = HOPS[:1] if "swap" in begun else hops_in(context.pipeline)
     for hop in () if "erasure" in begun else hops:
         # Also missing tables: a checkpoint with batches shows that they were deleted.
-        error = _refusal(context, hop, lake.closing_tables(context.pipeline, hop))
+        error = refusal_of(context, hop, lake.closing_tables(context.pipeline, hop))
         if isinstance(error, RewrittenError) and error.is_own:
             yield Found(error.what, hop, command="verify")
         elif isinstance(error, GenerationError) and not isinstance(error, RewrittenError):
             yield Found(error.what, hop, command="repair", options=f"--hop {hop}")
         elif error is not None:
             yield Found(" ".join(str(error).split()), hop)
-
-
-def _refusal(context: AlertContext, hop: Hop, tables: list[Table]) -> Exception | None:
-    """Return the error that would stop the hop's next run; None if it would continue.
-
-    An error counts only if several attempts all raise it: a run may be writing the table while
-    the checkpoint is read.
-    """
-    for attempt in range(_ATTEMPTS):
-        if attempt:
-            time.sleep(_PAUSE_SECONDS)
-        try:
-            _refuse_mismatch(context, hop, tables)
-            return None
-        except (RefusedError, OSError, ValueError, KeyError) as error:
-            found = error
-    return found
-
-
-def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> None:
-    """Compare tables and checkpoint as a starting run does; a RefusedError if they disagree."""
-    lake, name, source = context.lake, context.pipeline.name, context.pipeline.source
-    if hop == "bronze":
-        require_tables(lake, name)
-    folder, inputs = lake.checkpoints(name, hop), lake.hop_inputs(context.pipeline, hop)
-    fence = open_generation(name, hop, tables, folder)
-    checkpoint = folder / fence.generation
-    # The next run fills the others before it compares anything.
-    filled = tuple(table for table in tables if table.name not in fence.unfilled)
-    guard = CheckpointGuard(fence, checkpoint, filled, ordered_inputs(checkpoint, inputs))
-    guard.refuse_rewritten()
-    if hop == "silver":
-        guard.refuse_mismatch(partial(replaced_sides, lake, name))
-    guard.refuse_mismatch(guard.offset_mismatch)
-    if hop == "bronze" and isinstance(source, FilesSource):
-        # The files of a folder that cannot be listed cannot be compared.
-        refuse_changed(offered_files(context.pipeline) or {}, context.backlogs.taken_files())
 
 
 def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
@@ -479,6 +436,28 @@ def _expression_failed(context: AlertContext, _: None) -> Iterator[Found]:
         yield Found(text, "gold", min(since))
 
 
+def _unpublished(context: AlertContext, limit: float) -> Iterator[Found]:
+    """Find topics that have lacked changes of their tables for longer than the limit.
+
+    Only of tables that were published once; none where the environment publishes nothing.
+    """
+    told: list[str] = []
+    oldest: list[datetime] = []
+    for name, to in context.pipeline.published.items() if context.publishes else ():
+        try:
+            waiting, since = waiting_since(context.lake.table(name))
+        except RefusedError as error:
+            told.append(str(error))
+            continue
+        if since is not None and context.now - since > timedelta(seconds=limit):
+            text = f"versions of {name} wait for topic {to.topic}: {waiting:,}, the oldest for"
+            told.append(f"{text} {lasting(context.now - since)}")
+            oldest.append(since)
+    if told:
+        # An alert is of a hop, not of a table.
+        yield Found("; ".join(told), "gold", min(oldest, default=None))
+
+
 # Rules that may be critical first: alerts are listed in this order.
 RULES = {
     "books_unbalanced": AlertRule(_unbalanced, "critical", "ledger"),
@@ -493,6 +472,7 @@ RULES = {
     "quarantine_rate": AlertRule(_rate, "warning", "quarantine list", "quarantine_rate"),
     "late_rate": AlertRule(partial(_rate, fate="late"), "warning", "late list", "late_rate"),
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
+    "unpublished": AlertRule(_unpublished, "warning", "status", "lag_seconds"),
 }
 # The rules on the metrics of batches: a run has those of its own hops.
 MEASURED = ("hop_failed", "batch_over_interval")

@@ -15,11 +15,17 @@ import subprocess
 import sys
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+import tidelake
+from tidelake.config.types import parse_schema
+from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import hold, lease
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake
@@ -29,8 +35,14 @@ from tidelake.names import LAYERS
 from tidelake.spark.java import cache_dir, jars_for, java_path, sha256_of
 from tidelake.typed import runnable
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 _LEAST_JAVA, _LEAST_MEMORY_GIB, _LEAST_DISK_GIB = 17, 4, 2
 _GIB = 1 << 30
+# A server may have to start workers, and serverless compute to install the wheel in them.
+_WORKER_SECONDS = 600
+_FINDING = "what STRING, found STRING, remedy STRING"
 
 
 @dataclass(frozen=True)
@@ -55,10 +67,12 @@ def examine_lake(lake: Lake, *, landing: str | None = None) -> list[DoctorFindin
     """
     if lake.catalog is not None:
         is_checked = landing is not None and not is_url(landing)
+        volume = check_volume(Path(str(lake.root)))
         return [
             check_python(),
             *_check_catalog(lake.catalog),
-            check_volume(Path(str(lake.root))),
+            volume,
+            *(check_workers(lake.catalog, lake.root) if volume.well else []),
             *([check_landing(Path(str(landing)))] if is_checked else []),
         ]
     machine_checks = [check_python(), check_java(), check_spark(), check_memory()]
@@ -144,7 +158,8 @@ def check_root(root: Folder, *, needs_locks: bool = True) -> DoctorFinding:
     """Require a writable root with locks; on an object store conditional writes, for its locks."""
     if not isinstance(root, Path):
         try:
-            with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=True):
+            waits = Waiting(lambda _: None)
+            with lease(root / "checkpoints" / ".doctor.lock", "doctor", waits=waits):
                 pass
         except TidelakeError as error:
             return DoctorFinding("Root", str(root), str(error))
@@ -244,6 +259,118 @@ def _check_catalog(catalog: Catalog) -> Iterator[DoctorFinding]:
             found = "is writable" if is_recorded else "loses the metadata of a commit without rows"
             remedy = "use a runtime whose DESCRIBE HISTORY has userMetadata: the ledger is in it"
             yield DoctorFinding(what, found, "" if is_recorded else remedy)
+
+
+def check_workers(catalog: Catalog, volume: Folder) -> list[DoctorFinding]:
+    """Through Spark Connect, let a worker of the server run a batch, as the hops do.
+
+    Its findings are rows of a table in the schema ``ops``, since nothing else of a batch comes
+    back. Empty where batches run in this process, or where that schema, a check of its own, fails.
+    """
+    from tidelake.runtime.failures import FOREIGN, error_text  # noqa: PLC0415  imports Spark
+    from tidelake.spark.engine import runs_in_process  # noqa: PLC0415
+
+    if runs_in_process():
+        return []
+    name = f"tidelake_doctor_{uuid.uuid4().hex[:12]}"
+    answers, folder = CatalogTable("ops.doctor", catalog, "ops", name), volume / f".{name}"
+    try:
+        session = catalog.session()
+        session.sql(f"CREATE TABLE {answers.sql} ({_FINDING}) USING DELTA")
+    except (*FOREIGN, MachineError):
+        return []
+    try:
+        _run_batch(session, folder, answers.sql)
+        rows = session.table(answers.sql).collect()
+    except FOREIGN as error:
+        # The last line that names an error is of the worker.
+        lines = re.findall(
+            r"^\s*(?:[\w.]+\.)?(\w+(?:Error|Exception): .+)", error_text(error), re.M
+        )
+        remedy = "install the same wheel for all tasks, and let compute see the volume by its path"
+        return [DoctorFinding("Worker", [_first_line(error), *lines][-1][:200], remedy)]
+    finally:
+        with suppress(*FOREIGN):
+            session.sql(f"DROP TABLE {answers.sql}")
+        remove_tree(folder)
+    return [DoctorFinding(*row) for row in sorted(rows)]
+
+
+def _run_batch(session: SparkSession, folder: Folder, answers: str) -> None:
+    """Stream a file of one line to :func:`probe_worker`."""
+    from tidelake.spark.engine import started  # noqa: PLC0415  imports Spark
+
+    write_whole(folder / "input" / "line.json", '{"n": 7}')
+    checkpoint = str(folder / "checkpoint")
+    lines = session.readStream.schema("value STRING").text(str(folder / "input"))
+    probe = partial(probe_worker, tidelake.__version__, checkpoint, answers)
+    writer = lines.writeStream.option("checkpointLocation", checkpoint).foreachBatch(probe)
+    query = started(writer.trigger(availableNow=True), lambda _: None)
+    if not query.awaitTermination(_WORKER_SECONDS):
+        query.stop()
+        raise TimeoutError(f"a batch of one line did not end in {_WORKER_SECONDS} seconds")
+
+
+def probe_worker(sent_by: str, checkpoint: str, answers: str, rows: DataFrame, batch: int) -> None:
+    """Do in a batch what the hops do there; append what was found to the table ``answers``.
+
+    Args:
+        sent_by: The version of Tidelake of the process that started the query.
+        checkpoint: The query's, by its path.
+        answers: The table, in SQL.
+        rows: One line, ``{"n": 7}``.
+        batch: The batch's number.
+    """
+    from pyspark.sql import functions as F  # noqa: PLC0415  slow to import
+
+    from tidelake.runtime.checkpoints import newest_logged  # noqa: PLC0415
+    from tidelake.silver.payloads import decoder_of  # noqa: PLC0415
+    from tidelake.spark.internals import null_on_error  # noqa: PLC0415
+
+    def decoded() -> Any:
+        decoder = decoder_of(parse_schema("n INT"), "strict")
+
+        def decode(batches: Iterator[Any]) -> Iterator[Any]:
+            for part in batches:
+                values = decoder.decode(part.column(0)).field("values")
+                yield type(part).from_arrays([values.field("n")], ["n"])
+
+        payloads = rows.select(F.col("value").cast("binary"))
+        return payloads.mapInArrow(decode, "n INT").collect()[0][0]
+
+    def cast() -> Any:
+        return rows.select(null_on_error(F.col("value").cast("int"))).collect()[0][0]
+
+    wheel = "install the same wheel for all tasks: in their environment, or on the cluster"
+    tests: list[tuple[str, Callable[[], Any], Any, str, str]] = [
+        ("Tidelake", lambda: tidelake.__version__, sent_by, f"version {sent_by}", wheel),
+        (
+            "files",
+            lambda: newest_logged(Path(checkpoint) / "offsets"),
+            batch,
+            "the checkpoint can be listed",
+            "use compute on which Python sees the volume by its path, such as with Unity Catalog",
+        ),
+        ("decoder", decoded, 7, "payloads are decoded", wheel),
+        (
+            "casts",
+            cast,
+            None,
+            "a value that cannot be cast is null",
+            "use another runtime: on this one such a value would stop a batch",
+        ),
+    ]
+    found = []
+    for what, test, wanted, well, remedy in tests:
+        try:
+            value = test()
+        except Exception as error:
+            told = _first_line(error)
+        else:
+            told = well if value == wanted else f"{value}, expected {wanted}"
+        found.append((f"Worker: {what}", told, "" if told == well else remedy))
+    frame = rows.sparkSession.createDataFrame(found, _FINDING)
+    frame.write.format("delta").mode("append").saveAsTable(answers)
 
 
 def _first_line(error: Exception) -> str:

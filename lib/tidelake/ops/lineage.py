@@ -6,6 +6,7 @@ The client is an optional dependency, imported on use; with :mod:`.observers` th
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -239,10 +240,20 @@ class LineageReporter:
         self._change("FAIL", hop, self._error)
 
     def close(self) -> None:
-        """Report the end of open hops and of the run, and wait briefly for the backend."""
+        """Report the end of open hops and of the run, and wait briefly for the backend.
+
+        If an exception ends the run, this is called while it is raised. It may be of no hop: a
+        definition that is refused, a lock that is held, a topic that does not take its records. A
+        run that streams ends by being stopped.
+        """
+        raised = sys.exception()
+        # Whatever breaks because the run is being stopped is no failure.
+        if isinstance(raised, Exception) and not self._run.stop.is_set():
+            self._error = self._error or first_line(raised)
+        is_cut_off = raised is not None and not self._job.streams
+        state: State = "FAIL" if self._error else "ABORT" if is_cut_off else "COMPLETE"
         for hop in list(self._open):
-            self._change("ABORT" if self._error else "COMPLETE", hop)
-        state: State = "FAIL" if self._error else "COMPLETE"
+            self._change("COMPLETE" if state == "COMPLETE" else "ABORT", hop)
         event = partial(event_of, self._lineage, self._job, state, now(), error=self._error)
         self._queue.put(event)
         self._queue.put(None)

@@ -19,6 +19,7 @@ from tidelake.config import Environment, Pipeline
 from tidelake.config.sections import settings_of
 from tidelake.config.table_settings import FILE_RETENTION, LEAST, LOG_RETENTION
 from tidelake.delta.access import detail, properties
+from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import hold, hold_hops
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import (
@@ -40,7 +41,7 @@ from tidelake.delta.properties import (
 )
 from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Hop, Lake, Table, delta_readers
-from tidelake.errors import RefusedError
+from tidelake.errors import LeaseLostError, RefusedError
 from tidelake.ledger.history import Need, gold_of, needs_of
 from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.gold_tables import targets_of
@@ -215,6 +216,8 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
             try:
                 with _writing(run, plan.table):
                     _rewrite(run, plan, is_locked=True)
+            except LeaseLostError:
+                raise
             except RefusedError as error:
                 run.progress.say(
                     f"{plan.table.name} is not compacted, only its old files are deleted: {error}"
@@ -258,7 +261,8 @@ def _writing(run: Run, table: Table) -> Iterator[None]:
     lake, layer = run.lake, table.name.partition(".")[0]
     if layer == "ops" or table.bare.endswith("__reconciled"):
         # All pipelines append to it, or no hop writes it; writers wait for each other.
-        with hold(lake.lock_of(table), table.name, waits=True, optional=True):
+        waits = Waiting(run.progress.say_once, run.stop)
+        with hold(lake.lock_of(table), table.name, waits=waits, optional=True):
             yield
         return
     # Commands that requeue rows hold silver's lock.

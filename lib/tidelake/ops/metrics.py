@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
@@ -13,6 +14,8 @@ from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tidelake.config.standard_tables import PROGRESS_COLUMNS
+from tidelake.delta.commit_metadata import FATES
+from tidelake.delta.holders import BRIEF_WAIT_SECONDS, Waiting
 from tidelake.delta.locks import hold
 from tidelake.delta.log import commits, last_commit
 from tidelake.delta.merge import delete_where
@@ -142,8 +145,10 @@ class ProgressTable(Sink):
         if not self._waiting:
             return
         rows, spark, table = list(self._waiting), self.run.spark, self.run.lake.progress()
-        # Hops may run in several processes, which all append to this table.
-        with hold(self.run.lake.lock_of(table), table.name, waits=True, optional=True):
+        # Hops may run in several processes, which all append to this table. A request to stop does
+        # not end the wait: the metrics of the last minute are written after it.
+        waits = Waiting(self.run.progress.say_once, seconds=BRIEF_WAIT_SECONDS)
+        with hold(self.run.lake.lock_of(table), table.name, waits=waits, optional=True):
             name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None
             metadata = {
@@ -291,6 +296,8 @@ class MetricRegistry(Sink):
         self._pipeline = pipeline
         # The labels of the alerts that are open.
         self._opened: set[tuple[str, str, str, str]] = set()
+        # The phases of each hop that are exported.
+        self._phases: defaultdict[str, set[str]] = defaultdict(set)
         client = library()
         self.collected = client.CollectorRegistry()
         histogram = partial(client.Histogram, buckets=_BUCKETS)
@@ -301,8 +308,11 @@ class MetricRegistry(Sink):
         }
 
     def starts(self, hop: str) -> None:
-        """Export a hop's number of batches from the start, so that its first one can be missed."""
-        self._of("hop_batches_total", pipeline=self._pipeline, hop=hop)
+        """Export a hop's counts as 0 from the start: the rate of its first batch counts, too."""
+        for name in ("hop_rows_total", "hop_batches_total", "hop_batch_seconds"):
+            self._of(name, pipeline=self._pipeline, hop=hop)
+        for fate in FATES if hop == "silver" else ():
+            self._of("silver_rows_total", pipeline=self._pipeline, fate=fate)
 
     def put(self, measured: Measured) -> None:
         """Record the metrics of a batch or of a failure."""
@@ -313,8 +323,11 @@ class MetricRegistry(Sink):
         self._of("hop_rows_total", **labels).inc(measured.rows)
         self._of("hop_batches_total", **labels).inc()
         self._of("hop_batch_seconds", **labels).observe(measured.seconds)
-        for phase, milliseconds in measured.phases.items():
+        # Spark reports only the phases that a batch had; and none of some batches.
+        absent = dict.fromkeys(self._phases[measured.hop], 0) if measured.phases else {}
+        for phase, milliseconds in {**absent, **measured.phases}.items():
             self._set("hop_phase_seconds", milliseconds / 1000, **labels, phase=phase)
+            self._phases[measured.hop].add(phase)
         for field_name, gauge in _GAUGES.items():
             self._set(gauge, getattr(measured, field_name), **labels)
         self._set("hop_last_batch_timestamp_seconds", measured.ended_at.timestamp(), **labels)

@@ -486,7 +486,9 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
         backlogs = BacklogReader(lake, pipeline)
         closing.enter_context(
             watching(
-                lambda: AlertContext(lake, pipeline, now(), observer.recent(), backlogs, typed),
+                lambda: AlertContext(
+                    lake, pipeline, now(), observer.recent(), backlogs, typed, environment.publish
+                ),
                 AlertReporter(lake, pipeline.name, say, sender_of(environment)),
                 registry.show if registry else None,
                 say,

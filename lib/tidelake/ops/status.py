@@ -159,7 +159,7 @@ class Status:
         idle: Idle partitions, which the watermark ignores.
         source: Bronze's lag behind Kafka; None for other sources.
         warnings: Number of silver rows that fail each rule of severity ``warning``.
-        dimensions: The version that silver last used, and the total of rows without a match.
+        dimensions: Of each lookup, the version last used and the total of rows without a match.
         failed: Number of events and, for derived columns, of rows, by gold table, on which an
             expression failed and gave null.
         to_fill: Gold tables that are not filled yet: the next run fills them from silver.
@@ -204,12 +204,13 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     note = SilverNote.of(last_commit(lake.silver(name)))
     warnings: Counter[str] = Counter()
-    dimensions: dict[str, DimensionUse] = {}
+    dimensions: dict[tuple[int, str], DimensionUse] = {}
     for batch_note in map(SilverNote.of, histories[lake.silver(name).name]):
         warnings.update(batch_note.warnings)
-        for use in batch_note.dimensions:
-            newest = dimensions.get(use.table, use._replace(unmatched=0))
-            dimensions[use.table] = newest._replace(unmatched=newest.unmatched + use.unmatched)
+        for number, use in enumerate(batch_note.dimensions):
+            newest = dimensions.get((number, use.table), use._replace(unmatched=0))
+            total = newest.unmatched + use.unmatched
+            dimensions[number, use.table] = newest._replace(unmatched=total)
     arrived = histories[lake.bronze(name).name]
     lag = source_lag(pipeline, arrived, now=now)
     waiting = _waiting(lake, pipeline, arrived, lag)

@@ -64,8 +64,9 @@ from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.gold import GoldHop
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lookups import lookups
 from tidelake.runtime.runner import run_hops
-from tidelake.runtime.schemas import check_definition, lookups
+from tidelake.runtime.schemas import check_definition
 from tidelake.runtime.silver import SilverHop, Stored
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
@@ -395,7 +396,7 @@ def decided_before(live: Run, since: datetime) -> Stored:
 
     A row's fate depends only on earlier arrivals, so rows that arrived from the instant on can be
     recomputed alone. Duplicates and filtered rows are in no table: those from before the instant
-    are recomputed, with the same fate. No row is late in a replay: late rows count as silver.
+    are decided again, by today's definition. No row is late in a replay: late rows count as silver.
 
     Raises:
         UsageError: Silver does not exist or was filled under another event id or time, or rows from

@@ -20,7 +20,6 @@ from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import (
     SilverNote,
     is_of_pipeline,
-    merged_counts,
     position,
     positions,
     silver_note,
@@ -55,11 +54,11 @@ from tidelake.replay.generations import (
     continued,
     fitted_to_bronze,
     heads,
+    merged,
     next_generation,
     rebuild_gold,
     replace_rows,
     replace_tables,
-    without_batch,
 )
 from tidelake.replay.repairing import can_restore, install_table, recompute_table
 from tidelake.replay.requeue import requeue_again, waiting
@@ -238,13 +237,12 @@ def _install_silver(run: Run, green: Run) -> None:
     lake, name = run.lake, run.pipeline.name
     inputs = read_inputs(green)
     notes = [SilverNote.of(commit) for commit in inputs.closing]
-    counts = merged_counts(count for note in notes for count in note.counts)
     generation, requeue = next_generation(run, "silver"), lake.requeue(name)
     emptied = {"pipeline": name, "hop": "requeue", "generation": generation, "batch": FIRST}
     replace_rows(run, requeue, None, emptied)
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
-    taken = {"bronze": sum(count.rows for count in counts), "requeue": 0}
-    summary = replace(without_batch(notes[0], until), counts=counts, taken=taken)
+    summary = merged(notes, until)
+    summary = replace(summary, taken={"bronze": summary.total().total(), "requeue": 0})
     metadata = {lake.silver(name).name: summary.to_json() | silver_note(run.pipeline)}
     silver, *sides = inputs.decided.items()
     contents = (

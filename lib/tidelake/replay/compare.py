@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 
 from tidelake.columns import EXACT_TIMES, VALUE, try_eval
 from tidelake.config.expressions import columns_in
-from tidelake.delta.append import types_of
+from tidelake.delta.append import schema_differences, types_of
 from tidelake.silver.stages import utc_date
 
 Kind = Literal["missing", "extra", "doubled", "altered", "changed since"]
@@ -122,21 +122,24 @@ def compare(
 
     ``expected_sums`` are the sums of the expected rows, in the stored types and columns; None to
     compute them. Columns that the table lacks, because the definition changed, are differences, and
-    a condition of the shape that reads one is not applied.
+    so are those of :func:`retyped`; a condition of the shape that reads one is not applied.
     """
-    types = types_of(stored.schema)
+    types = compared_types(expected, stored)
     added = [name for name in expected.columns if name not in types.keys() | shape.unhashed]
-    if added:
-        missing = [RowDifference("missing", {"column": name}) for name in added]
-        if not set(shape.key) <= types.keys():
-            return TableComparison(stored.count(), {}, {}).with_more(missing)
-        return compare(expected.drop(*added), stored, shape, expected_sums).with_more(missing)
+    changed = retyped(expected, stored)
+    if added or changed:
+        off = [RowDifference("missing", {"column": name}) for name in added]
+        off += [RowDifference("altered", {"column": n}, {"type": t}) for n, t in changed.items()]
+        if not {*shape.key, shape.moment} - {None} <= types.keys() - changed.keys():
+            return TableComparison(stored.count(), {}, {}).with_more(off)
+        sums = None if changed else expected_sums
+        return compare(expected.drop(*added, *changed), stored, shape, sums).with_more(off)
     # Hashes depend on the types.
     cast = {name: F.col(name).cast(types[name]) for name in expected.columns if name in types}
     wanted = expected.withColumns(cast)
     lacking = shape.unhashed - set(stored.columns)
-    found = stored.select(*[name for name in wanted.columns if name not in lacking])
-    names = {name: types[name] for name in found.columns}
+    names = {name: types[name] for name in wanted.columns if name not in lacking}
+    found = stored.select(*[F.col(name).cast(kind) for name, kind in names.items()])
     shape, follows = _applied(shape, wanted, found)
     if expected_sums is None:
         expected_sums = sums_of(wanted.drop(*lacking), shape)
@@ -154,10 +157,38 @@ def compare(
     count, differences = _rows_that_differ(wanted, found, list(names), shape)
     if not count:
         # Every column is equal but the hashes differ: report the groups rather than hide it.
-        off = sorted({group for group, _ in expected_groups.items() ^ stored_groups.items()})
-        differences = [RowDifference("altered", {"group": group}) for group in off[:SHOWN]]
-        count = len(off)
+        groups = sorted({group for group, _ in expected_groups.items() ^ stored_groups.items()})
+        differences = [RowDifference("altered", {"group": group}) for group in groups[:SHOWN]]
+        count = len(groups)
     return TableComparison(rows, names, stored_groups, count, tuple(differences))
+
+
+def compared_types(expected: DataFrame, stored: DataFrame) -> dict[str, str]:
+    """Return the types to compare in by column: the stored ones, or wider ones that are expected.
+
+    The definition may have widened a column since the last run, and a cast to the stored type could
+    lose a part of a value.
+    """
+    differences = schema_differences(stored.schema, expected.schema, "types")
+    widened = {one.column: one.defined for one in differences if one.verdict == "widened"}
+    return {name: widened.get(name) or kind for name, kind in types_of(stored.schema).items()}
+
+
+def retyped(expected: DataFrame, stored: DataFrame) -> dict[str, tuple[str, str]]:
+    """Return the expected and the stored type of columns where neither holds the other's values.
+
+    A cast could lose a part of the expected values too.
+    """
+    exact = {
+        one.column
+        for one in schema_differences(stored.schema, expected.schema, "types")
+        if one.verdict == "widened"
+    }
+    return {
+        one.column: (one.stored, one.defined)
+        for one in schema_differences(expected.schema, stored.schema, "types")
+        if one.verdict == "refused" and one.stored and one.defined and one.column not in exact
+    }
 
 
 def _applied(

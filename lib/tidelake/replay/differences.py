@@ -14,17 +14,18 @@ from pyspark.sql.types import DoubleType, FloatType, NumericType
 from tidelake.columns import EXACT_TIMES
 from tidelake.config.expressions import columns_in
 from tidelake.delta.access import load
-from tidelake.delta.append import schema_differences
-from tidelake.delta.commit_metadata import changed_definition
+from tidelake.delta.commit_metadata import changed_definition, position
 from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
+from tidelake.instants import from_json, to_micros
+from tidelake.ledger.history import history, version_read
 from tidelake.names import ID_HASH, quoted
 from tidelake.replay.backfill import green_run
 from tidelake.replay.backfill_state import State
-from tidelake.replay.compare import COLUMN, TableComparison, TableShape, compare
+from tidelake.replay.compare import COLUMN, TableComparison, TableShape, compare, retyped
 from tidelake.replay.verify import shape_of
-from tidelake.replay.verify_silver import BATCH_COLUMNS, read_inputs
+from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
 from tidelake.typed import runnable
@@ -92,9 +93,9 @@ def differences(run: Run, state: State) -> Differences:
             made = load(run.spark, green.lake.table(live.name)).drop(*BATCH_COLUMNS)
             stored = load(run.spark, live).drop(*BATCH_COLUMNS)
             both = [name for name in made.columns if name in stored.columns]
-            stored, shape = _comparable(made, stored, shape_of(kind, stored))
+            made, stored, shape = _comparable(made.select(*both), stored, shape_of(kind, stored))
             if set(shape.key) <= set(both):
-                found = compare(made.select(*both), stored, shape)
+                found = compare(made, stored, shape)
             else:
                 # Under another key no row is the same.
                 rows = stored.count()
@@ -105,33 +106,27 @@ def differences(run: Run, state: State) -> Differences:
 
 def _comparable(
     made: DataFrame, stored: DataFrame, shape: TableShape
-) -> tuple[DataFrame, TableShape]:
-    """Return stored rows and a shape that rows of another definition can be compared with.
+) -> tuple[DataFrame, DataFrame, TableShape]:
+    """Return rows of two definitions, and a shape, that can be compared.
 
-    The comparison casts to the stored types, which may fail. So a column that the other definition
-    widens is cast to its wider type, and one whose type it changes is compared as text, exactly;
-    numbers are compared as DOUBLE if one of the types is a floating-point type.
+    A column whose type the other definition changes, and does not only widen, is compared as text,
+    exactly; numbers are compared as DOUBLE if one of the types is a floating-point type.
     """
-    narrows = schema_differences(made.schema, stored.schema, "types")
-    # A cast of these to the stored type is exact.
-    widened = {one.column for one in narrows if one.verdict == "widened"}
     texts = set()
-    for one in schema_differences(stored.schema, made.schema, "types"):
-        if not (one.stored and one.defined) or one.column in widened:
-            continue
-        both = [rows.schema[one.column].dataType for rows in (stored, made)]
-        if one.verdict == "widened":
-            kind = one.defined
-        elif all(isinstance(side, NumericType) for side in both) and any(
+    for name in retyped(made, stored):
+        both = [rows.schema[name].dataType for rows in (stored, made)]
+        if all(isinstance(side, NumericType) for side in both) and any(
             isinstance(side, FloatType | DoubleType) for side in both
         ):
             kind = "double"
         else:
             kind = "string"
-            texts.add(one.column)
-        stored = stored.withColumn(one.column, F.col(quoted(one.column)).cast(kind))
+            texts.add(name)
+        made, stored = (
+            rows.withColumn(name, F.col(quoted(name)).cast(kind)) for rows in (made, stored)
+        )
     if not texts:
-        return stored, shape
+        return made, stored, shape
     near = {
         name: sql
         for name, sql in shape.near.items()
@@ -143,13 +138,14 @@ def _comparable(
         for name, sql in shape.derived.items()
         if lowered.isdisjoint({name.lower(), *columns_in(sql)})
     }
-    return stored, replace(
+    shape = replace(
         shape,
         near=near,
         derived=derived,
         unhashed=shape.unhashed - texts,
         moment=None if shape.moment in texts else shape.moment,
     )
+    return made, stored, shape
 
 
 def _silver_changes(run: Run, green: Run) -> list[Change]:
@@ -157,14 +153,14 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
     live = read_inputs(run)
     was = _fates(live.decided, looked_up)
     becomes = _fates(read_inputs(green).decided, looked_up)
-    read, reached = _newest(live.bronze), _newest(becomes)
+    read, reached = _read_whole(run, live), _newest(becomes)
     same = F.col("l.record_id") == F.col("g.record_id")
     joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
     moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
     altered = ~F.col(f"l.{_WHOLE}").eqNullSafe(F.col(f"g.{_WHOLE}"))
     cause = (
         F.when(F.unix_micros("l.ingested_at") > F.lit(reached), "arrived since")
-        .when(F.isnull(f"l.{_TABLE}") & (F.unix_micros("g.ingested_at") > F.lit(read)), "pending")
+        .when(F.isnull(f"l.{_TABLE}") & (F.unix_micros("g.ingested_at") > read), "pending")
         .when(F.col(f"l.{_TABLE}").endswith("__late"), "late rows")
         .when(F.col(f"g.{_TABLE}").endswith("__late"), "late rows")
         .when(~moved & (F.col(f"l.{_OWN}") == F.col(f"g.{_OWN}")), "dimension")
@@ -178,6 +174,21 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
         .collect()
     )
     return [Change(*row) for row in found]
+
+
+def _read_whole(run: Run, live: SilverInputs) -> int:
+    """Return the arrival, in microseconds, of bronze's newest commit that silver has read whole.
+
+    All rows of a commit have the same arrival: of one that is read in part, any may be unread.
+    """
+    bronze = run.lake.bronze(run.pipeline.name)
+    version = version_read(bronze, position(live.closing[0], "bronze"))
+    arrived = (
+        from_json(commit.note.get("ingested_at"))
+        for commit in history(run.lake, bronze)
+        if commit.version <= version
+    )
+    return max((to_micros(at) for at in arrived if at is not None), default=-1)
 
 
 def _newest(rows: DataFrame) -> int | None:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.columns import between
 from tidelake.config import FilesSource
-from tidelake.delta.access import DELETION_VECTORS, properties
+from tidelake.delta.access import DELETION_VECTORS, optimized_schemas, properties
 from tidelake.delta.append import append_nothing
 from tidelake.delta.commit_metadata import arrivals_note, deductions_note, erasure_of
 from tidelake.delta.locks import hold_hops, hold_upkeep
@@ -110,7 +110,8 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
         UsageError: The pipeline has not run under this root, another erasure of it was
             interrupted, or the compute does not support session settings, which ``now`` needs.
         NotBuiltError: The prefilter's state cannot be prepared.
-        RefusedError: A backfill is under way, or a hop cannot be drained.
+        RefusedError: A backfill is under way, or a hop cannot be drained; or predictive
+            optimization may be compacting the tables, whose files ``now`` would delete.
         LockedError: Another process writes one of the hops, or a backfill, or maintains the tables.
         TidelakeError: A step failed, such as beside another tool's commit; the message names the
             command that continues.
@@ -124,13 +125,8 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             "Set it to none, run "
             f"{runnable('tidelake repair', pipeline.name, '--hop silver')}, then the erasure.",
         )
-    if now and not vacuum_uses_hours(run.spark):
-        raise UsageError(
-            "this compute does not support session settings, which --now needs to delete files "
-            "that were just removed. Erase without --now, and let "
-            f"{runnable('tidelake maintain', pipeline.name)} delete them once the recovery horizon "
-            "has passed; or use compute that supports them."
-        )
+    if now:
+        _refuse_now(run)
     _warn_of_readers(run)
     options = f"--subject {subject.column}=VALUE{' --now' if now else ''}"
     retry = f"{runnable('tidelake erase', pipeline.name, options)}, with the same value"
@@ -204,6 +200,30 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
                 *(remains for _, remains in readers(run)),
                 *broken,
             ),
+        )
+
+
+def _refuse_now(run: Run) -> None:
+    """Raise an error where files that were just removed cannot be deleted, or not safely."""
+    maintain = runnable("tidelake maintain", run.pipeline.name)
+    without = (
+        f"Erase without --now, and let {maintain} delete them once the recovery horizon has passed"
+    )
+    if not vacuum_uses_hours(run.spark):
+        raise UsageError(
+            "this compute does not support session settings, which --now needs to delete files "
+            f"that were just removed. {without}; or use compute that supports them."
+        )
+    if schemas := optimized_schemas(run.spark, filled_tables(run)):
+        # A vacuum of 0 hours deletes the files of a writer that has not committed them yet, and no
+        # lock keeps Databricks from writing them.
+        disable = "; ".join(
+            f"ALTER SCHEMA {one} DISABLE PREDICTIVE OPTIMIZATION" for one in schemas
+        )
+        raise RefusedError(
+            "predictive optimization may be compacting the tables, and --now would delete the "
+            f"files that it is about to commit, with rows of all subjects. {without}; or disable "
+            f"it first, and wait until the operations that it has begun are over: {disable}"
         )
 
 

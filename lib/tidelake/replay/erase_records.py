@@ -35,7 +35,7 @@ from tidelake.folders import remove_tree, write_whole
 from tidelake.instants import from_micros
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.requeue import read_side
-from tidelake.replay.subject import EVENT_ID, Subject
+from tidelake.replay.subject import EVENT_ID, Subject, refuse_partial
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import stored_schemas
@@ -118,10 +118,12 @@ def read_begun(run: Run, subject: Subject) -> Erasure | None:
     """Read the interrupted erasure, None if there is none.
 
     Raises:
-        UsageError: It is of another subject, or the definition has changed since it began.
+        UsageError: It is of another subject, or the definition has changed since it began; or
+            there is none, and the subject would not have all changes of a dimension's key.
     """
     state = run.lake.erasure(run.pipeline.name)
     if not state.exists():
+        refuse_partial(subject, run.pipeline)
         return None
     begun = msgspec.json.decode(state.read_text(encoding="utf-8"), type=Erasure)
     if begun.subject != subject.hashed:
@@ -151,7 +153,11 @@ def find_all(run: Run, subject: Subject, frames: CheckpointedFrames) -> tuple[Da
         ``record_id``, ``ingested_at``, ``source`` and ``filtered`` (whether the definition's
         ``where`` excludes the record); and the number of further records that mention the value
         and have no value in the column.
+
+    Raises:
+        UsageError: The subject would not have all changes of a dimension's key.
     """
+    refuse_partial(subject, run.pipeline)
     found = frames.checkpoint(find_records(run, subject))
     sure = found.where(_SURE).drop(_SURE, _BY_ROW)
     if found.where(_BY_ROW).isEmpty():

@@ -5,7 +5,7 @@ The steps are in :mod:`.erase`, since one file would exceed 500 lines.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -16,9 +16,11 @@ from tidelake.delta.access import load, properties
 from tidelake.delta.commit_metadata import SilverNote, positions
 from tidelake.delta.log import last_commit
 from tidelake.delta.merge import vacuum_uses_hours
+from tidelake.delta.positions import topics_of
 from tidelake.delta.properties import others_retentions, stored_interval
 from tidelake.delta.tables import Lake, Table, delta_readers
 from tidelake.kafka.topic_source import asks_brokers
+from tidelake.ledger.history import history
 from tidelake.replay.erase_records import tables_with_records
 from tidelake.replay.subject import EVENT_ID, Subject
 from tidelake.runtime.fast_lane import reconciled_table
@@ -147,23 +149,53 @@ def others(lake: Lake, run: Run) -> Iterator[Remains]:
     silver = lake.silver(name).name
     followers: set[str] = set()
     owned: dict[str, list[str]] = {}
+    # By the name of a topic in a log: the table, and its pipeline.
+    topics: dict[str, tuple[str, str]] = {}
     for table in lake.existing():
         last = last_commit(table)
         if last is None:
             continue
         owner, hop = str(last.note.get("pipeline")), last.note.get("hop")
         owned.setdefault(owner, []).append(table.name)
+        follows = owner != name and hop == "gold" and silver in positions(last)
         if owner == name:
             if hop == "gold" and table.name not in gold:
                 what = "rows computed under an earlier definition; no longer filled"
                 yield Remains(what, table.name, None, "remove the table's folder")
-        elif hop == "gold" and silver in positions(last):
+        elif follows:
             followers.add(owner)
-        elif hop == "silver" and any(use.table in gold for use in SilverNote.of(last).dimensions):
+        elif hop == "silver" and run.pipeline.dimension and _looked_up(lake, table, gold):
             remedy = runnable("tidelake erase", owner, "--subject COLUMN=VALUE")
             yield Remains(f"columns looked up in {gold[0]}", table.name, None, remedy)
+        if follows or (owner == name and hop == "gold"):
+            topics |= dict.fromkeys(topics_of(table), (table.name, owner))
     for detection in run.pipeline.detections:
         yield from _fast_alerts(lake, run, detection, owned)
+    yield from _published(run, topics)
+    what = f"rows computed from {silver}"
+    for owner in sorted(followers):
+        refused = f"{what}; the next run of hop gold is refused"
+        repair = runnable("tidelake repair", owner, "--hop gold")
+        yield Remains(refused, f"gold of {owner}", None, repair)
+        if (lake.root / "backfill" / owner).exists():
+            again = runnable("tidelake backfill run", owner)
+            remedy = f"{again} from the start, or remove the folder"
+            yield Remains(what, f"backfill/{owner}", None, remedy)
+
+
+def _looked_up(lake: Lake, silver: Table, dimensions: Collection[str]) -> bool:
+    """Return whether rows of silver were looked up in a dimension, also under an older definition.
+
+    A column stays when the definition no longer has the lookup. Side tables have no note of it.
+    """
+    if "__" in silver.name:
+        return False
+    notes = map(SilverNote.of, history(lake, silver))
+    return any(use.table in dimensions for note in notes for use in note.dimensions)
+
+
+def _published(run: Run, topics: Mapping[str, tuple[str, str]]) -> Iterator[Remains]:
+    """List the topics of the definition, then others in tables' logs, with table and pipeline."""
     for table_name, to in run.pipeline.published.items():
         remedy = (
             "delete the topic: with the table's next change all rows are published to a new one"
@@ -176,15 +208,19 @@ def others(lake: Lake, run: Run) -> Iterator[Remains]:
             )
         what = f"rows of {table_name} that were published, before and after the erasure"
         yield Remains(what, f"topic {to.topic}", None, remedy)
-    what = f"rows computed from {silver}"
-    for owner in sorted(followers):
-        refused = f"{what}; the next run of hop gold is refused"
-        repair = runnable("tidelake repair", owner, "--hop gold")
-        yield Remains(refused, f"gold of {owner}", None, repair)
-        if (lake.root / "backfill" / owner).exists():
-            again = runnable("tidelake backfill run", owner)
-            remedy = f"{again} from the start, or remove the folder"
-            yield Remains(what, f"backfill/{owner}", None, remedy)
+    current = {to.topic for to in run.pipeline.published.values()}
+    for topic, (table_name, owner) in topics.items():
+        if topic in current:
+            continue
+        what = f"rows of {table_name} that were published"
+        remedy = "delete the topic: the pipeline no longer publishes to it"
+        if owner != run.pipeline.name:
+            repair = runnable("tidelake repair", owner, "--hop gold")
+            remedy = (
+                f"{repair}; then, if {owner} still publishes to it, write another topic in its "
+                "pipeline file; then delete this one"
+            )
+        yield Remains(what, f"topic {topic}", None, remedy)
 
 
 def _fast_alerts(

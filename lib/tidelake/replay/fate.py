@@ -19,6 +19,7 @@ from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import commits, last_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
+from tidelake.instants import from_json
 from tidelake.ledger.history import require_tables, version_read
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import in_closed_batch
@@ -168,22 +169,31 @@ def _fates(lake: Lake, pipeline: Pipeline, condition: str) -> list[Fate]:
     return [_fate(lake, pipeline, row, seen[row["record_id"]], waiting) for row in rows]
 
 
-def _waiting(lake: Lake, pipeline: str) -> frozenset[datetime]:
-    """List the arrivals in bronze and the requeue that silver has not fully processed."""
+def _waiting(lake: Lake, pipeline: str) -> dict[datetime, bool]:
+    """Return the arrivals in bronze and the requeue that silver has not fully processed.
+
+    The value says whether it has processed a part of them.
+    """
     last = last_commit(lake.silver(pipeline))
-    instants: list[str | None] = []
+    found: dict[datetime, bool] = {}
     for key, table in lake.silver_inputs(pipeline).items():
-        taken = version_read(table, position(last, key))
+        reached = position(last, key)
+        taken = version_read(table, reached)
         stamp = "ingested_at" if key == "bronze" else "requeued_at"
         for commit in commits(table):
             if commit.version <= taken:
                 break
-            instants.append(commit.note.get(stamp))
-    return frozenset(datetime.fromisoformat(one) for one in instants if one)
+            if (at := from_json(commit.note.get(stamp))) is not None:
+                found[at] = commit.version == reached[0] and reached[1] >= 0
+    return found
 
 
 def _fate(
-    lake: Lake, pipeline: Pipeline, row: Row, found: Mapping[str, Row], waiting: frozenset[datetime]
+    lake: Lake,
+    pipeline: Pipeline,
+    row: Row,
+    found: Mapping[str, Row],
+    waiting: Mapping[datetime, bool],
 ) -> Fate:
     requeued_at = found["requeued"]["requeued_at"] if "requeued" in found else None
     judged = found.get("silver") or found.get("quarantined") or found.get("late") or {}
@@ -210,6 +220,13 @@ def _fate(
         if stored is not None and (requeued_at is None or requeued_at == stored["_requeued_at"]):
             return _side_fate(fate, stored, found.get("discarded"))
     if requeued_at is None and fate.ingested_at in waiting:
+        if waiting[fate.ingested_at]:
+            # A duplicate or a filtered row is in no table.
+            why = (
+                "silver has processed a part of its commit, and may have counted it as a duplicate "
+                "or filtered it",
+            )
+            return replace(fate, reasons=why)
         return fate
     return _fate_without_row(lake, pipeline, fate)
 

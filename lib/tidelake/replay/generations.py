@@ -10,6 +10,7 @@ can be run again: side rows of an uncommitted batch that were deleted are writte
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
@@ -29,6 +30,7 @@ from tidelake.delta.commit_metadata import (
     FRESH,
     SilverNote,
     changed_definition,
+    merged_counts,
     positions,
 )
 from tidelake.delta.merge import delete_where
@@ -41,9 +43,11 @@ from tidelake.ledger.history import closed_version, history
 from tidelake.ledger.side_tables import in_closed_batch
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import delta_offset, prepare, refuse_foreign_gold
+from tidelake.runtime.fence import overtaken
 from tidelake.runtime.gold_settings import apply_gold_settings
 from tidelake.runtime.gold_tables import Target, recomputed, tables_note, targets_of, whole
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lookups import check_dimensions
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.schemas import column_changes, create_silver, from_ddl
 from tidelake.runtime.silver import BatchContext, Stored, silver_batch
@@ -181,6 +185,20 @@ def without_batch(note: SilverNote, until: Mapping[str, Position]) -> SilverNote
     )
 
 
+def merged(notes: Sequence[SilverNote], until: Mapping[str, Position]) -> SilverNote:
+    """Return one note of several batches, newest first, with the sums of their counts."""
+    counts = merged_counts(count for note in notes for count in note.counts)
+    warnings, unmatched = Counter[str](), Counter[tuple[int, str]]()
+    for note in notes:
+        warnings.update(note.warnings)
+        unmatched.update({(n, use.table): use.unmatched for n, use in enumerate(note.dimensions)})
+    used = tuple(
+        use._replace(unmatched=unmatched[n, use.table]) for n, use in enumerate(notes[0].dimensions)
+    )
+    carried = without_batch(notes[0], until)
+    return replace(carried, counts=counts, warnings=dict(warnings), dimensions=used)
+
+
 def continue_gold(run: Run, tables: Sequence[Table], until: Mapping[str, Position]) -> str:
     """Begin a generation of gold that keeps the tables' rows, and return its name.
 
@@ -314,6 +332,7 @@ def is_outdated(table: Table, version: int, since: datetime) -> bool:
 def gold_mismatches(run: Run) -> Iterator[str]:
     """Yield why gold's tables cannot continue from their current state."""
     found: list[log.Commit] = []
+    checkpoints = run.lake.checkpoints(run.pipeline.name, "gold")
     for target in targets_of(run.lake, run.pipeline):
         table = target.table
         last = log.last_commit(table)
@@ -326,6 +345,8 @@ def gold_mismatches(run: Run) -> Iterator[str]:
             yield f"the columns of {table.name} changed"
         if closed_version(run.lake, table) < log.newest_version(table):
             yield f"{table.name} has rows of a batch that is not closed"
+        if problem := overtaken(table, checkpoints):
+            yield problem
         found.append(last)
     if not found:
         return
@@ -348,6 +369,7 @@ def rebuild_silver(run: Run, kept: Stored | None = None) -> str:
     from :func:`~tidelake.replay.backfill.decided_before`, keep their fates.
     """
     lake, name, spark = run.lake, run.pipeline.name, run.spark
+    check_dimensions(run)
     bronze, requeue = lake.bronze(name), lake.requeue(name)
     generation = next_generation(run, "silver")
     note = {"pipeline": name, "generation": generation, "batch": log.CREATION}

@@ -45,7 +45,7 @@ from tidelake.runtime.checkpoints import (
     replaced_sides,
 )
 from tidelake.runtime.failures import NO_INPUT, naming
-from tidelake.runtime.fence import bronze_is_gone
+from tidelake.runtime.fence import bronze_is_gone, overtaken
 from tidelake.runtime.gold_tables import Target, filled_as_of, last_closed, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import taken_files
@@ -159,6 +159,8 @@ def _silver_mismatches(run: Run) -> Iterator[str]:
         yield f"{' and '.join(changed)} changed"
     if replaced := replaced_sides(lake, name, last):
         yield replaced
+    if problem := overtaken(table, lake.checkpoints(name, "silver")):
+        yield problem
     if last.batch == CREATION and (side := _filled_side(run, last)):
         # A rebuild of a deleted silver was interrupted: all rows would be decided once more.
         yield f"{table.name} has no batch, but {side} has rows of one"

@@ -63,6 +63,23 @@ def _spellings(letter: str) -> str:
     return f"(?:{'|'.join(dict.fromkeys(ways))})"
 
 
+def refuse_partial(subject: Subject, pipeline: Pipeline) -> None:
+    """Raise a UsageError for a subject that does not have all changes of a dimension's key.
+
+    Without a key's newest change, the one before it would be current again.
+    """
+    spec = pipeline.dimension
+    if spec is None or subject.column in (EVENT_ID, *spec.key):
+        return
+    key = spec.key[0]
+    raise UsageError(
+        f"{subject.column} is not in the key of the dimension {pipeline.name}: only the changes "
+        "with this value would be erased, and an earlier change of the same key would become its "
+        f"current row again. Name the subject by the key: --subject {key}=VALUE. "
+        f"{logical_name('silver', pipeline.name)} has the key of each change."
+    )
+
+
 def parse_subject(text: str, pipeline: Pipeline) -> Subject:
     """Parse ``COLUMN=VALUE``.
 

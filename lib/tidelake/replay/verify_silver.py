@@ -7,24 +7,25 @@ by those of the batch that wrote it.
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import reduce
+from itertools import pairwise
 from urllib.parse import unquote
 
-from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tidelake.delta.access import load, load_old
 from tidelake.delta.append import types_of
 from tidelake.delta.commit_metadata import SilverNote, add_up, deductions_in, erased_rows, position
-from tidelake.delta.log import CREATION, ERASED, REBUILT, Commit, newest_version
+from tidelake.delta.log import CREATION, ERASED, FOLLOWS, REBUILT, Commit, newest_version
 from tidelake.delta.tables import Table
 from tidelake.errors import DamagedError, UsageError
-from tidelake.instants import from_json
+from tidelake.instants import from_json, from_micros
 from tidelake.ledger.history import history
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay import compare
@@ -34,7 +35,8 @@ from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.failures import FOREIGN, damage, error_text
 from tidelake.runtime.gold_tables import up_to
 from tidelake.runtime.hop import Run
-from tidelake.runtime.schemas import enriched, from_records, lookups, stored_schemas
+from tidelake.runtime.lookups import Lookup, enriched, lookups, replaced, unreadable
+from tidelake.runtime.schemas import from_records, stored_schemas
 from tidelake.runtime.silver import decide_fates
 from tidelake.runtime.transformed_rows import same_rows
 from tidelake.silver.fates import (
@@ -59,7 +61,7 @@ from tidelake.visible import HEAD, kind_of, visible
 # The columns that identify the batch that wrote a row.
 BATCH_COLUMNS = ("_generation", "_batch")
 EVENTS = compare.TableShape(key=("record_id",), moment="event_time")
-_FAILED = compare.TableShape(key=("record_id",), moment="ingested_at")
+RECORDS = compare.TableShape(key=("record_id",), moment="ingested_at")
 
 # Spark's error for a data file that it cannot read. It encodes the path.
 _UNREADABLE = re.compile(
@@ -151,7 +153,7 @@ def judge_requeue(run: Run, since: datetime | None) -> tuple[int, compare.TableC
         return version, compare.TableComparison(0, {}, {})
     once = requeued.distinct()
     wanted = arrivals.join(once.select("record_id"), on="record_id", how="left_semi")
-    return version, compare.compare(wanted, once, _FAILED)
+    return version, compare.compare(wanted, once, RECORDS)
 
 
 @contextmanager
@@ -204,9 +206,12 @@ def judge_silver(
     looked_up = _looked_up(run, judged, inputs.closing)
     found, computed = _compare_tables(run, inputs, looked_up)
     if since is None:
-        silver = lake.silver(pipeline.name).name
+        silver, late = lake.silver(pipeline.name).name, lake.late(pipeline.name).name
         off = list(_fates_that_differ(computed, inputs.closing))
         found[silver] = found[silver].with_more(off)
+        own, of_late = (found[table].columns.keys() for table in (silver, late))
+        if {"event_time", "ingested_at"} <= own & of_late and "watermark" in of_late:
+            found[late] = found[late].with_more(list(_late_without_cause(run, inputs)))
     return found
 
 
@@ -227,14 +232,21 @@ def _compare_tables(
         QUARANTINED: quarantine_columns(),
         LATE: late_columns(routing, of_late, F.col(_MARK)),
     }
-    shapes = {SILVER: EVENTS, QUARANTINED: _FAILED, LATE: EVENTS}
+    shapes = {SILVER: EVENTS, QUARANTINED: RECORDS, LATE: EVENTS}
     tables = dict(zip(columns, inputs.decided.items(), strict=True))
     shaped = decided.select(FATE, *[F.struct(*made).alias(fate) for fate, made in columns.items()])
     for fate, (_, stored) in tables.items():
-        types = types_of(stored.schema)
-        names = [name for name in shaped.select(f"{fate}.*").columns if name in types]
-        typed = {name: F.col(f"{fate}.{name}").cast(types[name]) for name in names}
-        of_row = F.when(F.col(FATE) == fate, compare.marks(typed, types, shapes[fate]))
+        made = shaped.select(f"{fate}.*")
+        types = compare.compared_types(made, stored)
+        off = compare.retyped(made, stored)  # Not compared.
+        typed = {
+            name: (F.lit(None) if name in off else F.col(f"{fate}.{name}")).cast(types[name])
+            for name in made.columns
+            if name in types
+        }
+        shape, of_row = shapes[fate], F.lit(None)
+        if not {*shape.key, shape.moment} & off.keys():
+            of_row = F.when(F.col(FATE) == fate, compare.marks(typed, types, shape))
         shaped = shaped.withColumn(f"_of_{fate}", of_row)
     first = F.coalesce(*[f"_of_{fate}" for fate in tables]).alias("_of_row")
     sums = compare.summed(shaped.select(FATE, first).select(FATE, "_of_row.*"), F.col(FATE))
@@ -255,6 +267,46 @@ def _fates_that_differ(
         rows = computed.get(fate, 0), noted[fate] - erased_rows(erased, fate)
         if rows[0] != rows[1]:
             yield compare.RowDifference("altered", {"fate": fate}, {"rows": rows})
+
+
+def _late_without_cause(run: Run, inputs: SilverInputs) -> Iterator[compare.RowDifference]:
+    """Find late rows whose watermark no event had reached that arrived before them.
+
+    The recomputation takes watermarks from silver's commits. This compares them with accepted rows
+    of earlier commits of bronze, which alone make a row late. Nothing is compared if the order of
+    arrival is unknown, since the clock went back, or if rows of silver were erased.
+    """
+    arrived = [
+        at
+        for commit in reversed(history(run.lake, run.lake.bronze(run.pipeline.name)))
+        if commit.note.get("records") and ERASED not in commit.note
+        if (at := from_json(commit.note.get("ingested_at"))) is not None
+    ]
+    if deductions_in(inputs.closing) or any(one >= other for one, other in pairwise(arrived)):
+        return
+    silver, _, late = inputs.decided.values()
+    arrival_of = F.unix_micros("ingested_at").alias("at")
+    # Requeued rows are judged again when later events have arrived.
+    judged_once = late.where(F.col(REQUEUED_AT).isNull()).dropna(
+        subset=["ingested_at", "watermark"]
+    )
+    late_rows = judged_once.groupBy(arrival_of).agg(
+        F.max(F.unix_micros("watermark")), F.count("*"), F.min("record_id")
+    )
+    found = sorted(late_rows.collect())
+    if not found:
+        return
+    own = silver.dropna(subset=["ingested_at", "event_time"])
+    newest = own.groupBy(arrival_of).agg(F.max(F.unix_micros("event_time")))
+    accepted, reached = deque(sorted(newest.collect())), None
+    for arrival, mark, rows, record in found:
+        while accepted and accepted[0][0] < arrival:
+            time = accepted.popleft()[1]
+            reached = time if reached is None else max(reached, time)
+        if reached is None or mark > reached:
+            shown = tuple(None if one is None else str(from_micros(one)) for one in (reached, mark))
+            where = {"ingested_at": str(from_micros(arrival)), "rows": rows, "record_id": record}
+            yield compare.RowDifference("altered", where, {"watermark": (shown[0], shown[1])})
 
 
 def _bronze_records(inputs: SilverInputs, schemas: WriterSchemas | None) -> DataFrame:
@@ -418,21 +470,31 @@ def _looked_up(run: Run, rows: DataFrame, closing: Sequence[Commit]) -> DataFram
         # If the definition has other dimensions now, read the current versions.
         if [lookup.table.name for lookup in today] == [table for table, _ in versions]:
             pinned = [one._replace(version=v) for one, (_, v) in zip(today, versions, strict=True)]
-        try:
-            # A version that Delta refuses may lack files, which only a later job would find.
-            for one in pinned:
-                if one.version >= 0:
-                    load(run.spark, one.table, version=one.version)
-            parts.append(enriched(pinned_rows, run.plan, pinned))
-        except PySparkException as error:
-            last = max(c.written_at for c in closing if _versions(SilverNote.of(c)) == versions)
-            names = ", ".join(f"{table} as of version {version}" for table, version in versions)
-            start = f"--start {last:%Y-%m-%dT%H:%M:%SZ}"
-            raise UsageError(
-                f"{pipeline.name} looked up {names}, which can no longer be read: it "
-                "is older than what maintenance keeps. Verify only later arrivals with: "
-                + runnable("tidelake verify", pipeline.name, start)
-            ) from error
+            _refuse_unreadable(run, pinned, today, closing)
+        parts.append(enriched(pinned_rows, run.plan, pinned))
     if len(pins) > 1:
         parts.append(enriched(rows.where(F.col(_PINS).isNull()), run.plan, today))
     return reduce(DataFrame.unionByName, parts)
+
+
+def _refuse_unreadable(
+    run: Run, pinned: Sequence[Lookup], today: Sequence[Lookup], closing: Sequence[Commit]
+) -> None:
+    """Raise a UsageError if a version in which a batch looked rows up can no longer be read."""
+    used = tuple((one.table.name, one.version) for one in pinned)
+    of_them = [one for one in closing if _versions(SilverNote.of(one)) == used]
+    made = [one for one in of_them if FOLLOWS not in one.note] or of_them
+    name = run.pipeline.name
+    for one, newest in zip(pinned, today, strict=True):
+        if what := replaced(one.table, one.version, made[0]):
+            raise UsageError(
+                f"{name}: {what}. Restore its newest copy, or look all rows up again with: "
+                f"{runnable('tidelake backfill run', name)}, and promote it"
+            )
+        if one.version not in (-1, newest.version) and (why := unreadable(run.spark, one)):
+            start = f"--start {of_them[0].written_at:%Y-%m-%dT%H:%M:%SZ}"
+            raise UsageError(
+                f"{name} looked up {one.table.name} as of version {one.version}, which can no "
+                "longer be read: it is older than what maintenance keeps. Verify only later "
+                f"arrivals with: {runnable('tidelake verify', name, start)}"
+            ) from why

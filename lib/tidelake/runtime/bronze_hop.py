@@ -64,7 +64,7 @@ from tidelake.runtime import landed_files
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import batch_paths, logged_files, newest_logged
 from tidelake.runtime.epochs import taken_before
-from tidelake.runtime.failures import FOREIGN
+from tidelake.runtime.failures import FOREIGN, refuse_for_memory
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import POLL_SECONDS, Heads, HopQuery, Run
 from tidelake.runtime.landed_files import LandedFile
@@ -282,6 +282,8 @@ class BronzeHop(HopQuery):
             files=[[file.path, file.size, file.modified, count] for file, count in files],
             **self._offsets(batch, offered),
         )
+        if self.fence.admits(self.table, last_commit(self.table), batch) is None:
+            return
         try:
             append(records, self.table, note, even_empty=count == 0)
         except FOREIGN:
@@ -289,8 +291,7 @@ class BronzeHop(HopQuery):
                 with suppress(*FOREIGN):
                     landed_files.check_unchanged([file for file, _ in files], self.fence.repair)
             raise
-        last = last_commit(self.table)
-        written = (last.rows if last else None) or 0
+        written = (last.rows if (last := last_commit(self.table)) else None) or 0
         detail = f"{len(files)} files" if files else ""
         self.run.progress.closed(self.hop, batch, written, began, detail=detail)
 
@@ -431,16 +432,15 @@ class BronzeHop(HopQuery):
 
     @contextmanager
     def _naming_broken(self, paths: Sequence[str]) -> Iterator[None]:
-        """After a failure, look for missing files and broken archives, to name them."""
+        """After a failure, look for missing, too large and broken files, to name them."""
         try:
             yield
-        except FOREIGN:
+        except FOREIGN as error:
             # A requested stop interrupts a read anywhere.
             if not self.run.stop.is_set():
                 with suppress(*FOREIGN):
-                    landed_files.planned_files(paths, self.fence.repair)
-                    if self._reads_lines:
-                        landed_files.refuse_broken(broken_archives(paths))
+                    refuse_for_memory(error, paths, self.fence.repair)
+                    landed_files.refuse_broken(broken_archives(paths) if self._reads_lines else {})
             raise
 
     def _logged(self) -> Collection[str]:

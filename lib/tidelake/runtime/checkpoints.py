@@ -45,7 +45,7 @@ from tidelake.delta.positions import (
 from tidelake.delta.tables import Hop, Lake, Table
 from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.folders import Folder, place_of, remove_tree, write_whole
-from tidelake.runtime.fence import Fence, bronze_is_gone
+from tidelake.runtime.fence import Fence, bronze_is_gone, overtaken
 from tidelake.runtime.landed_files import LandedFile
 from tidelake.typed import runnable
 
@@ -127,6 +127,10 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         if hop == "bronze" and commit is None:
             raise bronze_is_gone(name)
         raise fence.refusal(f"{name} {problem}")
+    for problem in filter(None, (overtaken(table, checkpoints) for table in tables)):
+        # A repair of bronze continues: nothing can recompute its rows.
+        more = "; then see `tidelake ledger`, and restore bronze if records are there twice"
+        raise fence.refusal(problem, more if hop == "bronze" else "")
     return fence
 
 

@@ -27,6 +27,7 @@ from tidelake.delta.commit_metadata import (
     positions,
     recent_epochs,
 )
+from tidelake.delta.holders import WAIT_SECONDS, Waiting
 from tidelake.delta.locks import hold
 from tidelake.delta.log import (
     CREATION,
@@ -56,26 +57,29 @@ class Boundary(NamedTuple):
     versions: Mapping[str, int]
 
 
-def close_epoch(run: Run, *, shows: bool = True) -> None:
+def close_epoch(run: Run, *, shows: bool = True, seconds: float = WAIT_SECONDS) -> None:
     """Close an epoch if the tables are at a new boundary; only the writes need Spark.
 
     In a catalog, the first epoch creates the ``__final`` views. With ``shows``, and if the
     environment sets ``consistent_views``, the ``__consistent`` views are updated too.
+
+    Raises a LockedError if others hold the lock of ``ops.epochs`` for so many ``seconds``.
     """
-    number = _close(run)
+    number = _close(run, seconds)
     follows = shows and run.environment.consistent_views
     # The `__final` views read the newest epoch themselves, so they are created once.
     if follows or number == 1:
         ensure_views(run, consistent=follows)
 
 
-def _close(run: Run) -> int | None:
+def _close(run: Run, seconds: float) -> int | None:
     """Close an epoch, and return its number; None if the tables are at no new boundary."""
     lake, name = run.lake, run.pipeline.name
     epochs = lake.epochs()
     # Hops may run in separate processes, each of which closes epochs. Without locks, a commit may
     # lack what another pipeline wrote meanwhile: that is found in the commits before it.
-    with hold(lake.lock_of(epochs), epochs.name, waits=True, optional=True):
+    waits = Waiting(run.progress.say_once, run.stop, seconds)
+    with hold(lake.lock_of(epochs), epochs.name, waits=waits, optional=True):
         closing = lake.closing_tables(run.pipeline, "gold")
         found = find_boundary(lake, name, closing)
         recent = recent_epochs(lake)
@@ -216,12 +220,16 @@ _COPIED, _IDS = "copied", "ids"
 _BOOKS_DDL = ", ".join(f"{name} {kind}" for name, kind in BOOKS_COLUMNS.items())
 
 
-def copy_books(run: Run, hops: Sequence[Hop]) -> None:
-    """Copy the metadata of the hops' commits since the last copy, under the locks of the hops."""
+def copy_books(run: Run, hops: Sequence[Hop], *, seconds: float = WAIT_SECONDS) -> None:
+    """Copy the metadata of the hops' commits since the last copy, under the locks of the hops.
+
+    Raises a LockedError if others hold the lock of ``ops.books`` for so many ``seconds``.
+    """
     books = run.lake.books()
     # Hops may run in separate processes, each of which copies. One that had read older notes would
     # repeat them, and the commits that another one copied meanwhile would be copied again.
-    with hold(run.lake.lock_of(books), books.name, waits=True, optional=True):
+    waits = Waiting(run.progress.say_once, run.stop, seconds)
+    with hold(run.lake.lock_of(books), books.name, waits=waits, optional=True):
         _copy(run, hops, books)
 
 

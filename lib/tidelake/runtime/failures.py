@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from tidelake import errors
 from tidelake.delta.log import live_files
 from tidelake.names import is_logical_name
+from tidelake.runtime.landed_files import planned_files, planned_with
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
 from tidelake.typed import runnable
@@ -72,6 +73,9 @@ _GONE = re.compile(
 # Delta's error for a version that is refused by its age, whether its files are there or not; only
 # where compute refuses the setting that allows it (OLD_VERSION_SETTINGS).
 TOO_OLD = "DELTA_UNSUPPORTED_TIME_TRAVEL_BEYOND_DELETED_FILE_RETENTION_DURATION"
+# Databricks' errors for a Python function that needs more memory than it gets.
+_NO_MEMORY = ("MEMORY_LIMIT", "UDF_PYSPARK_ERROR.OOM")
+_LARGEST = 3
 
 
 @contextmanager
@@ -139,6 +143,24 @@ def named(
             f"The full message, which may contain values: {kept_log(error)}"
         )
     return found
+
+
+def refuse_for_memory(error: Exception, paths: Sequence[str], repair: str) -> None:
+    """Raise a SourceError with a batch's largest files if a Python function ran out of memory.
+
+    Missing files are refused first, as by :func:`planned_files`, which explains ``repair``.
+    """
+    files = planned_files(paths, repair)
+    largest = sorted(files, key=lambda file: file.size, reverse=True)[:_LARGEST]
+    if largest and any(words in error_text(error) for words in _NO_MEMORY):
+        problems = [f"{file.path}: {file.size:,} bytes" for file in largest]
+        what = (
+            "the compute has too little memory for a file of the batch, which Python reads whole "
+            "and decompressed. Split it into several files. The largest are"
+        )
+        raise errors.SourceError(
+            f"{errors.problem_list(what, problems)}{planned_with(repair)}"
+        ) from error
 
 
 def damage(run: Run, text: str) -> str:

@@ -20,13 +20,14 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from tidelake.bronze.records import identify, read_stream
-from tidelake.columns import instant
+from tidelake.columns import EXACT_TIMES, instant
 from tidelake.config import Detection, FilesSource, KafkaSource
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FastLane
 from tidelake.delta.access import load
 from tidelake.delta.append import append
 from tidelake.delta.commit_metadata import SilverNote, positions
+from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import hold
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
 from tidelake.delta.merge import vacuum
@@ -248,7 +249,7 @@ class Lane:
 
     def _writer(self, alerts: DataFrame) -> DataStreamWriter:
         source = self.run.pipeline.source
-        message = F.to_json(F.struct("*"), {"ignoreNullFields": "false"})
+        message = F.to_json(F.struct("*"), {**EXACT_TIMES, "ignoreNullFields": "false"})
         if isinstance(source, KafkaSource):
             key = F.concat_ws("/", *self.detection.keys)
             rows = alerts.select(key.alias("key"), message.alias("value"))
@@ -343,7 +344,8 @@ def reconcile(run: Run, detection: Detection, fast: FastLane) -> Reconciled:
     judged = _with_verdicts(sent, exact, _decided(run, exact_table), detection)
     reconciled = reconciled_table(lake, detection)
     # Maintenance compacts the table, and another reconciliation overwrites it.
-    with hold(lake.lock_of(reconciled), reconciled.name, waits=True, optional=True):
+    waits = Waiting(run.progress.say_once, run.stop)
+    with hold(lake.lock_of(reconciled), reconciled.name, waits=waits, optional=True):
         append(judged, reconciled, {"reconciled": detection.name}, replaces=True)
     return Reconciled(reconciled.name, _count_verdicts(load(run.spark, reconciled)))
 

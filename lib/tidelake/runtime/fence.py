@@ -10,10 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from tidelake.delta.commit_metadata import positions
-from tidelake.delta.log import CREATION, Commit
+from tidelake.delta.log import CREATION, Commit, commits, last_commit, number_of
 from tidelake.delta.positions import Position
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import GenerationError, RefusedError
+from tidelake.folders import Folder
 from tidelake.typed import runnable
 
 
@@ -71,6 +72,27 @@ class Fence:
     def refusal(self, what: str, more: str = "") -> GenerationError:
         """Build the error for a mismatch, with the command that repairs it and ``more``."""
         return GenerationError(what, f"Repair it with: {self.repair}{more}")
+
+
+def overtaken(table: Table, checkpoints: Folder) -> str:
+    """Describe a newest commit of an older generation than one before it, or return "".
+
+    A writer that compared generations before the new one began wrote it, without a lock or after
+    losing it. The table holds its rows beside those of the new generation, which has them too.
+    ``checkpoints`` has a folder for each generation; the log is read only if there is a newer one.
+    """
+    last = last_commit(table)
+    names = (one.name for one in checkpoints.glob("g*"))
+    if last is None or not any(number_of(name) > last.order[0] for name in names):
+        return ""
+    newer = next((one for one in commits(table) if one.order[0] > last.order[0]), None)
+    if newer is None:
+        # A new generation whose first commit is still to come.
+        return ""
+    return (
+        f"{table.name}: batch {last.batch} of generation {last.generation} was written after "
+        f"generation {newer.generation} had begun, by another process; rows may be there twice"
+    )
 
 
 def bronze_is_gone(name: str) -> RefusedError:

@@ -26,7 +26,6 @@ from tidelake.delta.commit_metadata import (
     changed_definition,
     definition_note,
     positions,
-    settled_until,
     typed_as,
 )
 from tidelake.delta.log import (
@@ -69,6 +68,7 @@ from tidelake.runtime.gold_tables import (
     input_types,
     last_closed,
     open_stream,
+    settled_by_sources,
     tables_note,
     targets_of,
     up_to,
@@ -78,7 +78,7 @@ from tidelake.runtime.schemas import GOLD_FREEDOM, silver_schemas, target_schema
 from tidelake.runtime.session_pool import SessionPool
 from tidelake.spark.engine import fitted, slots_of
 from tidelake.spark.internals import moved
-from tidelake.spark.tuning import is_small
+from tidelake.spark.tuning import SMALL_BATCH_ROWS, is_small
 from tidelake.typed import runnable
 
 
@@ -294,7 +294,7 @@ class GoldHop(HopQuery):
         sizes = self.guard.sizes(positions(admitted[0][1]), until).values()
         count = sum(rows for rows, _ in sizes)
         small = is_small(count, sum(size for _, size in sizes))
-        settled = settled_until((table, until[key]) for key, table in self.inputs.items())
+        settled = settled_by_sources(self.inputs, targets, until)
         if self._sessions is None:
             self._sessions = SessionPool(rows.sparkSession, len(self._targets))
         with ExitStack() as fitting, CheckpointedFrames(small=small) as frames:
@@ -310,7 +310,12 @@ class GoldHop(HopQuery):
                         batch,
                         **counts,
                         **own,
-                        **gold_note(target, until, settled, self._types(target, last, taken)),
+                        **gold_note(
+                            target,
+                            until,
+                            settled[target.kind.sources],
+                            self._types(target, last, taken),
+                        ),
                     ),
                 )
                 for (target, last), counts in zip(admitted, counted, strict=True)
@@ -321,7 +326,9 @@ class GoldHop(HopQuery):
                     {key: moved(frame, session) for key, frame in taken.items()},
                     up_to(session, self.inputs, until),
                 )
-                self._merge(*piece, inputs, until, small)
+                # A table of overlapping windows has many rows for each event.
+                rows = piece[2]["eligible"] * piece[0].kind.fan_out
+                self._merge(*piece, inputs, until, small and rows <= SMALL_BATCH_ROWS)
 
             # Queries last: the tables that they read must hold this batch.
             for reads in (False, True):
@@ -426,6 +433,9 @@ class GoldHop(HopQuery):
         if plan is None:
             return note
         note = {**note, "failed": note["failed"] + plan.failed}
+        # Another process may have begun a generation since the batch began.
+        if self.fence.admits(table, last_commit(table), note["batch"]) is None:
+            return note
         if is_empty:
             # Without a row Delta commits nothing, and the batch is closed as one without changes.
             append(_first_rows(plan, load(spark, table)), table, note)

@@ -180,12 +180,27 @@ def recomputed(
         Each table, its rows, and the metadata of the commit that writes them.
     """
     read = up_to(spark, inputs, until)
-    settled = settled_until((table, until[key]) for key, table in inputs.items())
+    settled = settled_by_sources(inputs, targets, until)
     counted = count_contributions({key: read(key) for key in inputs}, targets)
     for target, counts in zip(targets, counted, strict=True):
         rows = rows_of(target, Inputs({}, read))
-        note = gold_note(target, until, settled, input_types(target.kind, read))
+        note = gold_note(
+            target, until, settled[target.kind.sources], input_types(target.kind, read)
+        )
         yield target, rows, {**counts, **note}
+
+
+def settled_by_sources(
+    inputs: Mapping[str, Table], targets: Sequence[Target], until: Mapping[str, Position]
+) -> dict[tuple[str, ...], datetime | None]:
+    """Return the time before which all events are too late, by the inputs that a table reads.
+
+    A table does not wait for an input that only other tables read. See :func:`settled_until`.
+    """
+    return {
+        sources: settled_until((inputs[key], until[key]) for key in sources)
+        for sources in {target.kind.sources for target in targets}
+    }
 
 
 def last_closed(tables: Sequence[Table], *, except_for: Collection[Table] = ()) -> Commit | None:

@@ -59,6 +59,9 @@ _STOP_POLL_SECONDS = 0.01
 # How a query fails when its input gets columns; the second text if they were added between the
 # query's planning and its first batch.
 _GREW = ("DELTA_SCHEMA_CHANGED", "assertion failed: Invalid batch")
+# How a new query fails at a change that Delta streams over only with a log of schemas, which a hop
+# does not keep. Databricks Runtime needs it for wider types too, up to 18.0.
+_BARRED = re.compile("DELTA_STREAMING_(INCOMPATIBLE_SCHEMA_CHANGE|CANNOT_CONTINUE_PROCESSING)")
 # How often a query is restarted for this reason without a batch in between. Delta asks for a
 # restart after any change of a schema, even where no query can continue.
 _FUTILE_RESTARTS = 3
@@ -373,8 +376,13 @@ class HopQuery(ABC):
             f"Rebuild the tables with: {runnable('tidelake backfill run', name, start)}, "
             f"then: {runnable('tidelake backfill promote', name)}"
         )
-        if has_grown(text):
+        if (is_barred := _BARRED.search(text)) or has_grown(text):
             remedy = rebuild if self.inputs else "Read it into new tables, with another --root."
+            if is_barred:
+                remedy = (
+                    "If a type became wider, Databricks Runtime 18.1 or newer goes on. "
+                    f"Otherwise: {remedy}"
+                )
             return RefusedError(
                 f"{place}: the schema of a table that it reads changed so that no query can "
                 "continue: a column was dropped or renamed, or got another type. No row after "

@@ -237,10 +237,11 @@ def refuse_unreadable(paths: Sequence[str], format_: FileFormat, *, repair: str 
         planned_files(paths, repair)
     if problems:
         what = problem_list("files of the source cannot be read", problems)
-        raise SourceError(f"{what}{_planned_with(repair)}")
+        raise SourceError(f"{what}{planned_with(repair)}")
 
 
-def _planned_with(repair: str) -> str:
+def planned_with(repair: str) -> str:
+    """Return what to do once files of a planned batch are moved; empty without a ``repair``."""
     if not repair:
         return ""
     return (
@@ -283,7 +284,7 @@ def refuse_too_large(files: Iterable[LandedFile], *, repair: str = "") -> None:
     ]
     if problems:
         what = problem_list("files of the source are too large", problems)
-        raise SourceError(f"{what}{_planned_with(repair)}")
+        raise SourceError(f"{what}{planned_with(repair)}")
 
 
 def refuse_broken(errors: Mapping[str, str]) -> None:

@@ -15,7 +15,7 @@ import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -160,12 +160,17 @@ def _kinds(failed: Mapping[str, TidelakeError]) -> dict[str, type[TidelakeError]
     return {name: type(error) for name, error in failed.items()}
 
 
+class _SharedTopicError(RefusedError):
+    """The topic is another table's, and must not be deleted."""
+
+
 def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
     place = f"{run.pipeline.name}, publishing {table.name} to topic {to.topic}"
     try:
         _Publication(run, table, tuple(key), to.client).go()
     except RefusedError as error:
-        raise RefusedError(f"{place} is refused: {error}. {_remedy(run, to)}") from error
+        remedy = _remedy(run, to, is_own=not isinstance(error, _SharedTopicError))
+        raise RefusedError(f"{place} is refused: {error}. {remedy}") from error
     except SourceError as error:
         raise UnpublishedError(f"{place} stopped: {error}\n{_NEXT_RUN}") from error
     except FOREIGN as error:
@@ -182,10 +187,10 @@ def _publish(run: Run, table: Table, key: Sequence[str], to: Publish) -> None:
         raise UnpublishedError(str(found)) from error
 
 
-def _remedy(run: Run, to: Publish) -> str:
+def _remedy(run: Run, to: Publish, *, is_own: bool = True) -> str:
     # Where brokers are not asked, a topic of the same name is not known to be another one.
-    asks = asks_brokers(run.spark, to.client)
-    ways = "another name, or delete the topic" if asks else "another name"
+    may_delete = is_own and asks_brokers(run.spark, to.client)
+    ways = "another name, or delete the topic" if may_delete else "another name"
     return (
         f"Give the table an empty topic: {ways}. It gets all rows of the table, then each change."
     )
@@ -255,18 +260,29 @@ class _Publication:
         """Return the table's position in its topic; begin one in a topic that is new to it.
 
         Raises:
-            RefusedError: The topic has records that are not the table's, or of another key.
+            RefusedError: The topic has records that are not the table's, or of another key; or
+                another table is published to it.
         """
         topic_id = "" if topic is None else topic.id
+        place = self.topic, topic_id, self.to.bootstrap
+        if reached is not None and reached.is_in(*place):
+            if reached.key != self.key:
+                raise RefusedError(
+                    f"its records have the key {', '.join(reached.key)}, and the table now "
+                    f"has the key {', '.join(self.key)}"
+                )
+            # The id may not have been known before.
+            known = topic_id or reached.topic_id
+            return replace(reached, topic_id=known, bootstrap=self.to.bootstrap)
+        elsewhere = ""
         if reached is not None and reached.topic == self.topic:
-            if not (topic_id and reached.topic_id) or topic_id == reached.topic_id:
-                if reached.key != self.key:
-                    raise RefusedError(
-                        f"its records have the key {', '.join(reached.key)}, and the table now "
-                        f"has the key {', '.join(self.key)}"
-                    )
-                return reached
-            self.run.progress.say(f"publish topic {self.topic} was recreated")
+            if topic_id and reached.topic_id:
+                told = f"publish topic {self.topic} was recreated"
+                if not reached.may_be_at(self.to.bootstrap):
+                    told = f"publish topic {self.topic} is another topic than before"
+                self.run.progress.say(told)
+            else:
+                elsewhere = f" at {self.to.bootstrap}, only at {reached.bootstrap}"
         if topic is None:
             is_taken = has_records(self.run.spark, self.to, self.topic)
         else:
@@ -274,16 +290,27 @@ class _Publication:
         if is_taken:
             raise RefusedError(
                 f"the topic has records already, and {self.table.name} has not published to it"
+                f"{elsewhere}"
             )
+        self._refuse_shared(*place)
         begun = TopicPosition(
-            self.topic, topic_id, self.key, newest_version(self.table), begun=True
+            *(self.topic, topic_id, self.key, newest_version(self.table)),
+            begun=True,
+            bootstrap=self.to.bootstrap,
         )
         # First, or the records of a run that dies would make the topic another table's.
         self._save(begun)
         return begun
 
+    def _refuse_shared(self, *place: str) -> None:
+        """Refuse the topic of another table, which is empty while that table has no row."""
+        for other in self.run.lake.existing():
+            theirs = published_to(other) if other.name.startswith("gold.") else None
+            if other != self.table and theirs is not None and theirs.is_in(*place):
+                raise _SharedTopicError(f"{other.name} is published to the topic")
+
     def _record(self, version: int, reached: TopicPosition) -> TopicPosition:
-        position = TopicPosition(self.topic, reached.topic_id, self.key, version)
+        position = replace(reached, version=version, begun=False)
         self._save(position)
         return position
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,11 +18,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from tidelake.bronze.records import BRONZE_DDL
 from tidelake.config.environment import refuse_external
 from tidelake.delta.append import ensure_table
+from tidelake.delta.holders import BRIEF_WAIT_SECONDS, WAIT_SECONDS
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.store import FolderTable
 from tidelake.delta.tables import Hop, hops_in
 from tidelake.errors import (
     DamagedError,
+    LeaseLostError,
     LockedError,
     MachineError,
     RefusedError,
@@ -102,7 +104,7 @@ def run_hops(
                 # What a run that was killed has not copied, before Delta removes it from a log.
                 # Errors are ignored: the hop reports them in more detail.
                 with suppress(DamagedError, RefusedError):
-                    _copy_books(run, wanted)
+                    _copy_books(run, wanted, seconds=BRIEF_WAIT_SECONDS)
             if trigger.ends:
                 _run_to_the_end(run, wanted, trigger, cold=cold)
             else:
@@ -111,8 +113,8 @@ def run_hops(
             # A hop that fails in every run would leave the others' metadata to expire. There is
             # no point without the locks, the store or Spark.
             if not isinstance(error, LockedError | MachineError):
-                with suppress(Exception):
-                    copy_books(run, wanted)
+                with suppress(Exception, KeyboardInterrupt):
+                    copy_books(run, wanted, seconds=BRIEF_WAIT_SECONDS)
             raise
         unpublished = None
         # Before the epoch, whose versions then include the positions of the topics.
@@ -141,14 +143,26 @@ def refusals(run: Run) -> dict[Hop, str]:
     return found
 
 
-def _copy_books(run: Run, hops: Sequence[Hop]) -> None:
+def _copy_books(run: Run, hops: Sequence[Hop], *, seconds: float = WAIT_SECONDS) -> None:
     with naming(run, "copying commit metadata to ops.books,"):
-        copy_books(run, hops)
+        copy_books(run, hops, seconds=seconds)
 
 
-def _close_epoch(run: Run, *, shows: bool = True) -> None:
+def _close_epoch(run: Run, *, shows: bool = True, seconds: float = WAIT_SECONDS) -> None:
     with naming(run, "closing an epoch,"):
-        close_epoch(run, shows=shows)
+        close_epoch(run, shows=shows, seconds=seconds)
+
+
+@contextmanager
+def _postponing(run: Run, what: str) -> Iterator[None]:
+    """Report that another process holds the lock of work that a continuous run repeats anyway."""
+    try:
+        yield
+    except LeaseLostError:
+        raise
+    except LockedError as error:
+        reason = first_line(error)
+        run.progress.say_once(f"{what} failed: {reason}. The run continues, and tries again.")
 
 
 def _run_to_the_end(run: Run, hops: Sequence[Hop], trigger: Trigger, *, cold: bool) -> None:
@@ -398,15 +412,17 @@ def _run_together(run: Run, hops: Sequence[Hop], trigger: Trigger, *, publishes:
                 except (InputGrewError, LimitChangedError):
                     started[hop] = _start_hop(run, hop, trigger, turns, query.pace)
             if time.monotonic() - copied_at > _COPY_SECONDS:
-                _copy_books(run, hops)
+                with _postponing(run, "copying commit metadata to ops.books"):
+                    _copy_books(run, hops, seconds=BRIEF_WAIT_SECONDS)
                 copied_at = time.monotonic()
             if time.monotonic() - closed_at > _EPOCH_SECONDS:
                 if publishing is not None:
                     publishing.begin_step()
                 shows = time.monotonic() - shown_at > _VIEWS_SECONDS
-                _close_epoch(run, shows=shows)
+                with _postponing(run, "closing an epoch"):
+                    _close_epoch(run, shows=shows, seconds=BRIEF_WAIT_SECONDS)
+                    shown_at = time.monotonic() if shows else shown_at
                 closed_at = time.monotonic()
-                shown_at = closed_at if shows else shown_at
             time.sleep(0.1)
     finally:
         if turns is not None:

@@ -23,12 +23,12 @@ from pyspark.sql.types import StructType
 
 from tidelake.bronze.records import REQUEUE_DDL
 from tidelake.columns import stamped
-from tidelake.config import Enrich, Pipeline, Registry
+from tidelake.config import Pipeline, Registry
 from tidelake.config.descriptions import meaning_of
 from tidelake.config.expressions import columns_in
 from tidelake.config.queries import inexact_columns
 from tidelake.config.types import incomparable, is_comparable, unstorable
-from tidelake.delta.access import load, load_old
+from tidelake.delta.access import load
 from tidelake.delta.append import (
     Difference,
     Freedom,
@@ -37,9 +37,9 @@ from tidelake.delta.append import (
     schema_differences,
     types_of,
 )
-from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit, newest_version
+from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, last_commit
 from tidelake.delta.merge import compact, is_due
-from tidelake.delta.tables import Lake, Table
+from tidelake.delta.tables import Table
 from tidelake.errors import ConfigError, RefusedError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
 from tidelake.gold.queried import Queried
@@ -49,14 +49,14 @@ from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
+from tidelake.runtime.lookups import enriched
 from tidelake.silver import payloads
 from tidelake.silver.avro_schema import schema_problem
 from tidelake.silver.dedup import Repeats
-from tidelake.silver.enrich import look_up, without_entry
 from tidelake.silver.fates import QUARANTINE_DDL, decide, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.stages import SELECTED, payload_scope
+from tidelake.silver.stages import payload_scope
 from tidelake.spark.engine import driver_options
 from tidelake.spark.java import AVRO_LIMITS, AVRO_OPTIONS
 
@@ -317,56 +317,6 @@ def refuse_unlimited(spark: SparkSession) -> None:
             "Add to spark.driver.extraJavaOptions and spark.executor.extraJavaOptions: "
             f"{AVRO_OPTIONS}"
         )
-
-
-class Lookup(NamedTuple):
-    """One enrichment of a batch, pinned to a version of the dimension's table.
-
-    The version is -1 if the table does not exist yet; then no row matches.
-    """
-
-    enrich: Enrich
-    table: Table
-    version: int
-
-
-def lookups(lake: Lake, pipeline: Pipeline) -> list[Lookup]:
-    """Pin every dimension that a pipeline's silver joins to its newest version.
-
-    With ``as_of`` that is the version of the table ``__history``. The version is -1 if the table
-    does not exist yet.
-    """
-    tables = ((enrich, lake.table(enrich.table)) for enrich in pipeline.enrich)
-    return [Lookup(enrich, table, newest_version(table)) for enrich, table in tables]
-
-
-def enriched(rows: DataFrame, plan: SilverPlan, pinned: Sequence[Lookup]) -> DataFrame:
-    """Add the columns of every dimension to each row; all null for a dimension without a version.
-
-    ``pinned`` come from :func:`lookups`; without them all are null, in the types of the definition.
-    """
-    spark = rows.sparkSession
-    for number, enrich in enumerate(plan.pipeline.enrich):
-        if pinned and pinned[number].version >= 0:
-            # A backfill looks all rows up in the version that it began with, however old.
-            entries = load_old(spark, pinned[number].table, pinned[number].version)
-            rows = look_up(rows, entries, enrich, number)
-        else:
-            kind = _entry_type(plan, enrich.dimension, spark)
-            chosen = StructType([kind[name] for name in enrich.columns])
-            rows = without_entry(rows, chosen, number)
-    return rows
-
-
-def _entry_type(plan: SilverPlan, dimension: str, spark: SparkSession) -> StructType:
-    """Return the types of a dimension's columns, from its definition."""
-    if dimension not in plan.entry_types:
-        rows = spark.createDataFrame([], REQUEUE_DDL)
-        judged = SilverPlan(plan.pipeline.dimensions[dimension]).judge(rows)
-        selected = judged.schema[SELECTED].dataType
-        assert isinstance(selected, StructType)
-        plan.entry_types[dimension] = selected
-    return plan.entry_types[dimension]
 
 
 SCHEMAS_DDL = (

@@ -29,6 +29,7 @@ from tidelake.runtime.accepted_rows import AcceptedRows, FilesInScope
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
 from tidelake.runtime.checkpoints import replaced_sides
 from tidelake.runtime.hop import Heads, HopQuery, Run
+from tidelake.runtime.lookups import Lookup, check_dimensions, enriched, lookups, refuse_replaced
 from tidelake.runtime.prefilter import PrefilteredBatch
 from tidelake.runtime.session_pool import run_concurrently
 from tidelake.runtime.transformed_rows import same_rows
@@ -39,7 +40,7 @@ from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
 from tidelake.silver.stages import SELECTED
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
-from tidelake.silver.watermark import PartitionProgress, advance, without_batch
+from tidelake.silver.watermark import PartitionProgress, advance, without_part
 from tidelake.spark.engine import fitted
 from tidelake.spark.tuning import SEARCHED_PER_ROW, is_small
 from tidelake.typed import runnable
@@ -75,7 +76,8 @@ class SilverHop(HopQuery):
         return bytes_of(self.run.environment.limits.silver_bytes)
 
     def offset_mismatch(self, closed: Commit) -> str:
-        """Compare silver's newest commit with the side tables and with the checkpoint."""
+        """Compare silver's newest commit with dimensions, side tables and the checkpoint."""
+        refuse_replaced(self.run.lake, self.run.pipeline)
         sides = replaced_sides(self.run.lake, self.run.pipeline.name, closed)
         return sides or super().offset_mismatch(closed)
 
@@ -94,12 +96,7 @@ class SilverHop(HopQuery):
             raise self.fence.refusal(
                 f"{self.table.name} was filled under another {' and '.join(changed)}"
             )
-        for lookup in schemas.lookups(self.run.lake, self.run.pipeline):
-            if lookup.version < 0:
-                self.run.progress.say(
-                    f"{lookup.table.name} does not exist yet: its columns stay null. "
-                    f"Fill it with: {runnable('tidelake run', lookup.enrich.dimension)}"
-                )
+        check_dimensions(self.run)
         schemas.create_silver(self.run, self.creation_note())
 
     def stream(self) -> DataFrame:
@@ -145,10 +142,10 @@ class SilverHop(HopQuery):
         taken = {key: count for key, (count, _) in sizes.items()}
         count = sum(taken.values())
         small = is_small(count, sum(size for _, size in sizes.values()))
-        known = None if self._prefilters else count
+        rules_since = prefilter.rules_since(last, self.run.pipeline) if self._prefilters else None
         with (
             fitted(rows.sparkSession, count + before.searched // SEARCHED_PER_ROW),
-            CheckpointedFrames(small=small, rows=known) as frames,
+            CheckpointedFrames(small=small, rows=None if self._prefilters else count) as frames,
         ):
             context = BatchContext(
                 self.run,
@@ -161,21 +158,16 @@ class SilverHop(HopQuery):
                 files=self._files,
                 # Only the first batch of a query can be the retry of an interrupted one.
                 may_be_retry=batch <= self.fence.closed + 1,
-                rules_since=self._rules_since(last),
+                rules_since=rules_since,
+                admit=lambda: self.fence.admits(self.table, last_commit(self.table), batch, until),
             )
             note = silver_batch(self._recovered(rows, context), context)
         counts = note.total()
         detail = [f"{fate} {n:,}" for fate, n in counts.items() if n]
-        detail += [
-            f"not in {use.table} {use.unmatched:,}" for use in note.dimensions if use.unmatched
-        ]
-        total, mark = sum(counts.values()), note.watermark
-        self.run.progress.closed(
-            self.hop, batch, total, began, watermark=mark, detail=" ".join(detail)
-        )
-
-    def _rules_since(self, last: Commit) -> int | None:
-        return prefilter.rules_since(last, self.run.pipeline) if self._prefilters else None
+        uses = [use for use in note.dimensions if use.unmatched]
+        detail += [f"not in {use.table} {use.unmatched:,}" for use in uses]
+        total, mark, text = counts.total(), note.watermark, " ".join(detail)
+        self.run.progress.closed(self.hop, batch, total, began, watermark=mark, detail=text)
 
     def _recovered(self, rows: DataFrame, context: BatchContext) -> PrefilteredBatch:
         """Return the batch plus the rows that the prefilter dropped and that may not be copies."""
@@ -260,6 +252,7 @@ class BatchContext:
         files: Files of silver and late, cached across batches.
         may_be_retry: Whether an interrupted run may have written the batch's side tables.
         rules_since: The first batch that today's rules decided; None without a prefilter.
+        admit: Asks the fence again before the commits; a rebuild begins the generation.
     """
 
     run: Run
@@ -274,6 +267,7 @@ class BatchContext:
     files: Mapping[str, FilesInScope] = field(default_factory=dict)
     may_be_retry: bool = False
     rules_since: int | None = None
+    admit: Callable[[], object] = lambda: True
 
     @property
     def stamp(self) -> dict[str, Any]:
@@ -312,7 +306,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     run, plan, lake = context.run, context.run.plan, context.run.lake
     pipeline, name, stored = plan.pipeline, plan.pipeline.name, context.stored
     watermark = None if run.replays else context.before.watermark
-    pinned = schemas.lookups(lake, pipeline)
+    pinned = lookups(lake, pipeline, context.before)
     if run.replays and context.before.dimensions:
         # A promotion writes all rows in one batch, which records one version of each dimension.
         versions = {use.table: use.version for use in context.before.dimensions}
@@ -323,7 +317,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         writers = schemas.schemas_for(run, judged, redecides=context.rebuilds)
         place = f"{name}, silver, batch {context.number}"
         judged = same_rows(judged, plan.judge(judged, writers), pipeline, context.frames, place)
-    judged = schemas.enriched(judged, plan, pinned)
+    judged = enriched(judged, plan, pinned)
     accepted = context.accepted(judged.sparkSession)
     decision = decide_fates(
         judged,
@@ -356,13 +350,16 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         _Side(lake.quarantine(name), quarantined, total[fates.QUARANTINED]),
         _Side(lake.late(name), late, total[fates.LATE], adds_columns=bool(filled)),
     ]
+    if context.admit() is None:
+        return note
     _write_sides(sides, context, by)
     rows = fates.to_silver(decided, plan.routing, extra=filled, **context.stamp)
     if stored:
-        kept = _enriched_again(stored.silver, plan, pinned)
-        kept = stamped(kept, **context.stamp)
+        kept = stamped(_enriched_again(stored.silver, plan, pinned), **context.stamp)
         rows = kept.unionByName(rows, allowMissingColumns=True)
     run.locks.step(f"write {lake.silver(name).name}")
+    if context.admit() is None:
+        return note
     append(
         rows,
         lake.silver(name),
@@ -374,7 +371,7 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
     return note
 
 
-def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lookup]) -> DataFrame:
+def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[Lookup]) -> DataFrame:
     """Repeat the lookups of stored rows: their batch records one version of each dimension."""
     enrichments = plan.pipeline.enrich
     if not enrichments:
@@ -386,7 +383,7 @@ def _enriched_again(stored: DataFrame, plan: SilverPlan, pinned: list[schemas.Lo
     rows = stored.withColumn(SELECTED, F.struct(*map(quoted, stored.columns), *added))
     names = {name for one in enrichments for name in one.columns}
     kept = [F.col(quoted(name)) for name in stored.columns if name not in names]
-    return schemas.enriched(rows, plan, pinned).select(*kept, *enriched_columns(enrichments))
+    return enriched(rows, plan, pinned).select(*kept, *enriched_columns(enrichments))
 
 
 def _unknown_columns(
@@ -414,7 +411,7 @@ def _watermark(context: BatchContext, reached: Mapping[str, PartitionProgress]) 
     if until[1] >= 0 and version_at(run.lake.bronze(run.pipeline.name), until) is None:
         if before.until.get("bronze", BEGINNING)[0] == until[0]:
             return before.watermark
-        reached = without_batch(before.partitions, reached)
+        reached = without_part(before.partitions, reached)
     rules = run.pipeline.watermark
     return advance(before.watermark, reached, delay=rules.delay, idle_after=rules.idle_after)
 
@@ -423,7 +420,7 @@ def _note(
     summary: Summary,
     decision: Decision,
     context: BatchContext,
-    pinned: list[schemas.Lookup],
+    pinned: list[Lookup],
     columns: tuple[str, ...],
     held_back: int | None,
 ) -> SilverNote:

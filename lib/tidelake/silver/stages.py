@@ -18,7 +18,7 @@ from tidelake.columns import VALUE, try_eval
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
-from tidelake.names import BRONZE_COLUMNS, ID_HASH, SEQUENCE
+from tidelake.names import BRONZE_COLUMNS, ID_HASH, IS_DELETE, SEQUENCE
 from tidelake.silver.payloads import (
     BROKEN,
     PARSED,
@@ -93,8 +93,13 @@ class Judging:
         if self._rules is None:
             compiled = compile_rules(self.pipeline.rules, dict(plain.dtypes))
             self._rules = [F.col("_kept.*")]
+            applies = F.lit(True)
+            if IS_DELETE in self.pipeline.selected:
+                # A deletion may have no other values than those of the key.
+                applies = ~F.col(f"_kept.{SELECTED}.{IS_DELETE}")
             for name, severity in ((FAILED_RULES, "critical"), (WARNINGS, "warning")):
-                tests = [(rule.fails, rule.text) for rule in compiled if rule.severity == severity]
+                own = (rule for rule in compiled if rule.severity == severity)
+                tests = [(rule.fails & applies, rule.text) for rule in own]
                 self._rules.append(texts_where(tests).alias(name))
         return self._rules
 

@@ -46,15 +46,23 @@ def advance(
     return reached if watermark is None else max(watermark, reached)
 
 
-def without_batch(
+def without_part(
     before: Mapping[str, PartitionProgress], after: Mapping[str, PartitionProgress]
 ) -> dict[str, PartitionProgress]:
-    """Return partitions with their event times ``before`` a batch and their arrivals after it.
+    """Return the progress after a batch that ends inside a commit, without that commit.
 
-    One that the batch has seen for the first time has none, so that the watermark stays.
+    Event times are those ``before`` the batch. A partition that it has seen for the first time has
+    none, so that the watermark stays. No arrival is that of the commit: a partition whose rows are
+    in the part that is still to be read would be idle by it.
     """
     times = {name: one.max_event_time for name, one in before.items()}
-    return {name: one._replace(max_event_time=times.get(name)) for name, one in after.items()}
+    arrivals = {one.last_ingested_at for one in (*before.values(), *after.values())}
+    # The commit arrived last.
+    last = max(sorted(arrivals)[:-1], default=BEGINNING)
+    return {
+        name: PartitionProgress(times.get(name), min(one.last_ingested_at, last))
+        for name, one in after.items()
+    }
 
 
 def held_back_by(

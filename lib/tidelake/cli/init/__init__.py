@@ -10,6 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
+from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,7 @@ from tidelake.cli.render import print_table
 from tidelake.config import Environment, Registry
 from tidelake.config.descriptions import in_sql
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.config.locations import layout_of
+from tidelake.config.locations import MARKER, lacks_marker, layout_of
 from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.errors import MachineError, SourceError, UsageError
@@ -142,6 +143,7 @@ def init(
         suggested = name_from(source or sample or "")
         name = click.prompt("Name of the pipeline", default=suggested, err=True)
     root, conf = layout_of(target)
+    is_unmarked, had_conf = lacks_marker(root, conf), os.path.lexists(conf)
     draft, written = create(
         name,
         source,
@@ -152,11 +154,32 @@ def init(
         dry_run=dry_run,
         **choices,
     )
-    if where.printed(document_of(draft, written) | {"dry_run": dry_run}):
+    note = ""
+    if is_unmarked and had_conf:
+        # It would move the tables and sources of pipelines that commands in other folders run.
+        note = (
+            f"commands find {conf} from {root.resolve()} alone; to let them find it from the "
+            f"folders below, write the line conf: conf to {root / MARKER}, from whose folder "
+            "relative paths then count"
+        )
+    elif is_unmarked:
+        written.append(str(root / MARKER))
+        if not dry_run:
+            _mark(root)
+    noted = {"notes": [*draft.notes, note]} if note else {}
+    if where.printed(document_of(draft, written) | noted | {"dry_run": dry_run}):
         return
     show(draft, written, dry_run=dry_run)
+    if note:
+        say(f"Note: {note}")
     if not dry_run:
         _say_next(draft, root, where)
+
+
+def _mark(root: Path) -> None:
+    """Make a folder with ``conf`` the root of a project, as ``new`` does."""
+    text = (files("tidelake.cli") / "skeleton" / "files" / MARKER).read_text(encoding="utf-8")
+    (root / MARKER).write_text(text.replace("\nconf: .\n", "\nconf: conf\n"), encoding="utf-8")
 
 
 def create(
@@ -200,7 +223,7 @@ def create(
         raise UsageError("--window must be longer than 0")
     origin = source if source is not None else sample or ""
     name = name or name_from(origin)
-    files = files_for(*layout, name)
+    paths = files_for(*layout, name)
     topic = address_of(origin) if is_address(origin) else None
     sampled = _take_sample(topic, sample, origin, lines, registry, subject)
     place: str | Address = topic or path or source_in(layout[0], origin)
@@ -208,7 +231,7 @@ def create(
     if interactive:
         choices = _prompt_for_choices(sampled, payload, choices, from_topic=topic is not None)
     draft = draft_of(name, place, sampled, payload, **choices)
-    return draft, [str(file) for file in write(files, draft, environment, dry_run=dry_run)]
+    return draft, [str(file) for file in write(paths, draft, environment, dry_run=dry_run)]
 
 
 def show(draft: Draft, written: Sequence[str], *, dry_run: bool = False) -> None:

@@ -36,6 +36,7 @@ from tidelake.folders import absolute
 from tidelake.names import BRONZE_COLUMNS, DIMENSION_RESERVED, quoted, table_name
 
 NO_KEY = "none"
+_GIVEN = "as given"
 _KINDS: tuple[FileKind, ...] = ("pipeline", "suite")
 _SAMPLE_LINES = 20
 _WIDTH = 96
@@ -161,6 +162,16 @@ class Draft:
             )
         if self.sample.skipped:
             yield f"{self.sample.skipped:,} records have no row, such as tombstones; filtered"
+        lateness, is_of_files = self.lateness, isinstance(self.source, str)
+        is_of_files = is_of_files and self.sample.format != "delta"
+        if is_of_files and lateness.delay > timedelta(days=1) and lateness.why != _GIVEN:
+            yield (
+                f"watermark.delay is {written(lateness.delay)}, because the events of these files "
+                "are that far out of order, as after a copy of an archive. If only a first load is "
+                "so, keep the delay small (--delay '10 minutes') and set "
+                "watermark.allowed_lateness to the span of the history for that load, or run "
+                "`tidelake late apply` after it"
+            )
         if ahead := guesses.in_future(self.times):
             yield (
                 f"{ahead:,} of {len(self.times):,} records are in the future by {self.time.sql}; "
@@ -202,7 +213,7 @@ def draft_of(
     else:
         lateness = guesses.lateness_of(times, [record.partition for record in sample.records])
     if delay is not None and delay != lateness.delay:
-        lateness = replace(lateness, delay=delay, why="as given")
+        lateness = replace(lateness, delay=delay, why=_GIVEN)
     columns = _columns(payload, chosen_id, chosen_time, is_dimension=is_dimension)
     draft = Draft(name, source, sample, payload, columns, chosen_id, chosen_time, times, lateness)
     if is_dimension:
@@ -216,7 +227,7 @@ def draft_of(
     measured = [] if sample.changes else columns
     table = guesses.first_table(name, measured, key=chosen_key, times=times, size=window)
     if chosen_key is not best:
-        table = replace(table, why="as given")
+        table = replace(table, why=_GIVEN)
     elif sample.changes:
         table = replace(table, why="the operation: create, update, delete, row of a snapshot")
     return replace(draft, table=table)
@@ -248,7 +259,7 @@ def _member_key(
 ) -> tuple[list[Column], str]:
     names, why = sample.key
     if requested is not None:
-        names, why = tuple(name for name in requested.split(",") if name.strip()), "as given"
+        names, why = tuple(name for name in requested.split(",") if name.strip()), _GIVEN
     found = [_key(name, columns) for name in names]
     if not found or None in found:
         raise UsageError(
@@ -268,13 +279,13 @@ def _choice(
         if (choice.sql == requested) if column is None else (choice.column is column):
             return choice
     if column is not None:
-        return DraftChoice(guesses.as_text(column), "as given", column)
+        return DraftChoice(guesses.as_text(column), _GIVEN, column)
     known = [*(field.name for field in payload.fields), *BRONZE_COLUMNS]
     known += [column.name for column in payload.columns if column.shown in CHANGE_COLUMNS]
     problems = expression_problems(requested, known)
     if problems:
         raise UsageError(f"{option} '{requested}' {'; '.join(problems)}")
-    return DraftChoice(requested, "as given")
+    return DraftChoice(requested, _GIVEN)
 
 
 def _columns(

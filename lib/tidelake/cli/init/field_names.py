@@ -14,6 +14,13 @@ _NOT_MONEY = (
     "cents cnt code count days duration hours id items minor minutes ms number pct percent "
     "percentage qty quantity rate ratio seconds type users"
 )
+# A text of digits in a field with one of these words may be an identifier: `tax_ref`.
+_IDENTIFIERS = (
+    "account card code iban id key no nr number phone postal postcode ref reference serial zip"
+)
+# A text in a field whose last word is none of these may be a code: `cost_center`, `tax_class`.
+_QUANTITIES = "qty quantity"
+_HEADS = {*f"{_MONEY} {_QUANTITIES} after before due excl gross incl net".split()}
 TIMES = "at created date datetime epoch logged occurred time timestamp ts when"
 # A name of these words alone is that of a time too; `bytes_sent` and `received_items` are counts.
 _TIMES_ALONE = {"micros", "millis", "ms", "received", "sent", "updated", *TIMES.split()}
@@ -50,3 +57,14 @@ def is_nameable(name: str) -> bool:
 def is_money(name: str) -> bool:
     """Return whether a field of this name holds an amount of money."""
     return has_word(name, _MONEY) and not has_word(name, _NOT_MONEY)
+
+
+def is_quantity(name: str) -> bool:
+    """Return whether a field of this name holds a quantity, which may be a weight."""
+    return has_word(name, _QUANTITIES)
+
+
+def is_amount(name: str) -> bool:
+    """Return whether decimal numbers in text are amounts or quantities in a field of this name."""
+    is_either = (is_money(name) or is_quantity(name)) and not _HEADS.isdisjoint(words_of(name)[-1:])
+    return is_either and not has_word(name, f"{_IDENTIFIERS} {TIMES}")

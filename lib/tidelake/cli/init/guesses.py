@@ -34,19 +34,27 @@ def _is_owner(name: str) -> bool:
     return has_word(name, _OWNERS) and "agent" not in words_of(name)
 
 
+def _is_bare_id(name: str) -> bool:
+    """Return whether a field within an object identifies what the object is: ``id``."""
+    words = words_of(name)
+    return bool(words) and set(words) <= set(_IDS.split())
+
+
 def _is_kind(name: str) -> bool:
     """Return whether a field of this name holds one of few kinds; its last word decides."""
     return not set(words_of(name)[-1:]).isdisjoint(_KINDS.split())
 
 
-def _id_rank(name: str) -> int:
-    """Rank how likely a name is that of the event id, from 0 to 4."""
-    words = words_of(name)
-    if not has_word(name, _IDS):
+def _id_rank(path: Sequence[str]) -> int:
+    """Rank how likely a field is the event id, from 0 to 4; ``device.id`` is that of an owner."""
+    words = words_of(path[-1])
+    if not has_word(path[-1], _IDS):
         return 0
-    if "event" in words or words in (("uuid",), ("guid",)):
+    if "event" in words:
         return 4
-    return 1 if _is_owner(name) else 3
+    if _is_owner(path[-1]) or (_is_bare_id(path[-1]) and any(map(_is_owner, path[:-1]))):
+        return 1
+    return 4 if words in (("uuid",), ("guid",)) else 3
 
 
 def _time_rank(name: str) -> int:
@@ -179,7 +187,7 @@ def event_ids(sample: Sample, payload: Payload) -> list[DraftChoice]:
         if not column.is_scalar or column.type.kind in kinds or is_time or found is None:
             continue
         share, why = found
-        rank, is_random = _id_rank(column.path[-1]), _looks_random(column)
+        rank, is_random = _id_rank(column.path), _looks_random(column)
         # An owner's id, such as user_id, may be unique in a small sample by chance.
         if rank == 1 and len(distinct) < _FEW_OWNERS and len(payload.columns) > 1:
             rank = 0
@@ -276,9 +284,16 @@ def _looks_random(column: Column) -> bool:
     )
 
 
+def _is_device(path: Sequence[str]) -> bool:
+    """Return whether a field names a device: by its own name, or as the id within its object."""
+    is_inside = len(path) > 1 and _is_bare_id(path[-1]) and has_word(path[-2], _DEVICES)
+    return is_inside or has_word(path[-1], _DEVICES)
+
+
 def _pairs(payload: Payload, distinct: Sequence[int]) -> Iterator[DraftChoice]:
     """Yield pairs of a device field and a time field that are unique together."""
-    devices = [c for c in payload.columns if c.is_scalar and has_word(c.path[-1], _DEVICES)]
+    devices = [c for c in payload.columns if c.is_scalar and _is_device(c.path)]
+    devices.sort(key=lambda column: len(column.path))
     times = [c for c in payload.columns if c.clock is not None and c.clock.has_time]
     for device, time in product(devices, times) if len(distinct) > 1 else ():
         pairs = zip(device.values, time.values, strict=True)

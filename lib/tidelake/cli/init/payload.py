@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from tidelake.cli.init.field_names import is_epoch, is_money, is_nameable
+from tidelake.cli.init.field_names import is_amount, is_epoch, is_money, is_nameable, is_quantity
 from tidelake.cli.init.file_schema import UNTYPED
 from tidelake.cli.init.time_formats import EPOCH_UNITS, Clock, clock_of, is_iso
 from tidelake.config.expressions import columns_in, expression_problems
@@ -35,6 +35,8 @@ _BIGINT_END = 1 << 63
 _NAMES = 60
 _RARE_NAMES, _RARE = 20, 0.2
 _MONEY_DIGITS, _MONEY_SCALE = 18, 4
+# Digits after the point at least: of money, and of a quantity, since 0.125 may follow 2.5.
+_CENTS, _PARTS = 2, 6
 # Of a number that needs more: digits in all, and after the point if the whole part leaves room.
 _MOST_DIGITS, _WIDE_SCALE = 38, 18
 # Gold sums the values of a DECIMAL(38,s) that fit this many digits; of money, those before the
@@ -43,6 +45,10 @@ SUMMED_DIGITS, _SUM_ROOM = 28, 6
 # A double of so many digits, more of them after the point than amounts are stored with, comes from
 # arithmetic. The next may have more of them than any DECIMAL, such as 5.551115123125783e-17.
 _COMPUTED_DIGITS, _FIXED_SCALE = 16, 8
+# A decimal number in text, without the leading zeros of codes; and one whose point is certainly not
+# between thousands, as it may be in 1.250.
+_IN_TEXT = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?")
+_POINTED = re.compile(r"-?(?:(?:0|[0-9]{4,})\.[0-9]+|[0-9]+\.(?![0-9]{3}$)[0-9]+)")
 
 
 @dataclass(frozen=True)
@@ -61,7 +67,8 @@ def value_shape(name: str, values: Iterable[object]) -> Shape:
     present = [value for value in values if value is not None]
     kinds = {_KINDS[type(value)] for value in present}
     if kinds and kinds <= {"whole", "fraction"}:
-        return _number(name, [Decimal(v) for v in present if isinstance(v, int | Decimal)])
+        numbers = [Decimal(v) for v in present if isinstance(v, int | Decimal)]
+        return _number(numbers, has_money=is_money(name))
     if len(kinds) != 1:
         mixed = f"mixed in the sample: {', '.join(sorted(kinds))}"
         return Shape(STRING, (mixed if kinds else "always null in the sample",))
@@ -75,7 +82,8 @@ def value_shape(name: str, values: Iterable[object]) -> Shape:
     clock = clock_of(present) if kinds == {"text"} else None
     if clock is not None and clock.type != STRING:
         return Shape(clock.type, (clock.note,) if clock.note else ())
-    return Shape(FieldType("boolean") if kinds == {"boolean"} else STRING)
+    amount = _amount_in_text(name, present) if kinds == {"text"} and clock is None else None
+    return amount or Shape(FieldType("boolean") if kinds == {"boolean"} else STRING)
 
 
 def fields_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
@@ -84,22 +92,37 @@ def fields_of(values: Sequence[Mapping[str, Any]]) -> dict[str, Shape]:
     return {name: value_shape(name, [value.get(name) for value in values]) for name in names}
 
 
-def _number(name: str, values: Sequence[Decimal]) -> Shape:
+def _amount_in_text(name: str, values: Sequence[object]) -> Shape | None:
+    """Return the DECIMAL of decimal numbers in text, as Debezium may write them; None for others.
+
+    The name must be that of amounts: other texts of digits may be identifiers.
+    """
+    texts = [str(value) for value in values] if is_amount(name) else []
+    if not any(map(_POINTED.fullmatch, texts)) or not all(map(_IN_TEXT.fullmatch, texts)):
+        return None
+    least = _PARTS if is_quantity(name) else _CENTS
+    found = _number([Decimal(text) for text in texts], has_money=True, least=least).type
+    note = "numbers in text; as DECIMAL their sums are exact, and other texts are quarantined"
+    return Shape(found, (note,)) if found.kind == "decimal" else None
+
+
+def _number(values: Sequence[Decimal], *, has_money: bool, least: int = _CENTS) -> Shape:
     # Scale as written: 1e2 has no decimals, 2.50 has two.
     exponents = [int(number.as_tuple().exponent) for number in values]
     scale = max(-min(exponents), 0)
     digits = max(1, *(number.adjusted() + 1 for number in values))
-    if is_money(name) and scale <= _MONEY_SCALE and digits + max(scale, 2) <= _MONEY_DIGITS:
-        return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=max(scale, 2)))
+    usual, most = max(scale, least), max(_MONEY_SCALE, least)
+    if has_money and scale <= most and digits + usual <= _MONEY_DIGITS:
+        return Shape(FieldType("decimal", precision=_MONEY_DIGITS, scale=usual))
     if any(exponents):
-        is_amount = is_money(name) and scale <= _WIDE_SCALE
-        is_amount = is_amount and digits <= _MOST_DIGITS - _WIDE_SCALE
-        computed = _computed(values) if is_money(name) and scale > _FIXED_SCALE else None
-        if (computed is not None or not is_amount) and all(map(_is_double, values)):
+        is_exact = has_money and scale <= _WIDE_SCALE
+        is_exact = is_exact and digits <= _MOST_DIGITS - _WIDE_SCALE
+        computed = _computed(values) if has_money and scale > _FIXED_SCALE else None
+        if (computed is not None or not is_exact) and all(map(_is_double, values)):
             note = f"DOUBLE, because {computed} was computed with floating-point numbers"
             return Shape(FieldType("double"), () if computed is None else (note,))
         # Room on both sides of the point: other values may have more digits than the sample's.
-        free = SUMMED_DIGITS - digits - _SUM_ROOM if is_amount else (_MOST_DIGITS - digits) // 2
+        free = SUMMED_DIGITS - digits - _SUM_ROOM if is_exact else (_MOST_DIGITS - digits) // 2
         room = max(scale, min(_WIDE_SCALE, free))
     elif all(-_BIGINT_END <= number < _BIGINT_END for number in values):
         return Shape(FieldType("bigint"))
@@ -155,10 +178,9 @@ class Column:
     """A column of silver: its name, its SQL expression over the payload, and its payload field.
 
     ``path`` is the field's path from the outermost struct to the field. ``values`` has its value
-    in each record of the sample, None if missing; of texts that ``sql`` converts to numbers, the
-    numbers, None for those that are not finite. ``clock`` is the format of a column of times, None
-    for others. ``type`` is that of ``sql``, but with a ``clock`` that of the field. ``notes`` are
-    for the user.
+    in each record of the sample, None if missing; of texts that become numbers, the numbers, None
+    for those that are not finite. ``clock`` is the format of a column of times, None for others.
+    ``type`` is that of ``sql``, but with a ``clock`` that of the field. ``notes`` are for the user.
     """
 
     name: str
@@ -308,6 +330,8 @@ def _columns(
             yield from _columns((*path, field.name), inferred, inner, of_schema)
         return
     notes = _notes(shape, values, given)
+    if kind.element is not None and kind.element.kind == "struct":
+        notes = (*notes, "an array: gold counts a record, not its elements")
     column = Column("", path, sql_name(*path), kind, tuple(values), None, notes)
     if (odd := next(unstorable_names(kind), None)) is not None:
         notes = (*notes, f"as JSON, because no Delta table stores the name '{odd}' in it")
@@ -319,8 +343,11 @@ def _columns(
 
 
 def _of_numbers(column: Column, given: FieldType | None) -> Column | None:
-    """Return the column of texts that its SQL converts to numbers, or None for others."""
+    """Return the column of texts that become numbers, or None for others."""
     field, values = column.sql, column.values
+    texts = [value for value in values if isinstance(value, str)]
+    if given is None and column.type.kind == "decimal" and texts:
+        return replace(column, values=tuple(v if v is None else Decimal(str(v)) for v in values))
     if given is not None and given.kind == "double" and column.type == STRING:
         # As null, because one of them would make each sum and mean of its group NaN or infinite.
         finite = f"CASE WHEN {field} NOT IN {_NOT_FINITE} THEN {field} END"

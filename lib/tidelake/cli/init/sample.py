@@ -50,6 +50,8 @@ _MAX_WHOLE_BYTES = 64 << 20
 _MAX_RECORD_BYTES = 16 << 20
 # Characters of a payload in a message.
 _SHOWN = 40
+# Fields of a line that is not taken for a broken one of JSON.
+_BLANK_SEPARATED = 3
 # Lines in which a JSON value of several lines is looked for.
 _OPENING = 200
 
@@ -143,7 +145,7 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
             remedy = "Write the pipeline file by hand, with the dialect under source.csv."
             raise SourceError(f"{first.place}: {why} ({share} are not CSV of one kind). {remedy}")
         raise SourceError(
-            f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first.payload)}"
+            f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first)}"
         )
     records, values = tuple(one for one, _ in sound), tuple(found for _, found in sound)
     return replace(empty, records=records, values=values, broken=tuple(broken))
@@ -437,13 +439,22 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _remedy(payload: bytes) -> str:
+def _remedy(record: Record) -> str:
+    payload = record.payload
     if payload.startswith(b"\0"):
         return (
             "It begins as Avro with the id of its schema: pass --registry URL of the schema "
             "registry. Without one, write the pipeline file by hand, with source.format: avro."
         )
-    text = payload.decode("utf-8", errors="replace")
-    if "," in text and "{" not in text and not text.lstrip().startswith("["):
+    text = payload.decode("utf-8", errors="replace").strip()
+    is_plain = "{" not in text and not text.startswith("[")
+    bare = re.sub('"[^"]*"', "", text)
+    if is_plain and "," in bare:
         return "This looks like CSV; give its files names that end in .csv."
+    if is_plain and record.partition == "files" and len(bare.split()) >= _BLANK_SEPARATED:
+        return (
+            "These are neither JSON lines nor CSV with one of , ; tab |. For fields separated by "
+            "blanks write the pipeline file by hand, with format: csv and "
+            'csv: {columns: […], delimiter: " "}'
+        )
     return "A source is JSON, one object per line."

@@ -70,15 +70,17 @@ class FactsCache:
         called: Mapping[str, str],
         load: Callable[[str], Pipeline],
         *,
+        publishes: bool = True,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Create an empty cache.
 
         ``called`` maps each pipeline's name to its command argument, a name or a file's path;
-        ``load`` reads a definition by that argument; ``clock`` returns monotonic seconds.
+        ``load`` reads a definition by that argument; ``publishes`` is the environment's setting;
+        ``clock`` returns monotonic seconds.
         """
         self._lake, self._load, self._clock = lake, load, clock
-        self._called = dict(called)
+        self._called, self._publishes = dict(called), publishes
         self.names = tuple(called)
         self._facts = {name: Facts(name, called=argument) for name, argument in called.items()}
         self._watches = {name: _Watch() for name in called}
@@ -173,7 +175,9 @@ class FactsCache:
         lake, typed = self._lake, Typed(called=self._called[name])
         return {
             "flow": lambda: read_flow(lake, pipeline, now=now()),
-            "alerts": lambda: alerts_of(lake, pipeline, now=now(), counts=False, typed=typed),
+            "alerts": lambda: alerts_of(
+                lake, pipeline, now=now(), counts=False, typed=typed, publishes=self._publishes
+            ),
             "sides": lambda: read_sides(lake, pipeline),
             "plots": lambda: read_plots(lake, pipeline),
             "books": lambda: read_ledger(lake, pipeline),

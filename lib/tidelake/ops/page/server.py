@@ -223,13 +223,13 @@ def some(count: int, thing: str) -> str:
 def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:
     """Draw a column per value, the last at the right edge; negative values have none.
 
-    The largest value, or ``top``, has the height of the drawing.
+    The largest value, or ``top``, has the height of the drawing; nothing has one if that is 0.
     """
     slots = max(len(values), _SLOTS)
     room, top = WIDTH / slots, max([*values, 0.0]) if top is None else top
     boxes = []
     for number, value in enumerate(values, start=slots - len(values)):
-        height = max(HEIGHT * value / top, _LEAST) if value > 0 else 0.0
+        height = max(HEIGHT * value / top, _LEAST) if value > 0 and top > 0 else 0.0
         x, y = room * (number + _GAP / 2), HEIGHT - height
         boxes.append(Box(*(round(one, 1) for one in (x, y, room * (1 - _GAP), height))))
     return tuple(boxes)
