@@ -128,7 +128,7 @@ def test_a_broker_whose_start_does_not_end_is_not_stopped(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = up(folder, 0)
-    monkeypatch.setattr(broker, "_STOP_SECONDS", 0.2)
+    monkeypatch.setattr(broker, "_LOCK_SECONDS", 0.2)
     with (
         broker._start_lock(folder, 1),
         pytest.raises(UsageError, match=r"has been starting a broker in .* for 0\.2 s"),

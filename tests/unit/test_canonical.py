@@ -303,6 +303,11 @@ def test_comments_within_nested_items_come_above_the_outer_one() -> None:
     assert found == 'name:\n  # beside\n  # comment\n  - - - "on"\n'
 
 
+def test_a_comment_behind_the_mark_of_a_key_comes_above_it() -> None:
+    text = 'name:\n  ? |  # of the key\n    a\n    b\n  : |  # of the value\n    c\n'
+    assert formed(text) == 'name:\n  # of the key\n  "a\\nb\\n": |  # of the value\n    c\n'
+
+
 _TEXTS = st.one_of(
     st.sampled_from(
         ["on", "~", "1e3", "a: b", "# x", "- a", "a\nb\n", "\n a", "'\"", "\u202e", "\\"]

@@ -868,6 +868,12 @@ def test_the_other_pipeline_of_a_join_is_in_the_folder_and_valid(
     assert "sales is not the file's name, orders; rename the file" in named("orders")
     (folder / "orders.yml").write_text(yaml.safe_dump(changed(name="orders", event__id="gone")))
     assert "unknown column gone" in named("orders")
+    # What leaves the columns that a join reads does not stop the pipeline that reads them.
+    right = {"pipeline": "orders", "columns": {"b": "user_id"}}
+    joined = changed(gold=None, joins=[{**JOIN, "right": right}])
+    for broken in ({"quality": {"suite": "expectations/gone.yml"}}, {"source": {"kind": "gone"}}):
+        (folder / "orders.yml").write_text(yaml.safe_dump(changed(name="orders", **broken)))
+        assert load_pipeline(write(folder, joined), LAPTOP).joins
 
 
 def test_a_misspelt_select_makes_no_column_unknown(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from tidelake.delta.positions import TopicPosition
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import (
+    GenerationError,
     LeaseLostError,
     LockedError,
     RefusedError,
@@ -303,6 +304,26 @@ def test_of_a_dimension_s_key_all_changes_are_erased_or_none(tmp_path: Path) -> 
     begun = Erasure("2026", subject.hashed, pipeline_hash(pipeline), {}, (), (), ())
     write_whole(run.lake.erasure("shop"), msgspec.json.encode(begun).decode())
     assert read_begun(run, subject) == begun
+
+
+def test_a_dimension_that_was_replaced_does_not_keep_an_erasure_from_its_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A backfill is the way on then, and an unfinished erasure refuses it."""
+
+    def refuse(*_: object) -> None:
+        raise GenerationError("rows were looked up in version 3 of dim.goods", "Restore it")
+
+    said, ran = list[str](), list[Any]()
+    run: Any = SimpleNamespace(lake=Lake(tmp_path), pipeline=None, progress=Progress(said.append))
+    monkeypatch.setattr(erase, "run_hops", lambda _, hops, *__, **___: ran.append(hops))
+    monkeypatch.setattr(erase, "refuse_replaced", lambda *_: None)
+    erase._process(run)
+    assert (ran, said) == ([["silver", "gold"]], [])
+    monkeypatch.setattr(erase, "refuse_replaced", refuse)
+    erase._process(run)
+    assert len(ran) == 1
+    assert said[0].startswith("The requeued rows wait for a backfill: rows were looked up")
 
 
 def test_a_hash_of_a_subject_tells_it_from_others_and_does_not_hold_it() -> None:

@@ -75,6 +75,21 @@ def test_a_holder_that_is_paused_is_named_once_and_the_wait_ends_in_time(
     assert 1 <= time.monotonic() - began < _LONGEST
 
 
+def test_a_lock_that_others_take_in_turn_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only one holder that does not release it ends the wait."""
+    monkeypatch.setattr(holders, "_SILENT_SECONDS", 0.05)
+    monkeypatch.setattr(holders, "_PAUSE_SECONDS", 0.01)
+    monkeypatch.setattr(holders, "WAIT_SECONDS", 0.3)
+    said, until = list[str](), time.monotonic() + 1
+    waits, turn = Waiting(said.append, seconds=0.3), iter(range(1000))
+    while time.monotonic() < until:
+        waits.pause("ops.books", lambda: f"process {next(turn)}")
+    assert said == ["waiting for process 0, which holds the lock of ops.books"]
+    with pytest.raises(LockedError, match=r"by process 7, and was not released within 0\.3 s"):
+        for _ in range(1000):
+            waits.pause("ops.books", lambda: "process 7")
+
+
 def test_a_request_to_stop_ends_the_wait(tmp_path: Path, paused: int) -> None:
     stop, began = Event(), time.monotonic()
     Timer(0.3, stop.set).start()

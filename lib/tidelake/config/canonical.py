@@ -154,6 +154,8 @@ def _node(event: Any, events: Iterator[Any], text: str) -> _Node:
                 entries.append(_Entry(None, first))
             else:
                 entries.append(_Entry(first, _node(next(events), events, text)))
+                # A key may be a block scalar too, behind a question mark.
+                entries[-1].above += filter(None, [_header_comment(first.raw)])
             entries[-1].trailing = _header_comment(entries[-1].value.raw)
     end = last.end_mark.index
     return _Node(event, text[start:end], start, end, entries)

@@ -231,7 +231,8 @@ def _check_joins(
             # A file outside of the folder of pipelines may be alone, without the other's.
             place = ("joins", index, "right", "pipeline")
             if isinstance(error, ConfigError):
-                findings.append(Finding(place, str(error)))
+                if not all(_is_apart(one, error.file) for one in error.violations):
+                    findings.append(Finding(place, str(error)))
             elif is_found_by_name(file):
                 beside = "; a join needs that pipeline's file beside this one or in the conf folder"
                 findings.append(Finding(place, f"{error}{beside}"))
@@ -239,6 +240,16 @@ def _check_joins(
         named = {one.path for one in findings}
         looked = [*_right_findings(pipeline, join, other, index)]
         findings += [one for one in looked if one.path not in named]
+
+
+def _is_apart(violation: Violation, file: str) -> bool:
+    """Return whether an error in a file leaves silver's columns, which are all that a join reads.
+
+    It is in the suite or another file, or in a part of the definition that says where rows come
+    from or how they are judged.
+    """
+    part = violation.path.partition(".")[0]
+    return violation.file not in (None, file) or part in ("source", "quality")
 
 
 def _definition(name: str, file: Path, environment: Environment) -> Pipeline:

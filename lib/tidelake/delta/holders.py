@@ -31,14 +31,16 @@ class Waiting:
     Attributes:
         say: Called once with the holder, after a few seconds.
         stop: Set to end the wait.
-        seconds: How long to wait at most.
+        seconds: How long to wait for one holder at most; if this is :data:`WAIT_SECONDS`, the wait
+            begins anew with each other holder, since the lock moves on then.
     """
 
     say: Callable[[str], None]
     stop: threading.Event = field(default_factory=threading.Event)
     seconds: float = WAIT_SECONDS
     _began: float | None = None
-    _has_said: bool = False
+    _asked: float = 0.0
+    _holder: str = ""
 
     def pause(self, what: str, find_holder: Callable[[], str]) -> None:
         """Pause until the next attempt to take the lock of ``what``.
@@ -56,9 +58,12 @@ class Waiting:
                 f"{self.seconds:g} s.\n"
                 "If that process is paused, let it continue, or end it; then run again."
             )
-        if waited >= _SILENT_SECONDS and not self._has_said:
-            self._has_said = True
-            self.say(f"waiting for {find_holder()}, which holds the lock of {what}")
+        if waited >= _SILENT_SECONDS and time.monotonic() - self._asked >= _SILENT_SECONDS:
+            self._asked, before, self._holder = time.monotonic(), self._holder, find_holder()
+            if not before:
+                self.say(f"waiting for {self._holder}, which holds the lock of {what}")
+            elif self._holder != before and self.seconds >= WAIT_SECONDS:
+                self._began = self._asked
         if self.stop.wait(_PAUSE_SECONDS):
             raise KeyboardInterrupt
 

@@ -223,7 +223,7 @@ def down(folder: Path) -> bool:
     # No lock is left where nobody started a broker, as in a folder that is misspelt.
     if not any((folder / file).is_file() for file in (_LOCK, _STATE)):
         return False
-    with _start_lock(folder, _STOP_SECONDS):
+    with _start_lock(folder, _LOCK_SECONDS):
         broker = find(folder)
         if broker is None or not broker.runs:
             return False

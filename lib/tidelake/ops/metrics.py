@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
 
 _SECONDS = 60.0
+# How long the last append of a run waits for those of others: less than the run waits for it.
+_LAST_WAIT_SECONDS = 25.0
 # The most rows that wait for a table that cannot be written: hours of batches of a second.
 _MOST_WAITING = 20_000
 # Metadata key of an append: the id by which its writer recognizes it.
@@ -128,7 +130,7 @@ class ProgressTable(Sink):
         if time.monotonic() - self._written < _SECONDS:
             return
         try:
-            self.close()
+            self.close(BRIEF_WAIT_SECONDS)
         except Exception as error:
             if not self._has_failed:
                 self.run.progress.say(
@@ -139,15 +141,18 @@ class ProgressTable(Sink):
         else:
             self._has_failed = False
 
-    def close(self) -> None:
-        """Append the buffered rows, which are kept if that fails."""
+    def close(self, seconds: float = _LAST_WAIT_SECONDS) -> None:
+        """Append the buffered rows, which are kept if that fails.
+
+        Waits so many ``seconds`` for other processes that append to the table.
+        """
         self._written = time.monotonic()
         if not self._waiting:
             return
         rows, spark, table = list(self._waiting), self.run.spark, self.run.lake.progress()
         # Hops may run in several processes, which all append to this table. A request to stop does
         # not end the wait: the metrics of the last minute are written after it.
-        waits = Waiting(self.run.progress.say_once, seconds=BRIEF_WAIT_SECONDS)
+        waits = Waiting(self.run.progress.say_once, seconds=seconds)
         with hold(self.run.lake.lock_of(table), table.name, waits=waits, optional=True):
             name, last = self.run.pipeline.name, last_commit(table)
             before = from_json(last.note.get("cleaned_at")) if last else None

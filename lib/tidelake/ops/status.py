@@ -203,14 +203,14 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
             raise DamagedError(f"the log of {one.name} lacks a commit")
     histories = {t.name: history(lake, t) for own in tables.values() for t in own}
     note = SilverNote.of(last_commit(lake.silver(name)))
-    warnings: Counter[str] = Counter()
-    dimensions: dict[tuple[int, str], DimensionUse] = {}
+    warnings, dimensions = Counter[str](), dict[tuple[int, str], DimensionUse]()
     for batch_note in map(SilverNote.of, histories[lake.silver(name).name]):
         warnings.update(batch_note.warnings)
-        for number, use in enumerate(batch_note.dimensions):
-            newest = dimensions.get((number, use.table), use._replace(unmatched=0))
-            total = newest.unmatched + use.unmatched
-            dimensions[number, use.table] = newest._replace(unmatched=total)
+        seen = Counter[str]()
+        for use in batch_note.dimensions:
+            seen[use.table] += 1
+            newest = dimensions.get(key := (seen[use.table], use.table), use._replace(unmatched=0))
+            dimensions[key] = newest._replace(unmatched=newest.unmatched + use.unmatched)
     arrived = histories[lake.bronze(name).name]
     lag = source_lag(pipeline, arrived, now=now)
     waiting = _waiting(lake, pipeline, arrived, lag)

@@ -28,7 +28,13 @@ from tidelake.delta.locks import hold_hops, hold_upkeep
 from tidelake.delta.log import ERASED, commits, last_commit
 from tidelake.delta.merge import delete_records, retry_conflicts, vacuum, vacuum_uses_hours
 from tidelake.delta.tables import HOPS, Hop, Table
-from tidelake.errors import NotBuiltError, RefusedError, SourceError, UsageError
+from tidelake.errors import (
+    GenerationError,
+    NotBuiltError,
+    RefusedError,
+    SourceError,
+    UsageError,
+)
 from tidelake.fingerprints import EMPTY, bronze_marks
 from tidelake.folders import remove_tree
 from tidelake.gold.merge_plan import span
@@ -53,6 +59,7 @@ from tidelake.runtime.epochs import close_epoch, copy_books
 from tidelake.runtime.failures import NO_INPUT, naming
 from tidelake.runtime.hop import Run
 from tidelake.runtime.landed_files import check_landing, taken_files
+from tidelake.runtime.lookups import refuse_replaced
 from tidelake.runtime.runner import run_hops
 from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
@@ -157,7 +164,7 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
             _continue(run, begun)
             requeued = _requeue_neighbours(run)
             locks.step("process the requeued rows")
-            run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
+            _process(run)
             locks.step("copy the ledger")
             copy_books(run, ["bronze"])
             locks.step("remove prefilter state, backfill tables and Data Docs")
@@ -201,6 +208,19 @@ def erase(run: Run, subject: Subject, *, now: bool = False) -> Report:
                 *broken,
             ),
         )
+
+
+def _process(run: Run) -> None:
+    """Process the requeued rows; only say so if a dimension that silver looks up was replaced.
+
+    A backfill is the way on then, which an unfinished erasure would refuse.
+    """
+    try:
+        refuse_replaced(run.lake, run.pipeline)
+    except GenerationError as error:
+        run.progress.say(f"The requeued rows wait for a backfill: {error}")
+        return
+    run_hops(run, ["silver", "gold"], parse_trigger(AVAILABLE_NOW), held=True)
 
 
 def _refuse_now(run: Run) -> None:

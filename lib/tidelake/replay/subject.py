@@ -76,7 +76,8 @@ def refuse_partial(subject: Subject, pipeline: Pipeline) -> None:
         f"{subject.column} is not in the key of the dimension {pipeline.name}: only the changes "
         "with this value would be erased, and an earlier change of the same key would become its "
         f"current row again. Name the subject by the key: --subject {key}=VALUE. "
-        f"{logical_name('silver', pipeline.name)} has the key of each change."
+        f"{logical_name('silver', pipeline.name)} has the key of each accepted change; one that is "
+        "malformed is found by any value in it: --subject event_id=VALUE."
     )
 
 
