@@ -304,7 +304,7 @@ def test_comments_within_nested_items_come_above_the_outer_one() -> None:
 
 
 def test_a_comment_behind_the_mark_of_a_key_comes_above_it() -> None:
-    text = 'name:\n  ? |  # of the key\n    a\n    b\n  : |  # of the value\n    c\n'
+    text = "name:\n  ? |  # of the key\n    a\n    b\n  : |  # of the value\n    c\n"
     assert formed(text) == 'name:\n  # of the key\n  "a\\nb\\n": |  # of the value\n    c\n'
 
 
