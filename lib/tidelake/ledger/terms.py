@@ -23,8 +23,16 @@ from tidelake.delta.commit_metadata import (
 )
 from tidelake.delta.locks import not_finished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, note_of
-from tidelake.delta.positions import Position, lacks_read, rewriting, rows_between, unfilled_tables
-from tidelake.delta.tables import Lake
+from tidelake.delta.positions import (
+    Position,
+    lacks_read,
+    rewriting,
+    rows_between,
+    slowest_of,
+    unfilled_tables,
+    unread,
+)
+from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import SourceError
 from tidelake.instants import ALWAYS, Range
 from tidelake.ledger.commit_checks import (
@@ -212,6 +220,16 @@ def _versions(lake: Lake, pipeline: Pipeline) -> list[int]:
     name = pipeline.name
     tables = [lake.bronze(name), lake.requeue(name), lake.silver(name)]
     return [newest_version(t) for t in [*tables, *lake.closing_tables(pipeline, "gold")]]
+
+
+def rows_waiting(lake: Lake, pipeline: Pipeline) -> dict[Hop, int]:
+    """Count the rows that silver and gold have not read, by hop; no hop without a table."""
+    found: dict[Hop, int] = {}
+    for hop in HOPS[1:]:
+        if (table := slowest_of(lake.closing_tables(pipeline, hop))) is not None:
+            reached = positions(last_commit(table))
+            found[hop] = unread(lake.hop_inputs(pipeline, hop), reached, rows_between)
+    return found
 
 
 def _read(lake: Lake, pipeline: Pipeline) -> Ledger:

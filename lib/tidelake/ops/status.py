@@ -20,17 +20,17 @@ from tidelake.delta.positions import (
     bytes_between,
     has_gap,
     published_to,
-    rows_between,
     slowest_of,
     unfilled_tables,
-    unpublished,
     unread,
+    waiting_since,
 )
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
 from tidelake.errors import DamagedError, RefusedError, TidelakeError
 from tidelake.instants import to_json
 from tidelake.kafka.client import Offsets, ends_of, offsets_behind, total_offsets, with_added
 from tidelake.ledger.history import history, offered_files, rate_of, require_tables
+from tidelake.ledger.terms import rows_waiting
 from tidelake.runtime.landed_files import taken_files
 from tidelake.silver.watermark import held_back_by
 from tidelake.spark.tuning import BRIEF_RUN_BYTES
@@ -256,7 +256,7 @@ def _topic_status(table: Table, topic: str) -> TopicStatus:
     if reached is None or reached.topic != topic:
         return TopicStatus(table.name, topic, None, None)
     try:
-        waiting = len(unpublished(table, reached.version)) + reached.begun
+        waiting, _ = waiting_since(table)
     except RefusedError:
         return TopicStatus(table.name, topic, reached.version, None)
     return TopicStatus(table.name, topic, reached.version, waiting)
@@ -286,12 +286,7 @@ def _waiting(
     else:
         offered = offered_files(pipeline)
         bronze = None if offered is None else len(offered.keys() - taken_files(arrived).keys())
-    found: dict[Hop, int | None] = {"bronze": bronze}
-    for hop in HOPS[1:]:
-        if (table := slowest_of(lake.closing_tables(pipeline, hop))) is not None:
-            reached = positions(last_commit(table))
-            found[hop] = unread(lake.hop_inputs(pipeline, hop), reached, rows_between)
-    return found
+    return {"bronze": bronze, **rows_waiting(lake, pipeline)}
 
 
 def little_waits(lake: Lake, pipeline: Pipeline) -> bool:

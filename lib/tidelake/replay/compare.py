@@ -122,11 +122,10 @@ def compare(
 
     ``expected_sums`` are the sums of the expected rows, in the stored types and columns; None to
     compute them. Columns that the table lacks, because the definition changed, are differences, and
-    so are those of :func:`retyped`; a condition of the shape that reads one is not applied.
+    so are those without a common type; a condition of the shape that reads one is not applied.
     """
-    types = compared_types(expected, stored)
+    types, changed = common_types(expected, stored)
     added = [name for name in expected.columns if name not in types.keys() | shape.unhashed]
-    changed = retyped(expected, stored)
     if added or changed:
         off = [RowDifference("missing", {"column": name}) for name in added]
         off += [RowDifference("altered", {"column": n}, {"type": t}) for n, t in changed.items()]
@@ -163,32 +162,25 @@ def compare(
     return TableComparison(rows, names, stored_groups, count, tuple(differences))
 
 
-def compared_types(expected: DataFrame, stored: DataFrame) -> dict[str, str]:
-    """Return the types to compare in by column: the stored ones, or wider ones that are expected.
+def common_types(
+    expected: DataFrame, stored: DataFrame
+) -> tuple[dict[str, str], dict[str, tuple[str, str]]]:
+    """Return the types to compare in by column, and the columns that cannot be compared.
 
-    The definition may have widened a column since the last run, and a cast to the stored type could
-    lose a part of a value.
+    The first are the stored types, or wider ones that are expected: the definition may have widened
+    a column since the last run. The others are columns where neither type holds the values of the
+    other, with the expected and the stored type: a cast could lose a part of the expected values.
     """
-    differences = schema_differences(stored.schema, expected.schema, "types")
-    widened = {one.column: one.defined for one in differences if one.verdict == "widened"}
-    return {name: widened.get(name) or kind for name, kind in types_of(stored.schema).items()}
-
-
-def retyped(expected: DataFrame, stored: DataFrame) -> dict[str, tuple[str, str]]:
-    """Return the expected and the stored type of columns where neither holds the other's values.
-
-    A cast could lose a part of the expected values too.
-    """
-    exact = {
-        one.column
-        for one in schema_differences(stored.schema, expected.schema, "types")
-        if one.verdict == "widened"
-    }
-    return {
-        one.column: (one.stored, one.defined)
-        for one in schema_differences(expected.schema, stored.schema, "types")
-        if one.verdict == "refused" and one.stored and one.defined and one.column not in exact
-    }
+    types, changed = types_of(stored.schema), dict[str, tuple[str, str]]()
+    narrows = schema_differences(expected.schema, stored.schema, "types")
+    exact = {one.column for one in narrows if one.verdict == "widened"}
+    for one in schema_differences(stored.schema, expected.schema, "types"):
+        if one.stored and one.defined and one.column not in exact:
+            if one.verdict == "widened":
+                types[one.column] = one.defined
+            else:
+                changed[one.column] = one.defined, one.stored
+    return types, changed
 
 
 def _applied(

@@ -23,7 +23,7 @@ from tidelake.ledger.history import history, version_read
 from tidelake.names import ID_HASH, quoted
 from tidelake.replay.backfill import green_run
 from tidelake.replay.backfill_state import State
-from tidelake.replay.compare import COLUMN, TableComparison, TableShape, compare, retyped
+from tidelake.replay.compare import COLUMN, TableComparison, TableShape, common_types, compare
 from tidelake.replay.verify import shape_of
 from tidelake.replay.verify_silver import BATCH_COLUMNS, SilverInputs, read_inputs
 from tidelake.runtime.gold_tables import targets_of
@@ -113,7 +113,7 @@ def _comparable(
     exactly; numbers are compared as DOUBLE if one of the types is a floating-point type.
     """
     texts = set()
-    for name in retyped(made, stored):
+    for name in common_types(made, stored)[1]:
         both = [rows.schema[name].dataType for rows in (stored, made)]
         if all(isinstance(side, NumericType) for side in both) and any(
             isinstance(side, FloatType | DoubleType) for side in both

@@ -20,12 +20,10 @@ from tidelake.delta.commit_metadata import (
     arrivals_in,
     last_epochs,
     position,
-    positions,
     recent_epochs,
 )
 from tidelake.delta.log import TABLES, last_commit, newest_version, repeated
-from tidelake.delta.positions import rows_between, slowest_of, unread
-from tidelake.delta.tables import HOPS, Hop, Table, require_table
+from tidelake.delta.tables import Hop, Table, require_table
 from tidelake.errors import RefusedError
 from tidelake.fingerprints import Fingerprint, contents, contents_in, fingerprint, ids_in
 from tidelake.gold.kinds import GoldKind, Inputs
@@ -33,6 +31,7 @@ from tidelake.gold.merge_plan import span
 from tidelake.instants import from_json, from_micros
 from tidelake.ledger.commit_checks import Mark
 from tidelake.ledger.history import closed_version, history
+from tidelake.ledger.terms import rows_waiting
 from tidelake.names import BRONZE_COLUMNS, ID_HASH
 from tidelake.replay.certificates import Certificate, changed_since
 from tidelake.replay.compare import (
@@ -139,7 +138,9 @@ def verify(
             run.progress.say(f"{one.table.name}: {found.rows:,} rows, {verdict}")
             judged.append(one._replace(comparison=found))
         repeated = find_repeated_ids(inputs)
-    result = Verification(name, since, tuple(judged), repeated, _waiting(run))
+    result = Verification(
+        name, since, tuple(judged), repeated, rows_waiting(run.lake, run.pipeline)
+    )
     if not result.equal and _generations(run) != generations:
         raise RefusedError(
             f"the tables of {name} were replaced meanwhile, as by a promotion, a rollback, an "
@@ -147,16 +148,6 @@ def verify(
             f"Verify them again with: {runnable('tidelake verify', name)}"
         )
     return result
-
-
-def _waiting(run: Run) -> dict[Hop, int]:
-    """Count the rows that silver and gold have not read, by hop."""
-    lake, found = run.lake, dict[Hop, int]()
-    for hop in HOPS[1:]:
-        if (table := slowest_of(lake.closing_tables(run.pipeline, hop))) is not None:
-            reached = positions(last_commit(table))
-            found[hop] = unread(lake.hop_inputs(run.pipeline, hop), reached, rows_between)
-    return found
 
 
 def _generations(run: Run) -> dict[str, str]:

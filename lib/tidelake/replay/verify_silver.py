@@ -237,8 +237,7 @@ def _compare_tables(
     shaped = decided.select(FATE, *[F.struct(*made).alias(fate) for fate, made in columns.items()])
     for fate, (_, stored) in tables.items():
         made = shaped.select(f"{fate}.*")
-        types = compare.compared_types(made, stored)
-        off = compare.retyped(made, stored)  # Not compared.
+        types, off = compare.common_types(made, stored)
         typed = {
             name: (F.lit(None) if name in off else F.col(f"{fate}.{name}")).cast(types[name])
             for name in made.columns
