@@ -37,7 +37,7 @@ from tidelake.config import load_environment, load_pipeline
 from tidelake.config.locations import find_file
 from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import last_commit
-from tidelake.delta.positions import rows_between
+from tidelake.delta.positions import added_between
 from tidelake.delta.tables import Lake
 from tidelake.kafka.broker import down, up
 from tidelake.kafka.client import total_offsets
@@ -138,8 +138,8 @@ def sample(began: float, phase: str, lake: Lake, sent: int, process: int) -> Sam
     taken = total_offsets(last.note.get("offsets", {})) if last else 0
     golds = [table for table in lake.existing() if table.name.startswith("gold.")]
     reached = [position(last_commit(table), "silver") for table in golds]
-    for_silver = rows_between(bronze, position(last_commit(silver), "bronze"))
-    for_gold = rows_between(silver, min(reached)) if reached else 0
+    for_silver = added_between(bronze, position(last_commit(silver), "bronze")).rows
+    for_gold = added_between(silver, min(reached)).rows if reached else 0
     memory = _memory(process)
     seconds = round(time.monotonic() - began, 1)
     return Sample(seconds, phase, sent - taken, for_silver + for_gold, *memory)

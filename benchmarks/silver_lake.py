@@ -17,7 +17,7 @@ from tidelake.config.locations import conf_dir, find_file
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import Commit, commits, last_commit
-from tidelake.delta.positions import BEGINNING, bytes_between
+from tidelake.delta.positions import BEGINNING, added_between
 from tidelake.delta.tables import Lake
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
@@ -92,7 +92,7 @@ def batch_limit(run: Run, files: int = 2) -> int:
     Delta adds files until the limit is exceeded: half a file below the total includes the last.
     """
     table = run.lake.bronze(NAME)
-    total, count = bytes_between(table, BEGINNING), len(_bronze_files(run))
+    total, count = added_between(table, BEGINNING).size, len(_bronze_files(run))
     return int(total / count * (files - 0.5))
 
 

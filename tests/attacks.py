@@ -184,6 +184,8 @@ _SPARK_READS = [
     "SELECT * FROM python_worker_logs()",
     "SELECT from_xml('<a/>', 'a INT', map('rowValidationXSDPath', '{secret}'))",
     "SELECT schema_of_xml('<a/>', map('rowValidationXSDPath', '{secret}'))",
+    "SELECT xpath_string('<!DOCTYPE a SYSTEM \"file://{secret}\"><a/>', 'a')",
+    "SELECT `XPath`('<!DOCTYPE a SYSTEM \"http://127.0.0.1:9/\"><a/>', 'a') FROM gold.totals",
     "SELECT from_avro(X'00', '\"int\"', map('avroSchemaUrl', 'file://{secret}'))",
     "SELECT from_protobuf(X'00', 'a', '{secret}')",
 ]

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import DataFrame
+from pyspark.sql import DataFrame, SparkSession
 
 from tidelake.delta import locks
 from tidelake.delta.tables import Table
@@ -93,16 +93,16 @@ def before_a_batch_closes(seen: set[str]) -> Iterator[None]:
     Args:
         seen: Names of the tables where that happened; gets at least one more.
     """
-    real = gold.close_unchanged
+    real = gold.append_nothing
 
-    def close(inputs: Any, table: Table, note: dict[str, Any]) -> None:
+    def close(spark: SparkSession, table: Table, note: dict[str, Any]) -> None:
         if table.name not in seen:
             seen.add(table.name)
             raise RuntimeError("cut off")
-        real(inputs, table, note)
+        real(spark, table, note)
 
     with _dying() as patch:
-        patch.setattr(gold, "close_unchanged", close)
+        patch.setattr(gold, "append_nothing", close)
         yield
 
 

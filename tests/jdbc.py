@@ -71,6 +71,14 @@ class Clients:
             names.append(f"{found.getString(2)}.{found.getString(3)}")
         return names
 
+    def columns(self, session: Session, table: str) -> list[tuple[str, str]]:
+        """Ask for a table's columns and types as tools do, without a statement."""
+        found = session.connection.getMetaData().getColumns(None, "%", table, "%")
+        columns = []
+        while found.next():
+            columns.append((found.getString(4), found.getString(6)))
+        return columns
+
     def open_raw(self, configuration: Mapping[str, str], statement: str) -> str:
         """Speak the protocol itself, whose sessions may be configured with more than an address.
 

@@ -20,7 +20,7 @@ from benchmarks.endurance.stream import Stream
 from benchmarks.measuring import in_thread
 from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import last_commit
-from tidelake.delta.positions import rows_between
+from tidelake.delta.positions import added_between
 from tidelake.delta.tables import HOPS, Hop, Lake
 from tidelake.errors import TidelakeError
 from tidelake.kafka.client import total_offsets
@@ -119,10 +119,10 @@ def lag_of(lake: Lake, hop: Hop, sent: int) -> int:
         last = last_commit(bronze)
         return sent - (total_offsets(last.note.get("offsets", {})) if last else 0)
     if hop == "silver":
-        return rows_between(bronze, position(last_commit(silver), "bronze"))
+        return added_between(bronze, position(last_commit(silver), "bronze")).rows
     golds = [table for table in lake.existing() if table.name.startswith("gold.")]
     reached = [position(last_commit(table), "silver") for table in golds]
-    return rows_between(silver, min(reached)) if reached else 0
+    return added_between(silver, min(reached)).rows if reached else 0
 
 
 def files_of(lake: Lake) -> dict[str, list[int]]:

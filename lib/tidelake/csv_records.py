@@ -122,9 +122,9 @@ def split_records(content: bytes, dialect: Dialect, start: int = 0) -> Iterator[
     """Yield the records of encoded content from ``start`` on, in order, in lists of thousands.
 
     Without their line ends, otherwise byte for byte. The content is split in pieces. Pieces without
-    quotes are split at line ends; well-placed quotes are counted; otherwise quotes are tracked one
-    by one. Pieces with an escape character, and records longer than a piece, are split with a
-    pattern, which takes several times as long.
+    quotes are split at line ends; well-placed quotes are counted. Pieces with other quotes or an
+    escape character, and records longer than a piece, are split with a pattern, which takes up to
+    eight times as long.
     """
     position, size = start, len(content)
     while position < size:
@@ -153,14 +153,12 @@ def _split_piece(piece: bytes, dialect: Dialect, *, is_last: bool) -> tuple[list
         return list(filter(None, piece[:end].splitlines())), end
     letters = np.frombuffer(piece, np.uint8)
     quotes = np.flatnonzero(letters == ord(quote))
+    if len(misplaced_quotes(letters, quotes, dialect)):
+        return [], 0
     breaks = np.flatnonzero(letters == _LF)
     if b"\r" in piece:
         breaks = np.flatnonzero((letters == _LF) | (letters == _CR))
-    if len(misplaced_quotes(letters, quotes, dialect)):
-        inside = _inside_after(letters, quotes, dialect)
-        breaks = breaks[~inside[np.searchsorted(quotes, breaks)]]
-    else:
-        breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
+    breaks = breaks[np.searchsorted(quotes, breaks) % 2 == 0]
     if is_last:
         breaks = np.append(breaks, len(piece))
     elif not len(breaks):
@@ -169,30 +167,6 @@ def _split_piece(piece: bytes, dialect: Dialect, *, is_last: bool) -> tuple[list
     starts = [0, *(end + 1 for end in ends)]
     records = [piece[at:end] for at, end in zip(starts, ends, strict=False) if at != end]
     return records, min(ends[-1] + 1, len(piece))
-
-
-# Outside of quotes, inside of them, and after a quote that closes unless the next one follows it.
-_OUTSIDE, _INSIDE, _CLOSED = range(3)
-# The state after a quote, by the state before it, for each kind of quote.
-_AFTER_OPENING = (_INSIDE, _CLOSED, _INSIDE)
-_AFTER_ADJACENT = (_OUTSIDE, _CLOSED, _INSIDE)
-_AFTER_OTHER = (_OUTSIDE, _CLOSED, _OUTSIDE)
-
-
-def _inside_after(letters: Any, quotes: Any, dialect: Dialect) -> Any:
-    """Return, per quote, whether the text after it is quoted; the first element is False.
-
-    Unlike counting, this finds quotes that are ordinary characters. Arguments are as for
-    :func:`misplaced_quotes`.
-    """
-    before = letters[quotes - 1]
-    opens = (before == ord(dialect.delimiter)) | (before == _LF) | (before == _CR) | (quotes == 0)
-    adjacent = np.diff(quotes, prepend=-2) == 1
-    kinds = np.where(opens, 0, np.where(adjacent, 1, 2)).tolist()
-    after = (_AFTER_OPENING, _AFTER_ADJACENT, _AFTER_OTHER)
-    state = _OUTSIDE
-    states = [state, *(state := after[kind][state] for kind in kinds)]
-    return np.array(states) == _INSIDE
 
 
 def misplaced_quotes(letters: Any, quotes: Any, dialect: Dialect) -> Any:

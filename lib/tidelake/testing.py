@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -59,8 +59,11 @@ class Played:
         return list(ask(self.lake, sql).rows)
 
 
-class Play(Protocol):
-    """The function that :func:`playing` yields."""
+@dataclass(frozen=True)
+class Play:
+    """What :func:`playing` yields: runs a pipeline's hops, with one Spark session."""
+
+    spark: SparkSession
 
     def __call__(
         self,
@@ -83,6 +86,38 @@ class Play(Protocol):
             UsageError: A line is no text, the folder was used before, or the pipeline looks up
                 nothing in one of ``dimensions``.
         """
+        from tidelake.runtime.hop import Run  # noqa: PLC0415
+        from tidelake.runtime.progress import Progress  # noqa: PLC0415
+        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
+        from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
+
+        given = {name: _content(of_one) for name, of_one in (dimensions or {}).items()}
+        content, landing = _content(lines), folder / "landing"
+        if landing.exists():
+            raise UsageError(f"{folder} was used by an earlier play; give each play a new folder.")
+        environment = load_environment("local", root=str(folder / "lake"))
+        assert environment.root is not None
+        lake = Lake(environment.root)
+
+        def defined(name: str, place: Path) -> Pipeline:
+            return _reading(load_pipeline(name, environment, source=str(place)), place)
+
+        definition = defined(str(pipeline), landing)
+        _compare_dimensions(definition, given)
+        files = [(folder / "landing-of-dimensions" / name, given[name]) for name in given]
+        steps = [(defined(place.name, place), place, of_one) for place, of_one in files]
+        for step, place, written in [*steps, (definition, landing, content)]:
+            place.mkdir(parents=True)
+            (place / "lines.jsonl").write_bytes(written)
+            run = Run(self.spark, step, lake, environment, Progress(lambda _: None))
+            run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
+        ledger = read_ledger(lake, definition)
+        return Played(
+            fates={fate: rows for fate, rows in ledger.fates.items() if rows},
+            reasons=dict(ledger.reasons),
+            problems=ledger.problems,
+            lake=lake,
+        )
 
 
 def transformed(
@@ -173,48 +208,8 @@ def playing() -> Iterator[Play]:
         pipeline that reads Parquet, Avro or a Delta table are JSON lines too; the lines of one
         that reads CSV are a file's, the header included.
     """
-    from tidelake.runtime.hop import Run  # noqa: PLC0415
-    from tidelake.runtime.progress import Progress  # noqa: PLC0415
-    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
-    from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger  # noqa: PLC0415
-
-    def play(
-        pipeline: str | Path,
-        lines: Lines,
-        folder: Path,
-        *,
-        dimensions: Mapping[str, Lines] | None = None,
-    ) -> Played:
-        given = {name: _content(of_one) for name, of_one in (dimensions or {}).items()}
-        content, landing = _content(lines), folder / "landing"
-        if landing.exists():
-            raise UsageError(f"{folder} was used by an earlier play; give each play a new folder.")
-        environment = load_environment("local", root=str(folder / "lake"))
-        assert environment.root is not None
-        lake = Lake(environment.root)
-
-        def defined(name: str, place: Path) -> Pipeline:
-            return _reading(load_pipeline(name, environment, source=str(place)), place)
-
-        definition = defined(str(pipeline), landing)
-        _compare_dimensions(definition, given)
-        files = [(folder / "landing-of-dimensions" / name, given[name]) for name in given]
-        steps = [(defined(place.name, place), place, of_one) for place, of_one in files]
-        for step, place, written in [*steps, (definition, landing, content)]:
-            place.mkdir(parents=True)
-            (place / "lines.jsonl").write_bytes(written)
-            run = Run(spark, step, lake, environment, Progress(lambda _: None))
-            run_hops(run, HOPS, parse_trigger(AVAILABLE_NOW))
-        ledger = read_ledger(lake, definition)
-        return Played(
-            fates={fate: rows for fate, rows in ledger.fates.items() if rows},
-            reasons=dict(ledger.reasons),
-            problems=ledger.problems,
-            lake=lake,
-        )
-
     with _session() as spark:
-        yield play
+        yield Play(spark)
 
 
 def _content(lines: Lines) -> bytes:

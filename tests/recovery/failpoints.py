@@ -98,7 +98,7 @@ POINTS: dict[str, Point] = {
         *_around("gold/create", gold, "ensure_table"),
         Point("gold/read/before", gold, "by_input"),
         *_around("gold/merge", gold.GoldHop, "_merge"),
-        *_around("gold/close", gold, "close_unchanged"),
+        *_around("gold/close", gold, "append_nothing"),
         Point("gold/batch/after", gold.GoldHop, "write"),
         Point("books/copy/before", runner, "copy_books"),
         *_around("books/create", schemas, "ensure_table", r"^ops\.books$"),

@@ -24,6 +24,7 @@ from tidelake.replay import generations
 from tidelake.replay.backfill import build, green_run, plan
 from tidelake.replay.backfill_promotion import promote, rollback
 from tidelake.replay.backfill_state import need_state
+from tidelake.replay.compatibility import other_definitions
 from tidelake.replay.differences import differences
 from tidelake.replay.repairing import reset
 from tidelake.replay.requeue import apply_late
@@ -299,6 +300,11 @@ def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
     renamed = played.redefined(event={"id": "concat('x-', event_id)"})
     with pytest.raises(UsageError, match=r"was filled under another event\.id"):
         build(renamed.context, "bronze", since=_ARRIVALS[1])
+    schema = played.pipeline.event.schema_ddl.replace("product_id STRING", "product_id TIMESTAMP")
+    typed = played.redefined(event={"schema": schema})
+    # A union would make '12:30' today's date.
+    with pytest.raises(UsageError, match=r"type of a column \(product_id: stored string, defined"):
+        build(typed.context, "bronze", since=_ARRIVALS[1])
     build(played.context, "bronze", since=_ARRIVALS[1])
     found = differences(played.context, need_state(played.lake, played.pipeline, "built"))
     assert {(one.cause, one.rows) for one in found.silver} == {("late rows", 3)}
@@ -307,6 +313,8 @@ def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
     changed = played.redefined(**_CHANGED)
     build(changed.context, "bronze", since=_ARRIVALS[1])
     promote(changed.context)
+    # Kept rows are of the definition before.
+    assert other_definitions(changed.lake, changed.pipeline) == {1: ("event.where",)}
     after = _fates(changed)
     assert {row for row in before if row[1] < _ARRIVALS[1]} == {
         row for row in after if row[1] < _ARRIVALS[1]
@@ -314,6 +322,7 @@ def test_what_arrived_from_an_instant_on_is_decided_anew_and_the_rest_stays(
     whole = changed.copied(tmp_path / "whole")
     build(whole.context, "bronze")
     promote(whole.context)
+    assert other_definitions(whole.lake, whole.pipeline) == {}
     assert {row for row in after if row[1] >= _ARRIVALS[1]} == {
         row for row in _fates(whole) if row[1] >= _ARRIVALS[1]
     }

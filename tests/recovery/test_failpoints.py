@@ -154,7 +154,9 @@ def test_beside_a_batch_each_writer_is_refused_and_maintenance_harms_nobody(
             assert versions(played.lake) == before
             plans = plan_upkeep(played.lake, played.pipeline, horizon=timedelta(hours=1))
             [done] = upkeep(played.context, [plan for plan in plans if plan.table == silver])
-            assert done.files < done.files_before
+            # Its commit could overwrite the batch's.
+            assert done.files == done.files_before
+            assert versions(played.lake) == before
     finally:
         file.unlink()
     delivered = [*lines(0), *lines(1), *of_bots(2), *lines(3)]

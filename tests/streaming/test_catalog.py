@@ -21,9 +21,8 @@ from tidelake.delta.append import append, ensure_table
 from tidelake.delta.log import CREATION, last_commit, newest_version, oldest_version
 from tidelake.delta.positions import (
     BEGINNING,
-    bytes_between,
-    rewritten_after,
-    rows_between,
+    added_between,
+    rewriting,
     version_at,
 )
 from tidelake.delta.store import FolderTable
@@ -157,7 +156,7 @@ def test_lists_of_side_tables_are_the_same(pair: Pair) -> None:
 def _lists(one: World) -> Iterator[Any]:
     yield [asdict(day) for day in list_late(one.lake, one.pipeline)]
     yield [asdict(group) for group in list_quarantine(one.lake, one.pipeline)]
-    yield payload_drift(one.lake, one.pipeline)
+    yield payload_drift(one.context)
 
 
 @pytest.mark.long
@@ -167,11 +166,11 @@ def test_the_history_tells_what_the_log_files_tell(pair: Pair) -> None:
     for table in named.lake.existing():
         detail = named.spark.sql(f"DESCRIBE DETAIL {table.sql}").collect()[0]
         filed = FolderTable(table.name, Path(detail["location"].removeprefix("file:")))
-        told, size = _all_of(table, named), bytes_between(table, BEGINNING)
+        told, size = _all_of(table, named), added_between(table, BEGINNING).size
         with looking():
             assert told == _all_of(filed, named), table.name
             # Of a file without a row, which is left out, the bytes are counted.
-            assert size >= bytes_between(filed, BEGINNING), table.name
+            assert size >= added_between(filed, BEGINNING).size, table.name
 
 
 def _all_of(table: Table, one: World) -> list[Any]:
@@ -185,8 +184,8 @@ def _all_of(table: Table, one: World) -> list[Any]:
         # A file's own time may be some milliseconds after what is written in it.
         [replace(commit, written_at=START) for commit in history(one.lake, table)],
         [version_at(table, end) for end in ends],
-        [rewritten_after(table, end) for end in ends],
-        [rows_between(table, *span) for span in spans],
+        [one and one.version for one in (rewriting(table, end) for end in ends)],
+        [added_between(table, *span).rows for span in spans],
     ]
 
 

@@ -122,7 +122,7 @@ def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
     ]
     assert_whole(customers)
     # The fields of the rows are compared with the schema, not those around them.
-    drift = payload_drift(customers.lake, customers.pipeline)
+    drift = payload_drift(customers.context)
     assert [(one.field, one.kind, one.rows) for one in drift] == [("vip", "unknown", 1)]
     where: Any = SimpleNamespace(pipeline=customers.pipeline, command=str)
     show_ledger(ledger, where)

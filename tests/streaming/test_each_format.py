@@ -304,7 +304,7 @@ def test_files_of_each_format_give_the_tables_of_their_events(
     channels = [channel for (channel,) in read(played.lake, "silver.clickstream", "channel")]
     assert (channels.count("web"), channels.count(None)) == (6, 8)
     taken = sum(sizes)
-    drift = payload_drift(played.lake, played.pipeline)
+    drift = payload_drift(played.context)
     # Of the second run's files. What is no JSON object has no fields; a record of CSV has columns,
     # however many.
     has_no_fields = name != "csv" and format_.stage == "parse"

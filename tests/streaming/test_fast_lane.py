@@ -27,7 +27,7 @@ from tidelake.cli.exits import run_command
 from tidelake.cli.flow import fast_lane
 from tidelake.config import Environment, load_environment, load_pipeline
 from tidelake.delta.tables import Table
-from tidelake.errors import UsageError
+from tidelake.errors import NotBuiltError, UsageError
 from tidelake.ops.maintenance import plan_upkeep
 from tidelake.replay.erase_remains import others
 from tidelake.runtime import fast_lane as fast_lane_module
@@ -343,6 +343,19 @@ def test_over_a_topic_a_record_has_the_id_that_bronze_gives_it(
     for expression, expected in (("record_id", "payments:2:17"), ("payment_id", "a-1")):
         (event,) = lane_of(followed, id=expression)._events().collect()
         assert (event.event_id, event.record_id) == (expected, "payments:2:17")
+
+
+def test_a_lane_is_refused_that_cannot_compute_a_column_or_may_miss_a_file(
+    spark: SparkSession, environment: Environment, tmp_path: Path
+) -> None:
+    fit = lane_of(payments(spark, environment, str(tmp_path / "landing")))
+    of_late = fit.detection.model_copy(update={"columns": {"late": "is_late"}})
+    with pytest.raises(NotBuiltError, match="a fast lane with is_late or event_date in the det"):
+        replace(fit, detection=of_late).go()
+    source = fit.run.pipeline.source.model_copy(update={"clean_source": "delete"})
+    cleaned = fit.run.pipeline.model_copy(update={"source": source})
+    with pytest.raises(NotBuiltError, match="a fast lane over files that bronze removes"):
+        replace(fit, run=replace(fit.run, pipeline=cleaned)).go()
 
 
 def test_over_files_a_lane_that_needs_record_ids_is_refused(

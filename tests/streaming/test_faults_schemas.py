@@ -18,6 +18,7 @@ from tidelake.errors import RefusedError, SchemaChangedError
 from tidelake.ledger.terms import read_ledger
 from tidelake.replay.backfill import build
 from tidelake.replay.backfill_promotion import promote
+from tidelake.replay.compatibility import judge_tables, payload_drift
 from tidelake.replay.repairing import repair
 from tidelake.replay.requeue import Choice, replay_quarantine
 from tidelake.replay.verify import verify
@@ -207,10 +208,10 @@ def test_where_a_stream_cannot_pass_a_wider_type_a_backfill_continues_behind_it(
     try:
         with with_settings(played.spark, needed):
             for _ in range(2):
-                with pytest.raises(RefusedError, match=r"needs Databricks Runtime 18\.1 or newer"):
+                with pytest.raises(RefusedError, match=r"Runtime 18\.1 or newer goes on"):
                     played.run(_NOW)
             assert repair(played.context, "gold").why == ""
-            with pytest.raises(RefusedError, match=r"needs Databricks Runtime 18\.1 or newer"):
+            with pytest.raises(RefusedError, match=r"Runtime 18\.1 or newer goes on"):
                 played.run(_NOW)
             build(played.context, "silver")
             promote(played.context)
@@ -237,10 +238,16 @@ def test_a_definition_that_drops_a_field_keeps_its_column(stored: World, tmp_pat
     played = stored.copied(tmp_path / "copy")
     played = _grown(played, _SCHEMA.replace(", price DECIMAL(6,2)", ""))
     assert replay_quarantine(played.context, Choice()).released == 1
-    played.run(_NOW, hops=TO_SILVER)
+    said = played.run(_NOW, hops=TO_SILVER)
+    assert "silver: event.schema changed from batch 1 on" in said
     found = read(played.lake, "silver.growing", "event_id, cast(price AS VARCHAR)")
     assert found == [("e1", "1.50"), ("e3", None)]
     assert read_ledger(played.lake, played.pipeline).balanced
+    # The older rows are of the older definition.
+    told = {one.table: one.changed for one in judge_tables(played.context)}
+    assert told["silver.growing"] == ("event.schema",)
+    (price,) = payload_drift(played.context)
+    assert price.follows == "stays in bronze only: it cannot be a text column of silver"
 
 
 @pytest.mark.long

@@ -24,10 +24,11 @@ from tests.fates import arriving_at
 from tests.recovery.failpoints import armed
 from tests.running import START, click, read
 from tests.worlds import TO_SILVER
+from tidelake.bronze.records import HEADERS_DDL
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import KafkaSource, Limits, load_environment, load_pipeline
-from tidelake.delta.log import commits
+from tidelake.delta.log import commits, last_commit
 from tidelake.delta.tables import Hop
 from tidelake.errors import GenerationError, LostError, RefusedError, SourceError
 from tidelake.kafka import client, topic_source
@@ -274,10 +275,6 @@ def test_what_came_before_the_start_is_left_and_a_topic_that_was_deleted_is_name
     first = [commit for commit in commits(clicks.lake.bronze("clicks")) if commit.batch >= 0][-1]
     assert first.note["from"] == {topic: {"0": 2, "1": 2}}
 
-    with monkeypatch.context() as patch:
-        # A run that cannot ask for ids passes them on.
-        patch.setattr(bronze_hop, "describe_topics", lambda *_, **__: None)
-        assert BronzeHop(clicks.context)._topics == first.note["topics"] != {}
     running = BronzeHop(clicks.context)
     kafka.drop(topic)
     for _ in range(2):
@@ -289,7 +286,16 @@ def test_what_came_before_the_start_is_left_and_a_topic_that_was_deleted_is_name
     # Grown past the old end, so that offsets alone tell nothing.
     kafka.send(topic, _clicks(100, 18))
     with pytest.raises(LostError, match="was deleted and recreated"):
-        running._offsets(0, [])
+        running._offsets(0, [], first.note)
+    # A worker of Spark Connect, which cannot ask for ids, passes them on.
+    monkeypatch.setattr(bronze_hop, "describe_topics", lambda *_, **__: None)
+    worker = BronzeHop(clicks.context, fence=running.fence)
+    columns = f"key binary, payload binary, headers {HEADERS_DDL}, source string"
+    nothing = spark.createDataFrame([], f"{columns}, source_timestamp timestamp, _position string")
+    worker.take(nothing, next_batch := running.fence.closed + 1)
+    last = last_commit(clicks.lake.bronze("clicks"))
+    assert last is not None and (last.batch, last.added_rows) == (next_batch, 0)
+    assert last.note["topics"] == first.note["topics"] != {}
 
 
 @pytest.mark.long
@@ -390,6 +396,29 @@ def test_a_limit_that_changes_while_a_run_goes_on_loses_and_doubles_nothing(
     assert lag is not None and (lag.not_asked, lag.lag) == ("", 5)
     seen = [(one.partition, one.taken, one.end) for one in lag.partitions]
     assert seen == [(0, 10, 13), (1, 10, 12)]
+
+
+def test_a_run_begins_with_the_topics_that_are_there_or_names_those_that_are_not(
+    spark: SparkSession, tmp_path: Path, kafka: Kafka
+) -> None:
+    """A stream of no topic would read all later ones from their beginning."""
+    topic = kafka.topic(partitions=1)
+    for source, why in (
+        ({"topic": [topic, "nosuch", "nor-this"]}, "there is no topic nosuch, nor-this at "),
+        ({"pattern": "nosuch-.*"}, r"no topic matches nosuch-\.\* at "),
+    ):
+        with pytest.raises(SourceError, match=f"{why}{kafka.bootstrap} .known: .*{topic}"):
+            BronzeHop(following(spark, tmp_path, kafka, **source).context)
+    clicks = following(spark, tmp_path, kafka, topic=topic, starting="latest")
+    # As earlier versions left it.
+    sources = clicks.lake.checkpoints("clicks", "bronze") / "g1" / "sources"
+    begun = sources / "0" / "0"
+    begun.parent.mkdir(parents=True)
+    for offsets in ("{}", f'{{"{topic}":{{"0":0}}}}'):
+        begun.write_text(f"\0v1\n{offsets}")
+        BronzeHop(clicks.context)
+        assert sources.exists() == (offsets != "{}")
+        begun.parent.mkdir(parents=True, exist_ok=True)
 
 
 def test_no_broker_is_told_at_once(spark: SparkSession, tmp_path: Path, kafka: Kafka) -> None:

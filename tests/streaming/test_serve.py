@@ -242,6 +242,9 @@ def test_what_tools_ask_is_answered(jdbc: Clients) -> None:
         for statement in _ANSWERED:
             assert session.rows(statement), statement
         assert {"gold.totals", "gold.totals__final"} <= set(jdbc.tables(session))
+        columns = [("user_id", "STRING"), ("window_end", "TIMESTAMP")]
+        for name in ("totals", "totals__final"):
+            assert jdbc.columns(session, name) == columns
         with pytest.raises(Refused, match=r"\[TABLE_OR_VIEW_NOT_FOUND\].*`nothing`"):
             session.rows("SELECT * FROM nothing")
 

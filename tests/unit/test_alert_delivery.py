@@ -286,7 +286,7 @@ def test_a_webhook_is_a_reference_that_holds_an_address(monkeypatch: pytest.Monk
         *("https://hooks.example.com/s3 cret", "https://hooks.example.com/s3\ncret"),
         *("https://hooks.example.com/s3cret\n", "https://hooks.example.com:s3cret/a"),
         *("https://hooks.example.com:99999/s3cret", "https://me:s3cret@hooks.example.com/a"),
-        *("https://[s3cret]/a", "https:///s3cret"),
+        *("https://[s3cret]/a", "https:///s3cret", "https://hooks.example.com/s3-\u00e4-cret"),
     ],
 )
 def test_an_address_that_no_request_can_be_sent_to_is_refused_and_never_shown(

@@ -16,7 +16,13 @@ import pytest
 import yaml
 
 from tests.listening import listening
-from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offset
+from tests.unit.handmade import (
+    SHOP,
+    write_checkpoint,
+    write_commit,
+    write_measures,
+    write_offset,
+)
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.config import Pipeline, load_environment, load_pipeline
@@ -212,6 +218,28 @@ def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None
     assert "stale" not in shop.judge(day - 10)
 
 
+def test_one_hop_that_commits_nothing_while_its_rows_wait_for_long_is_critical(shop: Shop) -> None:
+    """As gold in a job of its own that is killed each time, beside hourly runs of the others."""
+    shop.batch(0)
+    for hour in range(1, 30):
+        shop.bronze(hour * 3600)
+        shop.silver(hour * 3600 + 1, mark=hour * 3600)
+        shop.batches += 1
+    day = 86_400
+    # The first row has not waited for a day.
+    assert "stale" not in shop.judge(day + 3601, lag_seconds=None)
+    found = shop.judge(day + 3602, lag_seconds=None)["stale"]
+    assert (found.hop, found.severity, found.since) == ("gold", "critical", at(2))
+    assert found.command == "tidelake run shop --hop gold"
+    assert found.message == (
+        "no batch was committed for 25 hours, and 290 rows are waiting, the oldest for 24 hours"
+    )
+    # A hop that works off old rows is not dead.
+    shop.batches = 1
+    shop.gold(day + 3600)
+    assert "stale" not in shop.judge(day + 3602, lag_seconds=None)
+
+
 def requeue(shop: Shop, rows: int, second: float) -> None:
     note = {"pipeline": "shop", "hop": "requeue", "generation": "g1", "batch": 0}
     table = shop.lake.requeue("shop")
@@ -323,6 +351,20 @@ def test_what_is_not_in_gold_within_the_agreed_time_is_critical(shop: Shop) -> N
     )
     shop.batch(210)
     assert shop.judge(220, latency_seconds=60) == {}
+
+
+def test_a_gold_that_was_rebuilt_made_no_row_late(shop: Shop) -> None:
+    for batch in range(3):
+        shop.batch(batch * 10)
+    stamp = {"pipeline": "shop", "hop": "gold", "generation": "g2", "batch": 0, "rebuilt": True}
+    note = {**stamp, "rows": 30, "eligible": 30, "until": {"silver": [4, -1]}}
+    gold = shop.lake.gold("totals")
+    write_commit(gold, 4, note=note, rows=30, adds=[(30, True)], second=1000)
+    found = alerts_of(shop.lake, shop.define(latency_seconds=60), now=at(1001), counts=False)
+    assert "latency_over_sla" not in {one.rule for one in found}
+    # Rows that it does not include may be.
+    shop.bronze(1010)
+    assert shop.judge(1071, latency_seconds=60)["latency_over_sla"].since == at(1010)
 
 
 def test_the_agreed_time_is_looked_up_without_reading_old_commits(shop: Shop) -> None:
@@ -576,6 +618,17 @@ def test_a_deleted_checkpoint_refuses_a_hop(shop: Shop) -> None:
     assert found.command == "tidelake repair shop --hop silver"
 
 
+def test_a_silver_that_has_closed_no_batch_yet_is_no_mismatch(shop: Shop) -> None:
+    shop.bronze(0)
+    stamp = {"pipeline": "shop", "hop": "silver", "generation": "g1", "batch": -1}
+    for table in (shop.lake.silver("shop"), shop.lake.requeue("shop")):
+        write_commit(table, 0, note=stamp)
+    for side in (shop.lake.late("shop"), shop.lake.quarantine("shop")):
+        write_commit(side, 0, note=stamp)
+    shop.checkpoint("silver").mkdir(parents=True)
+    assert "hop_refused" not in shop.judge(10)
+
+
 def test_a_dimension_that_was_replaced_refuses_silver(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -742,7 +795,7 @@ def test_a_swap_left_half_done_is_gone_on_with_the_way_that_it_went(
     write_state(shop.lake, shop.define(), State("bronze", "hash", stage))
     assert shop.judge(5)["hop_refused"].command == command
     with (
-        pytest.raises(RefusedError, match=f"Resume it: {command}"),
+        pytest.raises(RefusedError, match=f"continue it: {command}"),
         hold_hops(shop.lake, "shop", ["gold"]),
     ):
         pass
@@ -806,6 +859,50 @@ def test_a_hop_that_failed_is_told_until_it_closes_a_batch(shop: Shop) -> None:
     assert "hop_failed" not in shop.judge(300, measures=[failed, slow("gold", 1, 150)])
     shop.batch(220)
     assert "hop_failed" not in shop.judge(300, measures=[failed])
+
+
+def test_a_first_run_that_fails_is_told_before_there_is_a_table(
+    shop: Shop, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipeline, said, given = shop.define(), list[str](), list[Any]()
+    place = [str(shop.lake.root / "shop.yml"), "--root", str(shop.lake.root)]
+    assert run_command(app, ["alerts", *place]) == 0
+    assert "Nothing to watch: shop has no tables" in capsys.readouterr().err
+    failed = slow("bronze", -1, 10, error_class="SourceError", error="no broker can be reached")
+    # The run itself.
+    backlogs = BacklogReader(shop.lake, pipeline)
+    context = AlertContext(shop.lake, pipeline, at(200), (failed,), backlogs, PLAIN)
+    reporter = AlertReporter(shop.lake, "shop", said.append, None)
+    with watching(lambda: context, reporter, lambda *one: given.append(one), pytest.fail):
+        pass
+    assert [line.split(", SourceError")[0] for line in said] == [
+        "alert opens: critical hop_failed: shop, hop bronze: stopped 90 seconds ago"
+    ]
+    assert [one.rule for one in given[0][0]] == ["hop_failed"]
+    # And the command afterwards.
+    write_measures(shop.lake, [failed])
+    monkeypatch.setattr("tidelake.cli.operating.now", lambda: at(200))
+    assert run_command(app, ["alerts", *place]) == 3
+    assert "no broker can be reached" in " ".join(capsys.readouterr().out.split())
+
+
+def test_metrics_that_cannot_be_read_close_no_alert(shop: Shop) -> None:
+    shop.batch(0)
+    write_measures(shop.lake, [slow("gold", 1, 10, error_class="TidelakeError", error="full")])
+    said: list[str] = []
+
+    def tell(second: float) -> list[str]:
+        said.clear()
+        found = alerts_of(shop.lake, shop.define(), now=at(second), counts=False)
+        AlertReporter(shop.lake, "shop", said.append, None).report(found, rules=RULES)
+        return [line.split(" cannot be")[0].split(": stopped")[0] for line in said]
+
+    assert tell(200) == ["alert opens: critical hop_failed: shop, hop gold"]
+    (file,) = shop.lake.progress().path.glob("*.parquet")
+    gone = file.rename(file.with_suffix(".gone"))
+    assert tell(210) == [f"alert opens: critical {rule}: shop:" for rule in MEASURED]
+    gone.rename(file)
+    assert tell(220) == [f"alert closes: shop: {rule}" for rule in MEASURED]
 
 
 def test_a_look_at_the_tables_that_fails_is_said_and_ends_neither_run_nor_alerts(

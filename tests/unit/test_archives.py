@@ -39,6 +39,7 @@ def test_compressed_content_is_read_and_a_cut_one_is_broken(suffix: str) -> None
     content, name = compress(_TEXT), f"file:///a.{suffix}"
     assert decompressed(name, content) == _TEXT
     assert decompressed(name, content + content) == _TEXT + _TEXT
+    assert decompressed(name, content + compress(b"") + content) == _TEXT + _TEXT
     assert decompressed("file:///a.txt", content) == content
     for cut in (1, 9, len(content) // 2, len(content) - 1):
         with pytest.raises(BrokenFileError, match="truncated or damaged"):

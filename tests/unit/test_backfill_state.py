@@ -155,7 +155,7 @@ def test_beside_an_interrupted_erasure_no_backfill_begins_and_none_is_given_up(
     begun = shop.lake.erasure("shop")
     begun.parent.mkdir(parents=True)
     begun.write_text("{}")
-    with pytest.raises(RefusedError, match="an erasure of shop was interrupted"):
+    with pytest.raises(RefusedError, match="an erasure of shop has not finished"):
         build(_run(shop), "bronze")
     assert read_state(shop.lake, shop.pipeline) is None
     state = _promoted(shop)
@@ -365,8 +365,9 @@ def test_an_unfinished_swap_is_named_by_status_and_by_a_dry_run(
     write_whole(shop.lake.swap("shop"), "promoting")
     place = [str(shop.file), "--root", str(shop.root)]
     what = (
-        "a swap of its tables has not finished; if none is running, continue it: "
-        f"tidelake backfill promote {shop.file} --root {shop.root}"
+        "a swap of shop's tables has not finished; if none is running, continue it: "
+        f"tidelake backfill promote {shop.file} --root {shop.root}, or roll it back: "
+        f"tidelake backfill rollback {shop.file} --root {shop.root}"
     )
 
     def said(*words: str) -> str:
@@ -399,7 +400,7 @@ def test_a_swap_that_was_interrupted_at_its_end_is_ended_by_the_same_command(
     write_state(shop.lake, shop.pipeline, state)
     write_whole(shop.lake.swap("shop"), swap)
     with (
-        pytest.raises(RefusedError, match="a swap of shop's tables was interrupted"),
+        pytest.raises(RefusedError, match="a swap of shop's tables has not finished"),
         hold_hops(shop.lake, "shop", ["gold"]),
     ):
         pass

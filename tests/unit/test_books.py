@@ -21,6 +21,7 @@ from tidelake.delta.tables import HOPS, Lake, Table
 from tidelake.errors import RefusedError, UsageError
 from tidelake.ledger.history import history, require_tables
 from tidelake.ledger.query import ask
+from tidelake.replay.repairing import why_rebuilt
 from tidelake.runtime import epochs, runner
 from tidelake.runtime.epochs import copy_books
 from tidelake.runtime.hop import Run
@@ -209,6 +210,19 @@ def test_a_table_that_rested_until_the_books_own_log_forgot_it_comes_in_once(
     assert copied(lake) == once(lake, lake.bronze("shop"), lake.silver("shop"))
 
 
+def test_bronze_of_which_no_log_has_all_files_is_not_repaired(run: Run, lake: Lake) -> None:
+    """Its new checkpoint would not list them, and they would be ingested again."""
+    bronze = lake.bronze("shop")
+    copy_books(run, HOPS)
+    assert why_rebuilt(run, "bronze") == ""
+    forget(bronze, below=2)
+    assert why_rebuilt(run, "bronze") == ""
+    shutil.rmtree(lake.books().path)
+    lost = r"commits of bronze\.shop are gone from its log and from ops\.books"
+    with pytest.raises(RefusedError, match=f"{lost}.* Restore ops.books, or the checkpoint of hop"):
+        why_rebuilt(run, "bronze")
+
+
 def test_a_pipeline_without_bronze_is_refused_with_the_command(lake: Lake) -> None:
     with pytest.raises(UsageError, match=r"shop has no tables under .*: tidelake run shop$"):
         require_tables(lake, "shop")
@@ -304,12 +318,14 @@ def test_history_leaves_out_a_table_of_the_name_that_was_deleted(lake: Lake) -> 
     assert {one.note.get("life") for one in found} == {None, "2024-01-01"}
 
 
-def test_history_lists_a_commit_once_that_was_copied_twice(lake: Lake) -> None:
+@pytest.mark.parametrize("created", [0, 9], ids=["in order", "before the clock went back"])
+def test_history_lists_a_commit_once_that_was_copied_twice(lake: Lake, created: int) -> None:
     table = lake.gold("totals")
     rows = ", ".join(
-        f"('gold.totals', {version}, {version - 1}, TIMESTAMPTZ '2024-01-01 00:00:0{version}+00', "
+        f"('gold.totals', {version}, {version - 1}, "
+        f"TIMESTAMPTZ '2024-01-01 00:00:0{version or created}+00', "
         f'{version}, \'{{"batch": {version - 1}, "generation": "g1"}}\')'
-        for version in (0, 1, 1, 2, 3, 3)
+        for version in (0, 0, 1, 1, 2, 3, 3)
     )
     columns = "table_name, version, batch, committed_at, rows, note"
     sql = f"SELECT * FROM (VALUES {rows}) AS t({columns})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
 from pathlib import Path
 from threading import Event
@@ -15,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import shop
+from tests.unit.handmade import write_offset
 from tidelake.bronze.records import (
     BRONZE_DDL,
     HEADERS_DDL,
@@ -156,6 +158,57 @@ def test_bronze_takes_no_csv_into_a_table_of_json_nor_json_into_one_of_csv(tmp_p
         assert hop.offset_mismatch(Commit(0, ARRIVED, None, note | {"csv": not is_csv})) == ""
         # Commits of earlier versions do not say it.
         assert hop.offset_mismatch(Commit(0, ARRIVED, None, {"source": "files"})) == ""
+
+
+def test_bronze_reads_no_batch_that_was_planned_with_files_of_another_source(
+    tmp_path: Path,
+) -> None:
+    """Spark would read them, whatever the source is now."""
+    hop: Any = BronzeHop.__new__(BronzeHop)
+    hop.checkpoint, hop._landing = tmp_path, SimpleNamespace(read=dict)
+
+    def mismatch(*paths: str, closed: Commit | None = None) -> str:
+        pipeline = shop(tmp_path, source={"kind": "files", "path": list(paths)})
+        hop.run = SimpleNamespace(pipeline=pipeline, lake=Lake(tmp_path))
+        return str(hop.offset_mismatch(closed))
+
+    assert mismatch("/a") == ""
+    log = tmp_path / "sources" / "0"
+    log.mkdir(parents=True)
+    for batch, name in enumerate(("file:///a/1.json", "file:///a/b%20c/2.json")):
+        write_offset(tmp_path, batch, {"logOffset": batch})
+        entry = json.dumps({"path": name, "timestamp": 1, "batchId": batch})
+        (log / str(batch)).write_text(f"v1\n{entry}")
+    taken = Commit(1, ARRIVED, 1, {"batch": 0, "files": [["/a/1.json", 1, 1, 1]]})
+    other = "a batch is planned with files of another source, /a/b c/2.json"
+    for folders in (["/a"], ["/a/b c/"], ["/x", "/a/b c/2.json"]):
+        assert mismatch(*folders, closed=taken) == ""
+    for folders in (["/b"], ["/a/b"], ["/x", "/a/b c/2"]):
+        assert mismatch(*folders, closed=taken) == other
+    # Before the first batch is closed there is no commit to compare.
+    for batch in (0, 1):
+        (log / str(batch)).unlink()
+    (log / "0").touch()
+    unread = "the list of files in its checkpoint (sources) cannot be read"
+    assert mismatch("/a") == unread
+    (log / "0").unlink()
+    write_offset(tmp_path, 1, {"topic": {"0": 5}})
+    assert mismatch("/a") == unread
+
+
+def test_first_offsets_of_a_topic_that_cannot_be_read_are_named(tmp_path: Path) -> None:
+    hop: Any = BronzeHop.__new__(BronzeHop)
+    hop._landing, source = None, {"kind": "kafka", "bootstrap": "h:1", "topic": "clicks"}
+    hop.run = SimpleNamespace(pipeline=shop(tmp_path, source=source), lake=Lake(tmp_path))
+    hop.checkpoint = tmp_path / "g1"
+    assert hop.offset_mismatch(None) == ""
+    first = hop.checkpoint / "sources" / "0" / "0"
+    first.parent.mkdir(parents=True)
+    for content in ("", "\0v1", '\0v1\n{"clicks'):
+        first.write_text(content)
+        assert "the first offsets in its checkpoint (sources)" in hop.offset_mismatch(None)
+    first.write_text('\0v1\n{"clicks":{"0":0}}')
+    assert hop.offset_mismatch(None) == ""
 
 
 @pytest.mark.parametrize(

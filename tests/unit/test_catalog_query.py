@@ -8,15 +8,17 @@ from typing import Any
 
 import pytest
 from pyspark.errors import AnalysisException
+from sqlglot import exp, parse_one
 
 from tidelake.delta.store import Catalog
 from tidelake.delta.tables import Lake
 from tidelake.errors import UsageError
+from tidelake.ledger import statements
 from tidelake.ledger.query import _ask_spark, ask_for_user
-from tidelake.ledger.statements import SPARK, tables_in
+from tidelake.ledger.statements import SPARK, read_instead, tables_in
 from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
-_TOTALS = "(SELECT * FROM `prod`.`gold`.`totals` WHERE TRUE)"
+_TOTALS = "`prod`.`gold`.`totals`"
 
 
 class _Session:
@@ -45,22 +47,21 @@ def asked(statement: str) -> list[str]:
 @pytest.mark.parametrize(
     ("written", "read"),
     [
-        ("gold.totals", f"{_TOTALS} AS totals"),
+        ("gold.totals", _TOTALS),
         ("prod.gold.totals AS t", f"{_TOTALS} AS t"),
         ("gold.totals AS t(a, b)", f"{_TOTALS} AS t(a, b)"),
         (
             "(gold.totals JOIN PROD.gold.other USING (user_id))",
-            f"({_TOTALS} AS totals JOIN (SELECT * FROM `prod`.`gold`.`other` WHERE TRUE) AS other "
-            "USING (user_id))",
+            f"({_TOTALS} JOIN `prod`.`gold`.`other` USING (user_id))",
         ),
         (
             "gold.totals PIVOT(SUM(n) FOR user_id IN ('a'))",
-            f"{_TOTALS} AS totals PIVOT(SUM(n) FOR user_id IN ('a'))",
+            f"{_TOTALS} PIVOT(SUM(n) FOR user_id IN ('a'))",
         ),
-        ("gold.totals TABLESAMPLE (10 PERCENT)", f"{_TOTALS} TABLESAMPLE (10 PERCENT) AS totals"),
+        ("gold.totals TABLESAMPLE (10 PERCENT)", f"{_TOTALS} TABLESAMPLE (10 PERCENT)"),
         (
             "(gold.totals LATERAL VIEW EXPLODE(ARRAY(n)) e AS x)",
-            f"({_TOTALS} AS totals LATERAL VIEW EXPLODE(ARRAY(n)) e AS x)",
+            f"({_TOTALS} LATERAL VIEW EXPLODE(ARRAY(n)) e AS x)",
         ),
     ],
 )
@@ -72,11 +73,15 @@ def test_what_follows_a_tables_name_is_asked_too(written: str, read: str) -> Non
     ("statement", "read"),
     [
         # Spark describes a query that has no alias.
-        ("DESCRIBE gold.totals", f"DESCRIBE {_TOTALS[1:-1]}"),
-        ("DESCRIBE SELECT n FROM gold.totals", f"DESCRIBE SELECT n FROM {_TOTALS} AS totals"),
+        ("DESCRIBE gold.totals", f"DESCRIBE SELECT * FROM {_TOTALS}"),
+        ("DESCRIBE SELECT n FROM gold.totals", f"DESCRIBE SELECT n FROM {_TOTALS}"),
+        ("DESCRIBE TABLE gold.totals", f"DESCRIBE SELECT * FROM {_TOTALS}"),
+        ("; desc extended gold.totals", f"desc SELECT * FROM {_TOTALS}"),
+        ("SELECT /*+ BROADCAST(t) */ t.n FROM gold.totals t", f"SELECT t.n FROM {_TOTALS} t"),
+        ("/* all */; SELECT n FROM gold.totals", f"SELECT n FROM {_TOTALS}"),
         (
             "SELECT gold.totals.n, prod.gold.totals.user_id FROM gold.totals",
-            f"SELECT totals.n, totals.user_id FROM {_TOTALS} AS totals",
+            f"SELECT gold.totals.n, prod.gold.totals.user_id FROM {_TOTALS}",
         ),
     ],
 )
@@ -84,6 +89,60 @@ def test_a_table_is_described_and_its_name_may_stand_before_a_column(
     statement: str, read: str
 ) -> None:
     assert asked(statement) == [read]
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        # What sqlglot would write as another function, or in another way.
+        "percentile_cont(0.5) WITHIN GROUP (ORDER BY n)",
+        "percentile_disc(0.9) WITHIN GROUP (ORDER BY n DESC)",
+        "datediff(window_end, window_start), date_format(at, 'YYYY'), array_size(xs)",
+        "1L, 1.50bd, 2e3, 'it''s' 'x', r'\\d', 'a\\'b', \"c\", x:a.b, n::int",
+        # Names of tables that are none.
+        "'gold.totals', 'é😀 gold.totals' AS `gold.totals`",
+        "totals.gold FROM (SELECT 1 AS gold) AS totals UNION ALL SELECT n",
+        "(WITH totals AS (SELECT 1 AS n) SELECT totals.n FROM totals)",
+    ],
+)
+def test_all_but_the_names_of_tables_is_asked_as_it_is_written(columns: str) -> None:
+    text = f"SELECT {columns}\n FROM {{}} AS gold WHERE gold.totals > 1 ;"
+    read = " ".join(text.split())
+    for name in ("gold.totals", "`gold` . `Totals`", "prod.GOLD.totals"):
+        assert asked(text.format(name)) == [read.format(_TOTALS)]
+
+
+def test_comments_and_hints_whose_end_is_another_for_spark_are_left_out() -> None:
+    hidden = "/* /*+ */ , reflect('a', 'b') -- */"
+    for comment in (hidden, "/*+ BROADCAST(gold.totals) */", "-- a\r"):
+        text = f"SELECT {comment}\n n /* gold.totals */ FROM gold.totals -- it's gold.totals"
+        assert asked(text) == [f"SELECT n FROM {_TOTALS}"]
+    assert asked("SELECT 1; -- done") == ["SELECT 1;"]
+
+
+def test_final_rows_are_a_query_that_may_have_an_alias_and_a_sample() -> None:
+    query = "((SELECT * FROM t WHERE ends < 1) AS `totals__final`)"
+
+    def read(sql: str) -> str:
+        return read_instead(sql, {"gold.totals__final": query, "gold.totals": "t"})
+
+    final = "gold.totals__final"
+    assert read(f"SELECT a.n FROM {final} TABLESAMPLE (1 ROWS) AS a") == (
+        f"SELECT a.n FROM {query} TABLESAMPLE (1 ROWS) AS a"
+    )
+    assert read(f"SELECT {final}.n, prod.{final}.*, gold.totals.n FROM {final}, gold.totals") == (
+        f"SELECT totals__final.n, totals__final.*, gold.totals.n FROM {query}, t"
+    )
+    assert read(f"DESCRIBE {final}") == f"DESCRIBE SELECT * FROM {query}"
+
+
+def test_a_name_that_cannot_be_located_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def elsewhere(sql: str, dialect: str) -> exp.Expr:
+        return parse_one(f" {sql}", dialect=dialect)
+
+    monkeypatch.setattr(statements, "_one_query", elsewhere)
+    with pytest.raises(UsageError, match=r"^gold\.totals cannot be located in the statement"):
+        read_instead("SELECT * FROM gold.totals", {"gold.totals": _TOTALS})
 
 
 @pytest.mark.parametrize(

@@ -253,7 +253,9 @@ def test_names_of_types_that_the_reader_converts_are_left_out() -> None:
 
 def test_a_fast_lane_over_change_events_is_refused_by_name(tmp_path: Path) -> None:
     run = SimpleNamespace(pipeline=changes(tmp_path, "id BIGINT"))
-    lane: Any = SimpleNamespace(run=run, detection=SimpleNamespace(features="f"))
+    lane: Any = SimpleNamespace(
+        run=run, detection=SimpleNamespace(features="f", used_columns=frozenset())
+    )
     with pytest.raises(NotBuiltError, match="a fast lane over change events"):
         Lane._refuse(lane)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.handmade import write_commit, write_offset
+from tests.unit.handmade import write_batches, write_checkpoint, write_commit, write_offset
 from tidelake.delta.log import last_commit
 from tidelake.delta.positions import Position
 from tidelake.delta.store import Catalog
@@ -178,3 +178,32 @@ def test_an_input_that_was_recreated_is_no_older_copy(tmp_path: Path) -> None:
     guard = _gold_over(lake, silver=lake.silver("orders"))
     with pytest.raises(GenerationError, match=r"silver.orders was recreated: it is not the table"):
         guard.refuse_rewritten()
+
+
+@pytest.mark.parametrize("damaged", ["metadata", "offsets/0"])
+def test_a_damaged_file_is_named_before_the_first_batch_is_closed(
+    tmp_path: Path, damaged: str
+) -> None:
+    """Spark would fail in each run, and name no remedy."""
+    lake, checkpoint = Lake(tmp_path / "lake"), tmp_path / "checkpoint"
+    silver = lake.silver("c")
+    guard = CheckpointGuard(Fence("c", "silver", "g1"), checkpoint, (silver,), {})
+    asked: list[object] = []
+
+    def mismatch(closed: object) -> str:
+        asked.append(closed)
+        return ""
+
+    # No query has started, or none has planned a batch.
+    guard.refuse_mismatch(mismatch)
+    write_batches(silver, -1)
+    write_checkpoint(checkpoint, planned=-1, committed=-1)
+    (checkpoint / "metadata").write_text('{"id": "x"}')
+    guard.refuse_mismatch(mismatch)
+    write_offset(checkpoint, 0, None)
+    guard.refuse_mismatch(mismatch)
+    assert asked == [None] * 3
+    (checkpoint / damaged).write_bytes(b"")
+    name = damaged if "/" in damaged else f"checkpoint/{damaged}"
+    with pytest.raises(GenerationError, match=f"^c, hop silver: {name} of its .* cannot be read"):
+        guard.refuse_mismatch(mismatch)

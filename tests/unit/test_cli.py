@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,9 +28,9 @@ from tests.shops import Shop
 from tidelake import __version__
 from tidelake.cli import app
 from tidelake.cli.exits import message_of, run_command
-from tidelake.cli.flow import run_pipeline, run_selected, started
+from tidelake.cli.flow import Result, exit_code_of, run_pipelines, started
 from tidelake.cli.options import Place
-from tidelake.config import load_environment, load_pipeline
+from tidelake.config import Pipeline, load_environment, load_pipeline
 from tidelake.config.locations import find_file
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import HOPS, Lake
@@ -39,7 +39,7 @@ from tidelake.examples import Generated
 from tidelake.ledger.query import Answer
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Progress
-from tidelake.runtime.triggers import parse_trigger
+from tidelake.runtime.triggers import Trigger, parse_trigger
 from tidelake.spark.session import build_session
 from tidelake.typed import Typed
 
@@ -450,9 +450,8 @@ def test_a_run_beside_another_is_refused_before_spark_starts(
 def test_a_run_takes_its_trigger_from_the_environment(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, options: list[str], trigger: str
 ) -> None:
-    taken: list[str] = []
-    for name in ("run_pipeline", "run_dimensions"):
-        monkeypatch.setattr(COMMANDS, name, lambda *given: taken.append(given[-1]))
+    taken: list[Trigger] = []
+    monkeypatch.setattr(COMMANDS, "run_pipelines", lambda *given: taken.append(given[-1]) or [])
     here = tmp_path / "conf"
     (here / "environments").mkdir(parents=True)
     (here / "pipelines").symlink_to(PROJECT / "conf" / "pipelines")
@@ -462,7 +461,7 @@ def test_a_run_takes_its_trigger_from_the_environment(
     )
     monkeypatch.chdir(tmp_path)
     assert run_command(app, ["run", "clickstream", *options]) == 0
-    assert taken == [trigger]
+    assert taken == [parse_trigger(trigger)]
 
 
 def test_what_was_generated_is_told_to_machines(
@@ -519,24 +518,6 @@ def test_what_went_into_a_topic_is_told_without_files(
     assert told == {"pipeline": "clickstream", "to": to, "records": 5, "kinds": {"click": 5}}
 
 
-def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    shop = Shop(tmp_path)
-    observed: list[Typed] = []
-
-    def observing(_run: object, _when: object, typed: Typed) -> object:
-        observed.append(typed)
-        return nullcontext()
-
-    monkeypatch.setattr("tidelake.cli.flow.started", lambda *_, **__: nullcontext())
-    monkeypatch.setattr("tidelake.ops.observers.observing", observing)
-    monkeypatch.setattr("tidelake.runtime.runner.run_hops", lambda *_, **__: None)
-    root = str(tmp_path)
-    assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
-    assert observed == [Typed(root, "local", called=str(shop.file))]
-
-
 @pytest.fixture
 def observed_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Typed, tuple[str, ...]]]:
     """Start no Spark; give each pipeline that runs while it is observed, with its hops."""
@@ -544,8 +525,8 @@ def observed_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Typed, tup
     watched: list[tuple[str, Typed]] = []
 
     @contextmanager
-    def starting(place: Place, *_: object) -> Iterator[Run]:
-        yield Run(cast(Any, None), place.pipeline, place.lake, place.environment, Progress(print))
+    def starting(place: Place, _: object, pipelines: Sequence[Pipeline]) -> Iterator[Run]:
+        yield Run(cast(Any, None), pipelines[0], place.lake, place.environment, Progress(print))
 
     @contextmanager
     def observing(run: Run, _: object, typed: Typed) -> Iterator[Run]:
@@ -564,6 +545,16 @@ def observed_runs(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, Typed, tup
     return found
 
 
+def test_a_run_lets_its_alerts_name_commands_as_it_was_called(
+    tmp_path: Path, observed_runs: list[tuple[str, Typed, tuple[str, ...]]]
+) -> None:
+    shop = Shop(tmp_path)
+    root = str(tmp_path)
+    assert run_command(app, ["run", str(shop.file), "--root", root, "--env", "local"]) == 0
+    observed = [typed for _, typed, _ in observed_runs]
+    assert observed == [Typed(root, "local", called=str(shop.file))]
+
+
 def test_dimensions_are_observed_like_every_run(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -578,8 +569,9 @@ def test_dimensions_are_observed_like_every_run(
     assert observed_runs == [products]
 
     land(tmp_path / "landing" / "clickstream", "a.jsonl", [b"{}"])
-    place = Place(load_environment("local", root=root), Typed(root, called="clickstream"))
-    run_pipeline(place, HOPS, "available-now", first=[load_pipeline("products", place.environment)])
+    place = Place(load_environment("local", root=root), Typed(root))
+    chosen = [load_pipeline(name, place.environment) for name in ("products", "clickstream")]
+    run_pipelines(place, chosen, HOPS, parse_trigger("available-now"))
     assert observed_runs[1:] == [products, ("clickstream", place.typed, HOPS)]
 
     def refuse(_: object) -> None:
@@ -599,13 +591,15 @@ def test_several_pipelines_ask_their_source_only_for_bronze(
     shop = Shop(tmp_path)
     (tmp_path / "landing" / "taken.json").unlink()
     (tmp_path / "landing").rmdir()
-    place = Place(load_environment("local", root=str(tmp_path)), Typed(called=str(shop.file)))
+    place = Place(load_environment("local", root=str(tmp_path)), Typed())
     when = parse_trigger("available-now")
-    assert run_selected(place, [shop.pipeline], "silver", when) == 0
-    assert [(name, hops) for name, _, hops in observed_runs] == [("shop", ("silver",))]
-    assert run_selected(place, [shop.pipeline], "all", when) == 2
+    both = [shop.pipeline, shop.pipeline.model_copy(update={"name": "other"})]
+    assert exit_code_of(run_pipelines(place, both, ("silver",), when)) == 0
+    ran = [("shop", ("silver",)), ("other", ("silver",))]
+    assert [(name, hops) for name, _, hops in observed_runs] == ran
+    assert exit_code_of(run_pipelines(place, both, HOPS, when)) == 2
     assert f"{tmp_path}/landing does not exist" in capsys.readouterr().err
-    assert len(observed_runs) == 1
+    assert len(observed_runs) == 2
 
 
 def test_what_is_loaded_before_a_run_is_left_out_of_its_garbage_collections(
@@ -630,7 +624,7 @@ def test_what_the_demo_made_is_told_to_machines(
     answer = Answer(("user_id", "value"), (("u1", Decimal("2.50")),))
     ran: list[Place] = []
     monkeypatch.setattr(
-        "tidelake.cli.trying.run_pipeline", lambda where, *_, **__: ran.append(where)
+        "tidelake.cli.trying.run_pipelines", lambda where, *_: ran.append(where) or []
     )
     monkeypatch.setattr("tidelake.cli.trying.tops_of", lambda *_: {"gold.x": answer})
     monkeypatch.setattr("tidelake.ledger.terms.read_ledger", lambda *_: books)
@@ -644,6 +638,12 @@ def test_what_the_demo_made_is_told_to_machines(
         "gold": {"gold.x": [{"user_id": "u1", "value": "2.50"}]},
     }
     assert f"tidelake ledger clickstream --root '{root}'\n" in captured.err
+
+
+def test_a_demo_that_fails_ends_as_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    failed = [Result("products", "failed", exit_code=3), Result("clickstream", "skipped")]
+    monkeypatch.setattr("tidelake.cli.trying.run_pipelines", lambda *_: failed)
+    assert run_command(app, ["demo", "--events", "50", "--root", str(tmp_path / "lake")]) == 3
 
 
 def test_a_bad_trigger_says_which_are_good(

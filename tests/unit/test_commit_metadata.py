@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import pyspark
 import pytest
 
 import tidelake
@@ -115,8 +116,11 @@ def test_what_decided_a_batch_is_the_same_only_with_equal_definition_dimensions_
         decision_note(plain, {"dim.products": 4}),
         decision_note(shop(tmp_path, gold=[]), pins),
     ]
-    monkeypatch.setattr(tidelake, "__version__", "0.0.0")
-    for other in (*others, decision_note(plain, pins)):
+    for package in (tidelake, pyspark):
+        with monkeypatch.context() as patched:
+            patched.setattr(package, "__version__", "0.0.0")
+            others.append(decision_note(plain, pins))
+    for other in others:
         assert not is_decided_by(commit(note), other)
 
 

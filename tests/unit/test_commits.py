@@ -17,7 +17,7 @@ from deltalake import CommitProperties, DeltaTable, write_deltalake
 from tests.unit.handmade import write_commit
 from tidelake.delta.log import commits, encode, last_commit, newest_version, oldest_version
 from tidelake.delta.merge import shorten_log
-from tidelake.delta.positions import BEGINNING, Position, rows_between
+from tidelake.delta.positions import BEGINNING, Position, added_between
 from tidelake.delta.tables import Lake, Table
 
 
@@ -111,7 +111,7 @@ def test_delta_checkpoints_and_checksums_are_no_commits(table: Table) -> None:
     (log / "_last_checkpoint").write_text("{}")
 
     assert [commit.version for commit in commits(table)] == [0]
-    assert rows_between(table, BEGINNING) == 2
+    assert added_between(table, BEGINNING).rows == 2
 
 
 @pytest.mark.parametrize(
@@ -122,13 +122,13 @@ def test_log_compactions_and_v2_checkpoints_are_no_commits(table: Table, name: s
     write_commit(table, 1, adds=[(3, True)])
     (table.path / "_delta_log" / name).write_text('{"protocol": {}}\n')
 
-    assert rows_between(table, BEGINNING) == 5
+    assert added_between(table, BEGINNING).rows == 5
 
 
 def test_a_missing_table_has_no_commits_and_no_rows(table: Table) -> None:
     assert list(commits(table)) == []
     assert last_commit(table) is None
-    assert rows_between(table, BEGINNING) == 0
+    assert added_between(table, BEGINNING).rows == 0
 
 
 def test_a_note_survives_encoding() -> None:
@@ -160,8 +160,8 @@ def test_rows_after_a_position_are_those_of_the_files_behind_it(
 ) -> None:
     write_six_files(table)
 
-    assert rows_between(table, (version, index)) == rows
-    assert rows_between(table, BEGINNING, (version, index)) == 111111 - rows
+    assert added_between(table, (version, index)).rows == rows
+    assert added_between(table, BEGINNING, (version, index)).rows == 111111 - rows
 
 
 def write_six_files(table: Table) -> None:
@@ -194,7 +194,7 @@ def test_two_positions_hold_the_rows_of_the_files_in_between(
 ) -> None:
     write_six_files(table)
 
-    assert rows_between(table, after, until) == rows
+    assert added_between(table, after, until).rows == rows
 
 
 def test_any_stop_on_the_way_adds_up_to_the_whole(table: Table) -> None:
@@ -202,7 +202,9 @@ def test_any_stop_on_the_way_adds_up_to_the_whole(table: Table) -> None:
     stops = [(version, index) for version in range(5) for index in range(-1, 4)]
 
     for stop in stops:
-        assert rows_between(table, BEGINNING, stop) + rows_between(table, stop) == 111111
+        assert (
+            added_between(table, BEGINNING, stop).rows + added_between(table, stop).rows == 111111
+        )
 
 
 def test_a_log_knows_its_oldest_and_newest_version_whoever_wrote_them(table: Table) -> None:
@@ -220,8 +222,8 @@ def test_files_that_a_compaction_rewrote_are_not_taken_again(table: Table) -> No
     write_commit(table, 1, adds=[(5, False)], operation="OPTIMIZE")
     write_commit(table, 2, adds=[(3, True)])
 
-    assert rows_between(table, (0, 0)) == 3
-    assert rows_between(table, (0, 0), (1, 0)) == 0
+    assert added_between(table, (0, 0)).rows == 3
+    assert added_between(table, (0, 0), (1, 0)).rows == 0
 
 
 def versions_after_a_restore(table: Table, *parameters: dict[str, str]) -> list[int]:

@@ -124,6 +124,6 @@ def test_another_avro_schema_is_another_definition(tmp_path: Path) -> None:
 def test_a_fast_lane_over_files_that_are_not_lines_is_not_built(tmp_path: Path) -> None:
     source = {"kind": "files", "path": "x", "format": "parquet"}
     run: Any = SimpleNamespace(pipeline=shop(tmp_path, source=source))
-    detection: Any = SimpleNamespace(features="hours")
+    detection: Any = SimpleNamespace(features="hours", used_columns=frozenset())
     with pytest.raises(NotBuiltError, match="a fast lane over files that are not JSON"):
         Lane(run, detection, detection).go()

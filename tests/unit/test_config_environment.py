@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 
@@ -127,6 +128,47 @@ def test_a_legacy_setting_is_refused_since_no_table_records_it() -> None:
     (found,) = caught.value.violations
     assert found.path == "spark.spark.sql.legacy.sizeOfNull"
     assert "changes results, which no table records; leave it out" in found.message
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("spark.hadoop.fs.s3a.secret.key", "hunter2"),
+        ("spark.hadoop.fs.azure.account.key.shop.dfs.core.windows.net", "hunter2"),
+        ("spark.authenticate.secret", "hunter2"),
+        ("spark.ssl.keyStorePassword", "hunter2"),
+        ("spark.hadoop.fs.azure.sas.data.shop.dfs.core.windows.net", "hunter2"),
+        ("spark.hadoop.fs.azure.account.oauth2.client.secret.shop.dfs.core.windows.net", "hunter2"),
+        ("spark.hadoop.hive.server2.authentication.ldap.bindpw", "hunter2"),
+        ("spark.any.setting", "env:TOKEN"),
+        ("spark.any.setting", "secret:shop/token"),
+    ],
+)
+def test_a_setting_of_spark_is_no_secret_since_every_user_sees_it(key: str, value: str) -> None:
+    write("local", f"root: a\nspark: {{{key}: {value}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_environment()
+    (found,) = caught.value.violations
+    assert found.path == f"spark.{key}"
+    assert "must not hold a secret, nor a reference to one" in found.message
+    assert "docs/object-store.md" in found.message
+    assert "hunter2" not in str(caught.value)
+
+
+def test_a_setting_that_says_where_a_secret_is_holds_none() -> None:
+    settings = {
+        "spark.hadoop.fs.s3a.aws.credentials.provider": "com.example.Provider",
+        "spark.hadoop.hadoop.security.credential.provider.path": "jceks://file/etc/shop.jceks",
+        "spark.authenticate.secretBitLength": "256",
+        "spark.security.credentials.renewalRatio": "0.5",
+        "spark.kerberos.renewal.credentials": "ccache",
+        "spark.hadoop.fs.s3a.delegation.token.binding": "com.example.Binding",
+        "spark.hadoop.fs.azure.account.keyprovider.shop.dfs.core.windows.net": "com.example.Keys",
+        "spark.kubernetes.driver.secrets.shop": "/etc/secrets",
+        "spark.kubernetes.driver.secretKeyRef.TOKEN": "shop:token",
+    }
+    write("local", json.dumps({"root": "a", "spark": settings}))
+    assert load_environment().spark == settings
 
 
 def test_settings_of_spark_become_text() -> None:

@@ -315,6 +315,19 @@ def test_what_answers_otherwise_from_run_to_run_is_refused(columns: dict[str, st
     assert len(UNSTEADY_CALLS) + len(TIMES_OF_THE_QUERY) >= 200
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("xpath", "xpath_boolean", "xpath_double", "xpath_float", "xpath_int", "xpath_long"),
+        *("xpath_number", "xpath_short", "xpath_string"),
+    ],
+)
+def test_a_function_that_reads_what_its_xml_names_is_refused(name: str) -> None:
+    assert expression_problems(f"{name.upper()}(status, 'a') IS NULL", TYPES) == [
+        f"calls {name}, which reads files and URLs that the XML names; use from_xml"
+    ]
+
+
 def test_what_only_looks_like_it_is_taken() -> None:
     columns = TYPES | {"nowhere": "STRING", "user": "STRING"}
     assert {sql: expression_problems(sql, columns) for sql in STEADY_TEXTS} == {
@@ -332,7 +345,7 @@ def test_every_function_of_spark_is_known_to_be_steady_or_not(spark: SparkSessio
             functions.AGGREGATES,
             functions.WINDOW,
         ),
-        *(functions.GENERATORS, functions.FAILING),
+        *(functions.GENERATORS, functions.FAILING, functions.XPATH),
     ]
     known = frozenset().union(*groups)
     assert sum(map(len, groups)) == len(known), "a function is in two lists"

@@ -150,7 +150,7 @@ def test_a_project_installs_what_its_source_needs(
     land(folder / "events" / "a.jsonl", [order(n) for n in range(60)])
     lines = (folder / "events" / "a.jsonl").read_bytes().splitlines()
     found = [TopicRecord(0, at, line, None) for at, line in enumerate(lines)]
-    monkeypatch.setattr("tidelake.kafka.client.first_records", lambda *_, **__: found)
+    monkeypatch.setattr("tidelake.cli.init.first_records", lambda *_, **__: found)
     read, local = read_source, str(folder / "events")
     monkeypatch.setattr(
         "tidelake.cli.init.sample.read_source", lambda _, **options: read(local, **options)

@@ -103,14 +103,6 @@ def test_pieces_of_any_size_give_the_same_records(case: tuple[Dialect, str]) -> 
             assert records_of(text, dialect) == whole
 
 
-@given(texts(Dialect()))
-def test_quotes_inside_of_fields_need_no_pattern(text: str) -> None:
-    whole = records_of(text, Dialect())
-    with pytest.MonkeyPatch.context() as patch:
-        patch.delattr(csv_records, "_split_by_pattern")
-        assert records_of(text, Dialect()) == whole
-
-
 def read_fields(record: str, dialect: Dialect, nulls: str = "") -> list[str | None] | str:
     try:
         return split_fields(record, dialect, frozenset(nulls.split()) | {""})

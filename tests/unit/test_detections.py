@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from math import inf, nan
 from typing import Any
 
@@ -17,12 +17,14 @@ from tidelake.config import Detection
 from tidelake.gold.detections import (
     Detected,
     Features,
+    features_by_key,
     history_by_hour,
     hours_plan,
     judged,
     keyed,
     rule_inputs,
     to_alerts,
+    to_fast_alerts,
 )
 from tidelake.gold.kinds import OWN, GoldBatch, Inputs
 from tidelake.gold.merge_plan import GONE
@@ -53,6 +55,31 @@ def found(spark: SparkSession, rules: dict[str, Any], *rows: Row) -> list[tuple[
     before = history_by_hour(to_partials(events, hours), detection)
     alerts = to_alerts(judged(rule_inputs(events, detection, hours), before, detection), detection)
     return sorted((int(row["_record"]), json.loads(row["evidence"])) for row in alerts.collect())
+
+
+def test_a_fast_alert_may_use_the_arrival_and_a_field_that_is_called_sent_at(
+    spark: SparkSession,
+) -> None:
+    columns = {"arrived": "ingested_at", "wait": "concat(sent_at, '!')"}
+    detection = Detection.model_validate(
+        {
+            "name": "alerts",
+            "features": "hours",
+            "keys": ["card"],
+            "columns": columns,
+            "unusual_amount": _AMOUNT,
+        }
+    )
+    before = events_of(spark, *[(timedelta(0), "a", "1", _PARIS)] * 3)
+    hours = to_partials(keyed(before, detection), hours_plan(detection.hours))
+    now = (_NOON + timedelta(hours=1)).replace(tzinfo=UTC)
+    known = features_by_key(hours, before, detection, now=now)
+    event = events_of(spark, (timedelta(hours=1), "a", "98", _PARIS)).withColumns(
+        {"ingested_at": F.col("event_time") + F.lit(timedelta(1)), "sent_at": F.lit("early")}
+    )
+    [alert] = to_fast_alerts(event, known, detection).collect()
+    assert (alert.rule, alert.wait) == ("unusual_amount", "early!")
+    assert alert.sent_at == alert.arrived == alert.event_time + timedelta(1)
 
 
 def events_of(spark: SparkSession, *rows: Row) -> DataFrame:

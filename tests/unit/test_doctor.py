@@ -7,7 +7,6 @@ import fcntl
 import hashlib
 import os
 import shutil
-import sys
 from collections import namedtuple
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -66,13 +65,6 @@ def test_every_check_runs_and_names_a_different_thing(tmp_path: Path) -> None:
         "Root",
     ]
     assert all(finding.found for finding in findings)
-
-
-def test_an_old_python_says_which_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert doctor.check_python().well
-
-    monkeypatch.setattr(sys, "version_info", (3, 10, 4, "final", 0))
-    assert doctor.check_python() == DoctorFinding("Python", "3.10.4", "install Python 3.11")
 
 
 @pytest.mark.parametrize("version", ["17.0.2", "21", "25-ea"])

@@ -59,6 +59,37 @@ def test_parquet_keeps_types(lake: Lake, folder: Path) -> None:
         assert [row[2] for row in found.fetchall()] == [Decimal("1.50"), None]
 
 
+def test_parquet_keeps_every_digit_of_a_sum(lake: Lake, folder: Path) -> None:
+    large = 2**53 + 1
+    sql = (
+        f"SELECT sum(n) AS s, [sum(n)] AS l, {{'a': sum(n)}} AS r, 7::UHUGEINT AS u "
+        f"FROM (VALUES ({large}::BIGINT)) AS t(n), gold.totals WHERE user_id = 'u1'"
+    )
+    write_for_user(lake, sql, AnswerFile(folder / "a.parquet"))
+
+    with duckdb.connect() as connection:
+        found = connection.read_parquet(str(folder / "a.parquet"))
+        assert [str(kind) for kind in found.types[:2]] == ["DECIMAL(38,0)", "DECIMAL(38,0)[]"]
+        ((sums, sum_list, struct, unsigned),) = found.fetchall()
+    assert (sums, sum_list, struct, unsigned) == (large, [large], {"a": large}, 7)
+
+
+def test_what_a_killed_export_left_stops_none(lake: Lake, folder: Path) -> None:
+    (folder / ".a.csv.part").write_text("half")
+    assert write_for_user(lake, ALL, AnswerFile(folder / "a.csv")) == 2
+    assert [file.name for file in folder.iterdir()] == ["a.csv"]
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.json", "a.parquet"])
+def test_columns_whose_names_differ_in_case_alone_are_refused(
+    lake: Lake, folder: Path, name: str
+) -> None:
+    """DuckDB would rename one."""
+    with pytest.raises(UsageError, match="two columns have the same name"):
+        write_for_user(lake, 'SELECT 1 AS a, 2 AS "A"', AnswerFile(folder / name))
+    assert list(folder.iterdir()) == []
+
+
 def test_json_is_a_row_a_line(lake: Lake, folder: Path) -> None:
     write_for_user(lake, ALL, AnswerFile(folder / "a.json"))
 

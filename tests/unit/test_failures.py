@@ -98,14 +98,27 @@ def test_a_broker_that_does_not_answer_is_told_as_the_source(said: str, told: st
     assert "Check it, then run again." in str(error)
 
 
-def test_records_that_are_gone_while_they_are_read_are_told_by_spark_s_reason() -> None:
+@pytest.mark.parametrize(
+    "between",
+    [
+        "\n  ",
+        # Of Spark 4.
+        ";\neither the data was aged out by Kafka or the topic may have been deleted before all "
+        "the data in the\ntopic was processed.\nIf you don't want your streaming query to fail on "
+        "such cases, set the source option failOnDataLoss to false.\n",
+    ],
+    ids=["one line", "four lines"],
+)
+def test_records_that_are_gone_while_they_are_read_are_told_by_spark_s_reason(between: str) -> None:
     said = (
         "org.apache.kafka.common.errors.TimeoutException: first\n"
-        "Some data may have been lost because they are not available in Kafka any more\n"
-        "  Reason: the offset 7 of t-1 is out of range\n"
+        f"Some data may have been lost because they are not available in Kafka any more{between}"
+        "Reason: the offset 7 of t-1 is out of range\n"
+        "=== Streaming Query ===\nIdentifier: clicks-bronze\n"
     )
     error = named(RuntimeError(said), "shop, hop bronze")
     assert isinstance(error, LostError)
+    assert "gone. the offset 7 of t-1 is out of range. Nothing was written" in str(error)
     assert "records of a topic are gone. the offset 7 of t-1 is out of range" in str(error)
 
 

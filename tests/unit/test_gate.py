@@ -27,7 +27,8 @@ from tidelake.config.pipeline import Pipeline, Quality
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, UsageError
 from tidelake.names import SILVER_RESERVED
-from tidelake.ops.gate import GateReport, as_gx, import_gx, judge_by_suites
+from tidelake.ops.gate import GateReport, _never_met, as_gx, import_gx, judge_by_suites
+from tidelake.silver.quality import compile_rules
 
 NOW = dt.datetime(2026, 1, 3, 6, tzinfo=dt.UTC)
 _AT = [dt.datetime(2026, 1, day, tzinfo=dt.UTC) for day in (1, 2, 3)]
@@ -112,6 +113,9 @@ JUDGED: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
      {"column": "id", "value_set": [3, 2]}),
     ("column_most_common_value_to_be_in_set", {"column": "s", "value_set": ["a"]},
      {"column": "s", "value_set": ["b"]}),
+    ("column_most_common_value_to_be_in_set",
+     {"column": "d", "value_set": [1.5], "ties_okay": True},
+     {"column": "day", "value_set": ["2026-01-01"], "ties_okay": True}),
     # Of rows: the gate judges these too.
     ("column_values_to_be_between", {"column": "d", "min_value": -1},
      {"column": "d", "min_value": 0, **_WHERE}),
@@ -184,9 +188,31 @@ def test_what_was_found_is_said_in_a_few_words(whole: GateReport) -> None:
     assert found[distinct.text] == ("1 unexpected", 1)
     fresh = expect("column_max_to_be_between", column="at", min_value=_NOW)
     assert found[fresh.text] == ("2026-01-03T00:00:00+00:00", None)
+    common = expect("column_most_common_value_to_be_in_set", column="day",
+                    value_set=["2026-01-01"], ties_okay=True)  # fmt: skip
+    assert found[common.text] == ("Great Expectations cannot evaluate it on date", None)
     local = expect("column_max_to_be_between", column="local", max_value="2026-01-03",
                    strict_max=True)  # fmt: skip
     assert found[local.text] == ("2026-01-03T00:00:00", None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "simple", "kwargs", "is_refused"),
+    [
+        ("mean_to_be_between", "smallint", {"min_value": 0}, True),
+        ("mean_to_be_between", "int", {"min_value": 0}, False),
+        ("most_common_value_to_be_in_set", "date", {"value_set": ["2026-01-01"]}, True),
+        ("most_common_value_to_be_in_set", "decimal(6,2)", {"value_set": [0.1]}, True),
+        ("most_common_value_to_be_in_set", "decimal(6,2)", {"value_set": [1.5, 2]}, False),
+        ("most_common_value_to_be_in_set", "string", {"value_set": ["a"]}, False),
+        ("distinct_values_to_be_in_set", "date", {"value_set": ["2026-01-01"]}, False),
+    ],
+)
+def test_types_on_which_great_expectations_never_finds_it_met_are_said(
+    kind: str, simple: str, kwargs: dict[str, Any], is_refused: bool
+) -> None:
+    found = _never_met(expect(f"column_{kind}", column="c", **kwargs), {"c": simple})
+    assert found == (f"Great Expectations cannot evaluate it on {simple}" if is_refused else "")
 
 
 @pytest.mark.parametrize(
@@ -305,14 +331,54 @@ def test_the_files_own_rules_are_judged_without_and_beside_a_suite(
     assert [(one.table, one.type, one.passed, one.unexpected) for one in alone.results] == [
         ("silver.shop", "sql_rule", True, 0),
         ("silver.shop", "sql_rule", False, 1),
-        ("silver.shop", "sql_rule", False, None),
+        # As in the stream, a row on which the condition fails breaks the rule.
+        ("silver.shop", "sql_rule", False, 2),
     ]
     assert [one.observed for one in alone.results[:2]] == ["0 unexpected", "1 unexpected"]
-    assert "CAST_INVALID_INPUT" in alone.results[2].observed
-    suite = Suite(name="shop", expectations=[expect("table_row_count_to_equal", value=3)])
+    suite = Suite(name="shop", expectations=[expect("table_column_count_to_equal", value=6)])
     both = judge_by_suites(spark, filled, _shop(suite, positive="d > -2"), docs=tmp_path, now=NOW)
     assert [one.text for one in both.results] == [suite.expectations[0].text, "positive: d > -2"]
     assert both.passed
+
+
+def test_a_rule_that_the_stored_table_does_not_fit_fails_alone(
+    spark: SparkSession, filled: Lake, tmp_path: Path
+) -> None:
+    rules = {"new": "not_there > 0", "positive": "d > -2"}
+    report = judge_by_suites(spark, filled, _shop(None, **rules), docs=tmp_path, now=NOW)
+    assert [result.passed for result in report.results] == [False, True]
+    assert "UNRESOLVED_COLUMN" in report.results[0].observed
+
+
+def test_a_text_too_long_for_a_pattern_is_judged_as_in_the_stream(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Matched without a limit, a longer one would overflow the stack and end the JVM."""
+    texts = ("ab" * 300, "a" * 500, "b" * 501, "ab", "xy", "", None)
+    rows = spark.createDataFrame([(text,) for text in texts], "s STRING").coalesce(1)
+    lake, group = Lake(tmp_path), "^(a|b)*$"
+    rows.write.format("delta").save(str(lake.silver("shop").path))
+    lists = (
+        {"regex_list": ["x", "b(a|b)*$"]},
+        {"regex_list": ["^.", group], "match_on": "all"},
+    )
+    suite = (
+        expect("column_values_to_match_regex", column="s", regex=group),
+        expect("column_values_to_not_match_regex", column="s", regex=group),
+        *(expect("column_values_to_match_regex_list", column="s", **one) for one in lists),
+        expect("column_values_to_not_match_regex_list", column="s", regex_list=["x", group]),
+        InlineRule(sql=f"s RLIKE '{group}'").named("only_ab"),
+    )
+    expected = [rows.where(rule.fails).count() for rule in compile_rules(suite, dict(rows.dtypes))]
+    assert expected == [3, 5, 4, 4, 6, 3]
+    where = {"row_condition": suite[-1].kwargs["sql"], "condition_parser": "spark"}
+    conditional = expect("table_row_count_to_be_between", min_value=0, **where)
+    shop = _shop(Suite(name="shop", expectations=[*suite[:-1], conditional]))
+    shop.quality.rules["only_ab"] = InlineRule(sql=suite[-1].kwargs["sql"])
+    report = judge_by_suites(spark, lake, shop, docs=tmp_path / "docs", now=NOW)
+    *judged, failed, rule = report.results
+    assert [one.unexpected for one in (*judged, rule)] == expected
+    assert "USER_RAISED_EXCEPTION" in failed.observed
 
 
 def test_deletions_of_a_dimension_are_not_judged(spark: SparkSession, tmp_path: Path) -> None:

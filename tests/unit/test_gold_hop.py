@@ -17,7 +17,7 @@ from tests.unit.handmade import SHOP, write_checkpoint, write_commit, write_offs
 from tidelake.config import load_environment, load_pipeline
 from tidelake.delta.append import Difference
 from tidelake.delta.commit_metadata import Final, SilverNote, definition_note
-from tidelake.delta.log import Commit, last_commit
+from tidelake.delta.log import Added, Commit, last_commit
 from tidelake.delta.tables import Lake, Table
 from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.gold.kinds import OWN
@@ -236,9 +236,9 @@ def test_other_inputs_are_refused_while_the_first_batch_is_open(
     guard = CheckpointGuard(Fence("shop", "gold", "g1"), tmp_path, (totals,), inputs)
     with pytest.raises(GenerationError, match=f"{why} .{read} in offsets/0 .*{now} in the"):
         guard.refuse_mismatch(guard.offset_mismatch)
-    # Damaged: the query itself refuses it.
     (tmp_path / "offsets" / "0").write_text("v1\n{\n")
-    guard.refuse_mismatch(guard.offset_mismatch)
+    with pytest.raises(GenerationError, match="offsets/0 of its checkpoint cannot be read"):
+        guard.refuse_mismatch(guard.offset_mismatch)
 
 
 def test_a_checkpoint_at_another_position_than_the_table_is_refused(tmp_path: Path) -> None:
@@ -318,12 +318,13 @@ def test_a_retried_batch_is_closed_though_the_table_held_it_before(
             write_commit(own, 2, note=note)
 
     note = {"generation": "g1", "batch": batch}
-    monkeypatch.setattr(gold, "close_unchanged", close)
+    monkeypatch.setattr(gold, "append_nothing", close)
     monkeypatch.setattr(hop, "_merge_once", lambda *_: note)
     before = last_commit(table)
     if batch == 5:
         write_commit(table, 2, note={"generation": "g1", "batch": 4})
-    hop._merge(targets_of(lake, hop.run.pipeline)[0], before, note, cast(Any, None), {}, True)
+    inputs: Any = SimpleNamespace(taken={OWN: SimpleNamespace(sparkSession=None)})
+    hop._merge(targets_of(lake, hop.run.pipeline)[0], before, note, inputs, {}, True)
     assert seen == [{}, {"may_repeat": True}][:calls]
 
 
@@ -455,7 +456,7 @@ def test_a_batch_of_a_table_is_final_and_small_by_what_that_table_reads_and_hold
     hop.inputs = {OWN: lake.silver("shop"), "silver.orders": lake.silver("orders")}
     until = dict.fromkeys(hop.inputs, (1, -1))
     hop._targets, hop.pace = targets, None
-    hop.guard = SimpleNamespace(planned=lambda *_: until, sizes=lambda *_: {OWN: (20_000, 9)})
+    hop.guard = SimpleNamespace(planned=lambda *_: until, sizes=lambda *_: {OWN: Added(20_000, 9)})
     hop.fence = SimpleNamespace(admits=lambda table, head, *_: head)
     hop.run = SimpleNamespace(pipeline=pipeline, progress=Progress(lambda _: None))
     hop.note = lambda _, **note: {"generation": "g1", "batch": 4, **note}

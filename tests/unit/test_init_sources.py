@@ -221,7 +221,7 @@ def test_change_events_without_a_row_are_named(capsys: pytest.CaptureFixture[str
 
 def _topic(monkeypatch: pytest.MonkeyPatch, records: Sequence[tuple[bytes | None, bytes]]) -> str:
     found = [TopicRecord(0, at, value, key) for at, (key, value) in enumerate(records)]
-    monkeypatch.setattr("tidelake.kafka.client.first_records", lambda *_, **__: found)
+    monkeypatch.setattr("tidelake.cli.init.first_records", lambda *_, **__: found)
     return "kafka://127.0.0.1:1/shop.public.customers"
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+import threading
 import tomllib
 from collections.abc import Callable
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -191,6 +192,7 @@ class Context:
     """As much of a run as the command line touches."""
 
     pipeline: Pipeline
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
 def no_spark(*_: object) -> nullcontext[None]:

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 
 from tidelake.config import KafkaSource
 from tidelake.config.loading import Address, address_of, is_address
-from tidelake.errors import RefusedError, SourceError, UsageError
+from tidelake.errors import LostError, RefusedError, SourceError, UsageError
 from tidelake.kafka import broker, client, topic_source
 from tidelake.kafka.broker import down, find, log_tail
 from tidelake.kafka.client import offset_difference, planned_offsets
@@ -24,6 +24,7 @@ from tidelake.kafka.topic_source import (
     failure,
     lost,
     options_of,
+    refuse_changed,
     refuse_expired,
     refuse_unselected,
 )
@@ -183,6 +184,29 @@ def test_a_topic_of_another_id_is_another_topic() -> None:
     assert "no longer exists" in lost(reached, {"clicks": "a"}, {})
     # Of a note from before ids were noted nothing more can be said.
     assert lost(reached, {}, now) == ""
+
+
+@pytest.mark.parametrize(
+    ("was", "topic_id", "kind", "why"),
+    [
+        ("h:1, h:2", "b", LostError, r"clicks was deleted and recreated: its offsets"),
+        ("env:BROKERS", "b", LostError, r"clicks was deleted and recreated: its offsets"),
+        ("old:1", "b", RefusedError, r"clicks is another topic than before \(it was read from old"),
+        # The same cluster, at another address.
+        ("old:1", "a", LostError, r"clicks partition 0: ends at offset 4, but was read up to 5\."),
+        ("old:1", "", RefusedError, r".* 5 \(it .* old:1; source\.bootstrap is h:1\)\. .* former"),
+    ],
+)
+def test_topics_of_another_cluster_are_not_said_to_be_recreated(
+    monkeypatch: pytest.MonkeyPatch, was: str, topic_id: str, kind: type[Exception], why: str
+) -> None:
+    topics = {"clicks": Topic(topic_id or "a", {"0": (0, 4)})}
+    monkeypatch.setattr(topic_source, "describe_topics", lambda *_, **__: topics)
+    note = {"offsets": {"clicks": {"0": 5}}, "bootstrap": was}
+    note |= {"topics": {"clicks": "a"} if topic_id else {}}
+    with pytest.raises(RefusedError, match=f"clicks, hop bronze: {why}") as refused:
+        refuse_changed(Mock(), _source(), note, {}, "clicks, hop bronze")
+    assert type(refused.value) is kind
 
 
 def test_a_checkpoint_that_is_not_where_bronze_ends_is_told(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import time
 from codecs import BOM_UTF8
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -324,6 +325,15 @@ def one_file(folder: Path) -> tuple[str, LandedFile, dict[str, Any]]:
     taken = list_files(str(folder / "in"))[file]
     files = [[file, taken.size, taken.modified, 1]]
     return file, taken, {"generation": "g1", "batch": 0, "files": files}
+
+
+def test_an_empty_file_of_the_log_is_no_list_of_files(tmp_path: Path) -> None:
+    write_offset(tmp_path, 0, {"logOffset": 0})
+    (tmp_path / "sources" / "0").mkdir(parents=True)
+    (tmp_path / "sources" / "0" / "0").touch()
+    for read in (logged_files, partial(batch_paths, batch=0)):
+        with pytest.raises(ValueError, match="unpack"):
+            read(tmp_path)
 
 
 def test_a_hop_that_opens_reads_bronzes_log_once(

@@ -442,8 +442,9 @@ def test_books_of_tables_that_are_half_swapped_name_the_swap_first(
     lake.swap("shop").write_text(stage)
     first, *others = books(lake).problems
     assert first == (
-        "a swap of its tables has not finished; if none is running, continue it: "
+        "a swap of shop's tables has not finished; if none is running, continue it: "
         f"tidelake backfill {command} shop"
+        + (", or roll it back: tidelake backfill rollback shop" if command == "promote" else "")
     )
     assert others
 

@@ -12,7 +12,7 @@ from pyspark.errors import AnalysisException
 
 from tidelake.delta import store as stores
 from tidelake.delta.log import HistoryEntry, Info, commits, encode, last_commit, newest_version
-from tidelake.delta.positions import bytes_between, rewritten_after, rows_between, version_at
+from tidelake.delta.positions import added_between, rewriting, version_at
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Table
 
@@ -63,9 +63,9 @@ def test_a_reader_stands_behind_commits_that_brought_nothing(
     table = table_of(History(CREATED, appended(5), OPTIMIZED, appended(7, 30)), monkeypatch)
 
     assert [version_at(table, (end, -1)) for end in range(5)] == [0, 0, 2, 2, 3]
-    assert rows_between(table, (0, -1)) == 12
-    assert rows_between(table, (2, -1), (4, -1)) == 7
-    assert bytes_between(table, (1, -1), (2, -1)) == 100
+    assert added_between(table, (0, -1)).rows == 12
+    assert added_between(table, (2, -1), (4, -1)).rows == 7
+    assert added_between(table, (1, -1), (2, -1)).size == 100
     assert newest_version(table) == 3
 
 
@@ -112,8 +112,9 @@ def test_what_takes_rows_out_is_told_by_the_operation_and_its_counts(
     history = History(CREATED, appended(5), (operation, parameters, metrics))
     table = table_of(history, monkeypatch)
 
-    assert rewritten_after(table, (2, -1)) == (2 if removes_rows else None)
-    assert rewritten_after(table, (3, -1)) is None
+    found = rewriting(table, (2, -1))
+    assert (found and found.version) == (2 if removes_rows else None)
+    assert rewriting(table, (3, -1)) is None
 
 
 @pytest.mark.parametrize(
@@ -131,7 +132,7 @@ def test_operations_that_change_no_row_stop_no_reader(
 ) -> None:
     table = table_of(History(CREATED, appended(5), (operation, {}, {})), monkeypatch)
 
-    assert rewritten_after(table, (2, -1)) is None
+    assert rewriting(table, (2, -1)) is None
     assert version_at(table, (2, -1)) == 2
 
 
@@ -152,7 +153,7 @@ def test_a_merge_brings_the_rows_of_the_files_that_it_wrote(
     metrics = {"numOutputRows": "4", "numTargetFilesAdded": "1", "numTargetBytesAdded": "9"}
     table = table_of(History(CREATED, ("MERGE", {}, metrics)), monkeypatch)
 
-    assert (rows_between(table, (0, -1)), bytes_between(table, (0, -1))) == (4, 9)
+    assert (added_between(table, (0, -1)).rows, added_between(table, (0, -1)).size) == (4, 9)
 
 
 def test_notes_before_a_restore_are_left_out_as_in_a_log_of_files(
@@ -189,7 +190,7 @@ def test_what_is_known_is_not_asked_for_again(monkeypatch: pytest.MonkeyPatch) -
     assert newest_version(table) == 29
     assert history.limits == [8, None]
     history.add(*appended(1))
-    assert rows_between(table, (0, -1)) == 31
+    assert added_between(table, (0, -1)).rows == 31
     assert history.limits == [8, None, 8]
 
 
@@ -202,7 +203,7 @@ def test_all_are_asked_for_where_the_newest_do_not_reach_what_is_known(
     for _ in range(9):
         history.add(*appended(1))
 
-    assert rows_between(table, (0, -1)) == 39
+    assert added_between(table, (0, -1)).rows == 39
     assert history.limits[2:] == [8, None]
 
 
@@ -216,7 +217,7 @@ def test_a_table_made_anew_by_the_same_name_is_not_taken_for_the_first(
     for _ in range(25):
         history.add(*appended(2))
 
-    assert rows_between(table, (0, -1)) == 50
+    assert added_between(table, (0, -1)).rows == 50
 
 
 def test_a_table_that_is_not_there_has_no_commit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -233,10 +234,10 @@ def test_versions_that_are_known_are_not_asked_for_at_all(monkeypatch: pytest.Mo
     newest_version(table)
     history.limits.clear()
 
-    assert rows_between(table, (1, -1), (4, -1)) == 3
+    assert added_between(table, (1, -1), (4, -1)).rows == 3
     assert last_commit(table, up_to=3) is None
     assert history.limits == []
-    assert rows_between(table, (1, -1), (6, -1)) == 4
+    assert added_between(table, (1, -1), (6, -1)).rows == 4
     assert history.limits == [8]
 
 

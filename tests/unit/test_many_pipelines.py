@@ -220,21 +220,12 @@ def test_a_second_definition_is_found_however_its_key_is_written(folder: Path, f
         load_pipeline("orders", LAPTOP)
 
 
-def test_files_that_mention_a_pipeline_and_define_another_are_not_parsed(
+def test_files_without_the_name_of_a_pipeline_are_not_parsed(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    event = {
-        **single("shop")["event"],
-        "select": {"user_id": "user_id", "item": "user_id", "items": "upper(user_id)"},
-        "where": r"user_id RLIKE '^\d+\.[a-z]*$'",
-    }
-    enrich = [{"dimension": "items", "on": {"item": "item"}, "columns": ["category"]}]
-    source = {"kind": "files", "path": "${root}/landing/items"}
     write(folder / "items.yml", ITEMS)
-    for number in range(3):
-        name = f"shop{number}"
-        write(folder / f"{name}.yml", single(name, event=event, enrich=enrich, source=source))
-    (folder / "shop2.yml").open("a").write("# name of the items & more: 100 * items\n")
+    for name in ("shop0", "shop1"):
+        write(folder / f"{name}.yml", single(name))
     parsed: list[str] = []
 
     def nothing(file: Path, _content: bytes) -> tuple[frozenset[str], frozenset[str]]:
@@ -248,6 +239,34 @@ def test_files_that_mention_a_pipeline_and_define_another_are_not_parsed(
     write(folder / "shop1.yml", single("items"))
     load_pipeline("items", LAPTOP)
     assert parsed == ["shop1"]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        "- ? " * 50_000,
+        "a0: &a0 {x: 1}\n"
+        + "".join(f"a{n}: &a{n} {{<<: [*a{n - 1}, *a{n - 1}]}}\n" for n in range(1, 40)),
+        "n: " + "1:" * 400_000 + "1",
+        "n: &n [*n]",
+    ],
+    ids=["flow", "block", "merges", "number", "itself"],
+)
+def test_a_file_without_end_beside_it_does_not_stop_a_pipeline(folder: Path, text: str) -> None:
+    write(folder / "shop.yml", single("shop"))
+    (folder / "deep.yml").write_text(f"{text} # shop")
+    assert load_pipeline("shop", LAPTOP).name == "shop"
+
+
+def test_a_second_definition_is_found_that_one_reader_of_yaml_refuses(folder: Path) -> None:
+    write(folder / "orders.yml", single("orders", gold=[]))
+    # libyaml accepts the first, PyYAML the second.
+    for text in ("description: a\ttab", "comments: {a:, b}"):
+        rest = {key: value for key, value in single("orders").items() if key != "gold"}
+        (folder / "second.yml").write_text(f"{text}\n{yaml.safe_dump(rest)}")
+        with pytest.raises(UsageError, match="pipeline 'orders' is defined by both"):
+            load_pipeline("orders", LAPTOP)
 
 
 def test_a_comment_of_many_marks_is_read_once(folder: Path) -> None:

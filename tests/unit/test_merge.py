@@ -103,10 +103,10 @@ def test_a_compaction_beside_which_the_table_got_a_feature_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(merging, "with_settings", lambda *_: nullcontext())
-    table = MagicMock(reads_files_directly=False)
-    table.compact.side_effect = ProtocolChangedException("")
-    compact(MagicMock(), table)
-    assert table.compact.call_count == 1
+    spark = MagicMock()
+    spark.sql.side_effect = ProtocolChangedException("")
+    compact(spark, MagicMock(reads_files_directly=False))
+    assert spark.sql.call_count == 1
 
 
 def _raised_through_connect() -> Exception:
@@ -138,9 +138,9 @@ def _merged() -> None:
 
 
 def _compacted() -> None:
-    table = MagicMock(reads_files_directly=False)
-    table.compact.side_effect = lambda *_: _raise()
-    compact(MagicMock(), table)
+    spark = MagicMock()
+    spark.sql.side_effect = lambda *_: _raise()
+    compact(spark, MagicMock(reads_files_directly=False))
 
 
 def _raise() -> None:

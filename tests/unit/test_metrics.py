@@ -203,6 +203,36 @@ def test_a_failure_is_kept_with_the_batch_that_was_open(joining: BatchJoiner) ->
     ]
 
 
+def test_a_hop_that_ends_without_a_batch_is_measured_and_one_with_a_batch_is_not_twice(
+    joining: BatchJoiner,
+) -> None:
+    found = take(joining, lambda joining: joining.ended("gold", at(9)))
+    assert [(one.hop, one.batch, one.rows, one.error_class) for one in found] == [
+        ("gold", -1, 0, None)
+    ]
+    assert found[0].is_idle and found[0].ended_at == at(9)
+    # Of silver's batch, Spark's report may come before or after the end.
+    batches = take(
+        joining,
+        closed("silver", 0, 10, 5),
+        lambda joining: joining.ended("silver", at(6)),
+        trigger("silver", 0, 1),
+        lambda joining: joining.ended("silver", at(7)),
+    )
+    assert [one.is_idle for one in batches] == [False]
+
+
+def test_the_end_of_a_hop_without_a_batch_is_known_to_alerts_and_no_batch_of_prometheus(
+    joining: BatchJoiner,
+) -> None:
+    registry = MetricRegistry("shop")
+    observer = RunObserver(joining, [registry], lambda _: None)
+    observer.ends("gold")
+    observer.close()
+    assert [(one.hop, one.is_idle) for one in observer.recent()] == [("gold", True)]
+    assert values_of(generate_latest(registry.collected).decode()) == {}
+
+
 def measured(hop: str = "silver", batch: int = 0, **changes: Any) -> Measured:
     values: dict[str, Any] = {
         "pipeline": "shop",
@@ -435,11 +465,14 @@ def test_what_runs_kept_is_read_back_failures_for_longer(tmp_path: Path) -> None
         measured(batch=1, ended_at=at(20)),
         measured(batch=2, ended_at=at(30), lag_seconds=None, fates={}),
         measured(batch=3, ended_at=at(30), pipeline="other"),
+        # The end of a run without a batch, which resolves the failure.
+        measured(batch=-1, ended_at=at(15)),
     ]
     write_measures(lake, kept)
-    assert measures_since(lake, "shop", at(0)) == tuple(kept[:3])
+    first, *others, _, resolved = kept
+    assert measures_since(lake, "shop", at(0)) == (first, resolved, *others)
     assert measures_since(lake, "shop", at(25)) == (kept[2],)
-    assert measures_since(lake, "shop", at(25), failed_since=at(5)) == (kept[0], kept[2])
+    assert measures_since(lake, "shop", at(25), failed_since=at(5)) == (first, resolved, kept[2])
 
 
 def test_the_newest_metrics_are_one_of_each_hop_be_it_a_failure(tmp_path: Path) -> None:

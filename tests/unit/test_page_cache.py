@@ -195,6 +195,20 @@ def test_a_pipeline_whose_bronze_was_deleted_has_run_and_is_told(shop: Shop, clo
     assert alert.message.startswith("bronze.shop was deleted")
 
 
+def test_a_pipeline_of_which_only_checkpoints_are_left_is_not_called_new(
+    shop: Shop, clock: Clock
+) -> None:
+    for layer in ("bronze", "silver", "gold"):
+        shutil.rmtree(shop.lake.root / layer)
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+
+    verdict = verdict_of(cache.get(["shop"], patience=0))
+
+    assert verdict.state == "critical"
+    assert "hop_refused" in {one.rule for one in verdict.alerts}
+
+
 def test_the_ledger_is_not_read_while_an_erasure_is_running(shop: Shop, clock: Clock) -> None:
     shop.lake.erasure("shop").mkdir(parents=True)
     cache = a_cache(shop, clock)

@@ -101,10 +101,15 @@ def test_what_cannot_be_read_is_an_alert_of_its_own() -> None:
 
 def test_the_flow_tells_pace_sizes_and_what_waits(shop: Shop) -> None:
     shop.land("more.json")
+    os.utime(shop.root / "landing" / "more.json", ((NOW - timedelta(hours=5)).timestamp(),) * 2)
+    # Of the last batch, after which nothing waited.
+    ended = NOW - timedelta(hours=9)
+    write_measures(shop.lake, [Measured("shop", "bronze", "g1", 2, "r", ended, ended)])
 
     flow = read_flow(shop.lake, shop.pipeline, now=NOW)
 
     bronze, silver, gold = flow.hops
+    assert [hop.lag_seconds for hop in flow.hops] == [5 * 3600, 0, 0]
     assert bronze.status.waiting == 1
     assert bronze.sizes == silver.sizes == (BATCH_ROWS,) * 3
     assert bronze.rows_per_second == pytest.approx(1.0)

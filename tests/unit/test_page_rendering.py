@@ -38,7 +38,6 @@ FAILED = Measured(
     started_at=NOW,
     ended_at=NOW,
     processed_rows_per_second=1234.0,
-    lag_seconds=600.0,
     error_class="DiskError",
     error="No space left on device",
 )
@@ -142,7 +141,8 @@ def test_dimensions_and_rules_that_only_warn_stand_beside_silver(facts: Facts) -
 def test_what_runs_measured_shows_at_its_hop(facts: Facts) -> None:
     flow = flow_of(facts)
     told = "DiskError: No space left on device"
-    hops = [hop if hop.status.hop != "gold" else replace(hop, measured=FAILED) for hop in flow.hops]
+    *others, gold = flow.hops
+    hops = [*others, replace(gold, measured=FAILED, lag_seconds=600.0)]
     page = written(replace(facts, flow=replace(flow, hops=tuple(hops))))
 
     assert "<dt>lag</dt><dd>10 minutes</dd>" in page

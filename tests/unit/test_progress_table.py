@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from delta.exceptions import ConcurrentDeleteReadException
 
-from tests.unit.handmade import write_rows
+from tests.unit.handmade import write_measures, write_rows
 from tidelake.delta.locks import hold
 from tidelake.delta.tables import Lake, Table
+from tidelake.instants import now
 from tidelake.ledger.query import ask
 from tidelake.ops.metrics import Measured, ProgressTable
 from tidelake.runtime.progress import Progress
@@ -63,6 +64,21 @@ class AfterTheCommit(Exception):
 def appended(table: ProgressTable) -> list[int]:
     rows = ask(table.run.lake, "SELECT batch FROM ops.progress ORDER BY 1").rows
     return [number for (number,) in rows]
+
+
+def test_the_end_of_a_hop_without_a_batch_is_written_where_its_last_run_failed(
+    table: tuple[ProgressTable, list[str], list[Exception]],
+) -> None:
+    """It ends the alert on the failure; runs with nothing to do append nothing otherwise."""
+    sink, _, _ = table
+    moment = now()
+    failed = Measured("shop", "gold", "g1", 7, "r", moment, moment, error_class="A", error="a")
+    well = Measured("shop", "silver", "g1", 7, "r", moment, moment)
+    write_measures(sink.run.lake, [failed, well])
+    for hop in ("bronze", "silver", "gold"):
+        sink.put(Measured("shop", hop, "g1", -1, "r", moment, moment))
+
+    assert [(row["hop"], row["batch"]) for row in sink._waiting] == [("gold", -1)]
 
 
 def test_rows_that_cannot_be_written_are_kept_and_told_once_an_outage(

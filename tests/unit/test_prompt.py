@@ -156,6 +156,19 @@ def test_formats_change_what_is_shown(lake: Lake) -> None:
     ]
 
 
+def test_lists_structs_maps_and_booleans_are_json_in_every_format(lake: Lake) -> None:
+    heard = Heard(lake)
+    statement = (
+        "SELECT true AS b, ['x,', NULL] AS l, {'a': false} AS s, MAP {1: 0.5::DOUBLE} AS m;\n"
+    )
+    heard.take("".join(f".format {how}\n{statement}" for how in ("csv", "vertical")))
+
+    assert heard.shown == [
+        'b,l,s,m\ntrue,"[""x,"", null]","{""a"": false}","{""1"": 0.5}"\n',
+        'row 1\n  b  yes\n  l  ["x,", null]\n  s  {"a": false}\n  m  {"1": 0.5}\n',
+    ]
+
+
 def test_the_next_answer_goes_to_a_file_and_the_one_after_does_not(
     lake: Lake, tmp_path: Path
 ) -> None:
@@ -254,7 +267,8 @@ def test_ctrl_c_clears_the_line_and_an_error_stays_in_the_prompt(
 def test_what_is_piped_is_answered_and_gives_the_code_of_its_first_mistake(
     lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("sys.stdin", io.StringIO("SELECT 1 AS n; SELECT nope; SELECT 2 AS n"))
+    piped = "\ufeffSELECT 1 AS n; SELECT nope; SELECT 2 AS n"
+    monkeypatch.setattr("sys.stdin", io.StringIO(piped))
     assert run_command(app, ["sql", "--json", "--root", str(lake.root)]) == 2
 
     captured = capsys.readouterr()

@@ -21,6 +21,7 @@ from tidelake.config import KafkaSource
 from tidelake.config.table_settings import Publish
 from tidelake.delta import access
 from tidelake.delta.access import changed_rows, load_old, read_between
+from tidelake.delta.log import Added
 from tidelake.delta.positions import TableChange, TopicPosition
 from tidelake.delta.store import Catalog, CatalogTable
 from tidelake.delta.tables import Lake, Table
@@ -33,7 +34,6 @@ from tidelake.runtime.publish import (
     Publishing,
     RecordHead,
     differing,
-    plain_decimals,
     to_records,
 )
 from tidelake.runtime.triggers import parse_trigger
@@ -41,7 +41,6 @@ from tidelake.spark import internals
 from tidelake.spark.internals import jvm_with
 from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 
-_ANSI = "spark.sql.ansi.enabled"
 _HEAD = RecordHead("gold.clicks", "g2", 7, 41)
 
 
@@ -92,10 +91,7 @@ def test_a_record_says_which_version_it_is_of_and_what_was_before_and_after(
     }
 
 
-@pytest.mark.parametrize("ansi", ["true", "false"])
-def test_values_are_exact_and_in_utc_whatever_the_session_says(
-    spark: SparkSession, ansi: str
-) -> None:
+def test_values_are_exact_and_in_utc(spark: SparkSession) -> None:
     row = spark.sql(
         "SELECT CAST('0' AS DECIMAL(38,18)) AS nothing, "
         "CAST('12345678901234567890.5' AS DECIMAL(38,2)) AS much, "
@@ -104,12 +100,7 @@ def test_values_are_exact_and_in_utc_whatever_the_session_says(
         "struct(CAST('1.10' AS DECIMAL(4,2)) AS price, CAST(NULL AS INT) AS none) AS nested, "
         "array(CAST('2.20' AS DECIMAL(4,2))) AS many, X'0102' AS raw, 'a\"b' AS text"
     )
-    spark.conf.set(_ANSI, ansi)
-    try:
-        with plain_decimals(spark):
-            [(_, _, found)] = differing(row.limit(0), row, ["text"]).collect()
-    finally:
-        spark.conf.unset(_ANSI)
+    [(_, _, found)] = differing(row.limit(0), row, ["text"]).collect()
     assert json.loads(found) == {
         "nothing": "0.000000000000000000",
         "much": "12345678901234567890.50",
@@ -124,28 +115,6 @@ def test_values_are_exact_and_in_utc_whatever_the_session_says(
     }
 
 
-def test_rows_are_sent_while_decimals_are_plain(
-    spark: SparkSession, lake: Lake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    sent: list[str] = []
-    rows = totals(spark, ("a", "1", 1))
-    monkeypatch.setattr(publish, "load_old", lambda *_: rows)
-    monkeypatch.setattr(publish, "changed_rows", lambda *_: (rows, rows))
-    monkeypatch.setattr(
-        publish._Publication, "_send", lambda *_: sent.append(spark.conf.get(_ANSI) or "")
-    )
-    write_commit(lake.gold("clicks"), 0, note={"generation": "g1", "batch": 0})
-    publication = publication_of(lake, spark=spark)
-    spark.conf.set(_ANSI, "false")
-    try:
-        publication._send_all(0)
-        publication._send_change(TableChange(0, "g1", 0, 1, is_fed=True))
-        assert spark.conf.get(_ANSI) == "false"
-    finally:
-        spark.conf.unset(_ANSI)
-    assert sent == ["true", "true"]
-
-
 @pytest.mark.parametrize("reads", ["a version", "its changes", "both versions", "what was added"])
 @pytest.mark.parametrize("engine", ["in process", "connect", "refusing"])
 def test_versions_of_any_age_are_read_when_their_rows_are(
@@ -158,7 +127,7 @@ def test_versions_of_any_age_are_read_when_their_rows_are(
         table = CatalogTable("silver.shop", Catalog("c", lambda: spark), "silver", "shop")
     opened: list[dict[str, str]] = []
     monkeypatch.setattr(type(table), "open", lambda *_: opened.append({**settings}) or MagicMock())
-    monkeypatch.setattr(access, "rows_between", lambda *_: 1)
+    monkeypatch.setattr(access, "added_between", lambda *_: Added(1, 1))
     spark.conf.get.side_effect = settings.get
     spark.conf.unset.side_effect = settings.pop
     spark.conf.set.side_effect = settings.__setitem__

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import stat
+import tempfile
 from collections.abc import Iterator
 from contextlib import nullcontext
 from datetime import UTC, datetime
@@ -16,7 +18,7 @@ from deltalake import write_deltalake
 
 from tests.unit.handmade import write_rows
 from tidelake.delta.tables import Lake
-from tidelake.errors import DamagedError, UsageError
+from tidelake.errors import DamagedError, MachineError, UsageError
 from tidelake.lakehouse import open_lakehouse
 from tidelake.ledger import query
 from tidelake.ledger.query import AnswerFile
@@ -69,6 +71,7 @@ def test_timestamps_come_out_in_utc_whatever_the_machines_zone(
         'SELECT count(*) FROM "gold"."totals"',
         "SELECT count(*) FROM gold.totals;",
         "-- why\nSELECT count(*) FROM gold.totals",
+        "SELECT count(*) FROM gold.totals; -- done",
         "WITH t AS (SELECT * FROM gold.totals) SELECT count(*) FROM t",
         "SELECT (SELECT count(*) FROM gold.totals)",
         "SELECT count(*) FROM (SELECT 1 FROM gold.totals WHERE user_id = 'u1' UNION ALL SELECT 1)",
@@ -235,6 +238,56 @@ def test_a_statement_reads_each_table_at_one_version_and_the_next_at_its_newest(
     )
 
     assert [read(f"SELECT {counts}") for _ in range(2)] == [((1, 1, 1),), ((2, 2, 2),)]
+
+
+def test_an_interval_is_the_text_that_duckdb_shows(lake: Lake) -> None:
+    """A timedelta would make 30 days of a month."""
+    sql = (
+        "SELECT age(DATE '2024-12-31', DATE '2024-01-01') AS x, 1 AS x, [INTERVAL '1' YEAR] AS l, "
+        "{'i': INTERVAL 1 HOUR} AS s FROM gold.totals ORDER BY user_id LIMIT 1; -- both"
+    )
+    answer = ask(lake, sql)
+
+    assert answer.columns == ("x", "x", "l", "s")
+    assert answer.rows == (("11 months 30 days", 1, ["1 year"], {"i": "01:00:00"}),)
+    assert answer.types[0] == "INTERVAL"
+
+
+_LARGE = (
+    "SELECT max(r) FROM (SELECT row_number() OVER (ORDER BY hash(i), i) r FROM range(600000) t(i))"
+)
+
+
+@pytest.mark.parametrize("reader", ["user", "trusted", "file"])
+def test_what_does_not_fit_into_memory_is_beside_the_temporary_files_of_others(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    spills = tempfile.TemporaryDirectory(dir=tmp_path)
+    monkeypatch.setattr(query, "_spills", lambda: spills)
+    monkeypatch.chdir(tmp_path)
+    connect = duckdb.connect
+
+    def connect_small() -> duckdb.DuckDBPyConnection:
+        return connect(config={"memory_limit": "20MB", "threads": 1})
+
+    monkeypatch.setattr(query.duckdb, "connect", connect_small)
+    query._instance.cache_clear()
+
+    def read() -> Any:
+        if reader == "file":
+            return _written(lake, _LARGE, tmp_path)
+        return (ask if reader == "user" else query.ask)(lake, _LARGE).rows
+
+    try:
+        assert read() == ((600000,),)
+        assert stat.S_IMODE(Path(spills.name).stat().st_mode) == 0o700
+        assert {path.name for path in tmp_path.iterdir()} <= {Path(spills.name).name, "answer.csv"}
+        query._instance.cache_clear()
+        spills.cleanup()
+        with pytest.raises(MachineError, match=r"cannot spill it to disk: .* set TMPDIR"):
+            read()
+    finally:
+        query._instance.cache_clear()
 
 
 def test_two_columns_of_one_name_are_both_in_the_answer(lake: Lake) -> None:

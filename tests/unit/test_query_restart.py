@@ -12,10 +12,12 @@ from pyspark.errors import StreamingQueryException
 from tests.unit.handmade import write_batches, write_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError
+from tidelake.runtime import hop as hops
 from tidelake.runtime.fence import Fence
 from tidelake.runtime.hop import Run, has_grown
 from tidelake.runtime.progress import InputGrewError
 from tidelake.runtime.silver import SilverHop
+from tidelake.spark.tuning import COMPACTION_BATCHES
 
 
 @pytest.mark.parametrize(
@@ -107,3 +109,17 @@ def test_where_a_stream_cannot_pass_a_wider_type_the_runtime_that_can_is_named(
     )
     assert "tidelake backfill run shop, then: tidelake backfill promote" in str(told.value)
     assert run.restarts == {}
+
+
+def test_a_batch_that_compacts_silver_compacts_its_side_tables_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a run, maintenance does not."""
+    lake, done = Lake(tmp_path), list[str]()
+    monkeypatch.setattr(hops, "compact", lambda _, table: done.append(table.name))
+    hop: Any = object.__new__(SilverHop)
+    hop.run = Run(*cast(Any, [None, SimpleNamespace(name="shop"), lake, None, None]))
+    hop.closing, hop.write = [lake.silver("shop")], lambda *_: None
+    for batch in range(COMPACTION_BATCHES):
+        hop.take(SimpleNamespace(sparkSession=None), batch)
+    assert done == ["silver.shop", "silver.shop__quarantine", "silver.shop__late"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -14,9 +15,11 @@ from tests.pipelines import shop
 from tests.running import START
 from tests.unit.handmade import write_commit
 from tidelake.config import Environment
-from tidelake.delta.log import last_commit
+from tidelake.delta.access import load
+from tidelake.delta.append import ensure_table
+from tidelake.delta.log import batch_reached, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import LockedError, UsageError
 from tidelake.ledger.side_tables import not_requeued
 from tidelake.replay import requeue
 from tidelake.replay.requeue import read_side
@@ -80,3 +83,25 @@ def test_rows_of_an_earlier_requeue_come_back_in_one_file(
     spread = rows.repartition(4, "record_id")
     requeue.requeue_again(cast(Any, None), spread.unionByName(spread))
     assert appended == {3: 1, 7: 1}
+
+
+@pytest.mark.usefixtures("interpreted")
+def test_without_a_lock_rows_that_were_chosen_at_one_version_are_appended_once(
+    spark: SparkSession, environment: Environment, lake: Lake, tmp_path: Path
+) -> None:
+    """The server of Spark Connect may go on with a command whose client was killed."""
+    unlocked = replace(lake, needs_locks=False)
+    run = Run(spark, shop(tmp_path), unlocked, environment, Progress(lambda _: None))
+    table, rows = unlocked.requeue("shop"), spark.range(3).coalesce(1)
+    note = {"hop": "requeue", "generation": "g1", "batch": -1}
+    ensure_table(spark, table, rows.schema, note)
+    for version in (0, 1):
+        requeue._append_next(run, rows, table, 3, note | {"at": version}, version)
+        with pytest.raises(LockedError, match="was written by another process meanwhile"):
+            requeue._append_next(run, rows, table, 3, note | {"at": "again"}, version)
+    assert [one.note.get("at") for one in commits(table)] == [1, 0, None]
+    assert load(spark, table).count() == 6
+    # A rollback takes batches back; those that follow are appended under the same numbers.
+    spark.sql(f"RESTORE TABLE {table.sql} TO VERSION AS OF 0")
+    requeue._append_next(run, rows, table, 3, note, newest_version(table))
+    assert (batch_reached(table), load(spark, table).count()) == (0, 3)

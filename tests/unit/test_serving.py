@@ -48,6 +48,13 @@ def test_no_value_refers_to_the_servers_environment() -> None:
     assert allowed_settings({"set:hiveconf:spark.sql.session.timeZone": "${env:PATH}"}) == {}
 
 
+@pytest.fixture(autouse=True)
+def _columns_as_statements(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "tidelake.spark.internals.list_columns", lambda spark, name: spark.sql(f"COLUMNS {name}")
+    )
+
+
 class Spark:
     """Keeps the statements; those that contain a word in ``refused`` fail."""
 
@@ -68,9 +75,9 @@ class Spark:
             raise RuntimeError("Spark cannot read it")
         self.begun.append(statement)
 
-    def views(self) -> list[str]:
-        """Give the statements on views since the last call."""
-        found = [one for one in self.begun if "VIEW" in one]
+    def views(self, word: str = "VIEW") -> list[str]:
+        """Give the statements on views, or with another word, since the last call."""
+        found = [one for one in self.begun if word in one]
         self.begun.clear()
         return found
 
@@ -191,3 +198,26 @@ def test_a_view_of_final_rows_gets_the_columns_of_a_rebuilt_table(tmp_path: Path
     for version in (1, 2):
         (table.path / "_delta_log" / f"{version:020}.json").unlink()
     assert (registered.refresh(), spark.views()) == ([], before)
+
+
+def test_the_columns_that_tools_list_are_those_of_each_tables_newest_version(
+    tmp_path: Path,
+) -> None:
+    registered, spark = served(tmp_path, "a")
+    silver = registered.lake.silver("shop")
+    write_rows(silver, "SELECT 1 AS n", note=noted(None))
+    registered.refresh()
+    assert spark.views("COLUMNS") == ["COLUMNS silver.shop", "COLUMNS gold.a"]
+    write_commit(silver, 1, note=noted(None), adds=[(5, True)])
+    registered.refresh()
+    assert spark.views("COLUMNS") == []
+
+    # A new column, the first time in vain.
+    write_commit(silver, 2, note=noted(None), table_id="made")
+    write_commit(silver, 3, note=noted(None), adds=[(5, True)])
+    spark.refused = "COLUMNS"
+    registered.refresh()
+    spark.refused = ""
+    registered.refresh()
+    registered.refresh()
+    assert spark.views("COLUMNS") == ["COLUMNS silver.shop"]

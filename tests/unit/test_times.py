@@ -121,7 +121,7 @@ def test_records_of_a_clock_that_is_not_set_do_not_count_as_late(unset: datetime
     lateness = lateness_of(times, ["files"] * len(times))
     assert (lateness.delay, lateness.allowed) == (timedelta(minutes=1), timedelta(days=1))
     left_out = "records are more than 10 years behind and left out"
-    assert lateness.why.endswith(f"all at most 2 min; 2 of 304 {left_out}")
+    assert lateness.why.endswith(f"all at most 2 minutes; 2 of 304 {left_out}")
 
     ordered = lateness_of([*minutes(*range(30)), unset], ["0"] * 31)
     assert ordered.why == f"the sample is in order; 1 of 31 {left_out}"

@@ -19,13 +19,14 @@ from tidelake.cli import app, checking
 from tidelake.cli.checking import _show_verdict
 from tidelake.cli.exits import run_command
 from tidelake.config import load_environment
-from tidelake.delta.commit_metadata import silver_note
+from tidelake.delta.commit_metadata import SilverNote, silver_note
 from tidelake.delta.log import newest_version
 from tidelake.delta.tables import Lake
 from tidelake.errors import RefusedError, UnequalError, UsageError
 from tidelake.replay import verify as verifying
 from tidelake.replay.certificates import certify, read_certificate
 from tidelake.replay.compare import RowDifference, TableComparison
+from tidelake.replay.compatibility import kept_note, unknown_columns
 from tidelake.replay.verify import (
     Judged,
     RepeatedIds,
@@ -99,8 +100,8 @@ def test_a_certificate_is_of_equal_tables_only(
 @pytest.mark.parametrize(
     ("name", "told"),
     [
-        ("erasure", "an erasure has not finished; if none is running, .* tidelake erase "),
-        ("swap", "a swap of its tables has not finished; if .* tidelake backfill promote "),
+        ("erasure", "an erasure of shop has not finished; if none is running, .* tidelake erase "),
+        ("swap", "a swap of shop's tables has not finished; if .* tidelake backfill promote "),
     ],
 )
 def test_where_tables_differ_because_of_an_unfinished_operation_it_comes_first(
@@ -178,8 +179,8 @@ def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparis
         assert run_command(app, words) == 3
         return " ".join(capsys.readouterr().err.split())
 
-    def write(version: int, pipeline: Any, generation: str = "g1") -> None:
-        note = {"generation": generation, "batch": version, **silver_note(pipeline)}
+    def write(version: int, pipeline: Any, generation: str = "g1", **more: Any) -> None:
+        note = {"generation": generation, "batch": version, **silver_note(pipeline), **more}
         write_commit(table, version, note=note)
 
     write(0, after)
@@ -190,6 +191,33 @@ def test_batches_that_were_decided_under_other_rules_are_named_with_the_comparis
     assert "Batches 1 to 2 of silver were decided under another definition (quality)" in message
     assert message.index("backfill run") < message.index("backfill compare")
     assert message.index("backfill compare") < message.index("backfill promote")
-    # A promoted backfill has decided all rows anew.
-    write(4, after, "g2")
+    # A generation that keeps the rows keeps what is known of them.
+    write(4, after, "g2", follows=3)
+    assert message.partition(". Recompute")[0] in told()
+    # A promoted backfill has decided all rows anew, or with --start those that arrived later.
+    kept = kept_note(lake, after)
+    write(5, after, "g3", rebuilt=True)
     assert "definition" not in told()
+    assert kept_note(lake, after) == {"kept_definitions": []}
+    write(6, after, "g4", rebuilt=True, **kept)
+    write(7, after, "g4")
+    assert "Batch 6 of silver was decided under another definition (quality)" in told()
+    # The next promotion keeps them too; a definition that is today's again is no other.
+    assert kept_note(lake, after) == kept
+    assert kept_note(lake, before) == {"kept_definitions": [silver_note(after)["definition"]]}
+
+
+def test_a_text_column_that_left_the_definition_is_not_one_of_an_unknown_field(
+    tmp_path: Path,
+) -> None:
+    """Verify would expect null in it, where older rows have values."""
+    lake, pipeline = Lake(tmp_path), shop(tmp_path)
+    run = Run(*[cast(Any, one) for one in (None, pipeline, lake, None, None)])
+    stored = {"event_id": "string", "channel": "string", "dropped": "string", "n": "int"}
+    note = {"generation": "g1", "batch": 0, **SilverNote(columns=("channel",)).to_json()}
+    write_commit(lake.silver("shop"), 0, note=note)
+    assert unknown_columns(run, stored) == ("channel",)
+    # A rebuild finds columns of both kinds, and adds neither.
+    note = {"generation": "g2", "batch": 1, "rebuilt": True, **SilverNote().to_json()}
+    write_commit(lake.silver("shop"), 1, note=note)
+    assert unknown_columns(run, stored) == ("channel", "dropped")

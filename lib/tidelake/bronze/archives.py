@@ -36,7 +36,8 @@ _ZSTANDARD, _SKIPPABLE, _FRAME_HEADER, _REPEATED = 0xFD2FB528, 0x184D2A50, 18, 1
 class _Bzip2(io.RawIOBase):
     """The content of a bzip2 file of one or more streams.
 
-    ``bz2.BZ2File`` ends without an error where a later stream is damaged, or is none.
+    ``bz2.BZ2File`` ends without an error where a later stream is damaged, or is none; Arrow fails
+    at an empty stream after another.
     """
 
     def __init__(self, stream: IO[bytes]) -> None:

@@ -16,8 +16,7 @@ from tidelake.cli.flow import started
 from tidelake.cli.options import Place, moment_option, reporting
 from tidelake.cli.render import print_line, print_table
 from tidelake.config import Pipeline
-from tidelake.delta.locks import not_finished
-from tidelake.delta.log import commits
+from tidelake.delta.locks import unfinished
 from tidelake.errors import RefusedError, SourceError, UnequalError, UsageError
 from tidelake.kafka.client import versions_of
 from tidelake.names import logical_name
@@ -62,7 +61,7 @@ def check(tables: bool, where: Place) -> None:
 
         verdicts = judge_tables(run)
         refused = refusals(run)
-        drift = payload_drift(where.lake, definition)
+        drift = payload_drift(run)
         registry = registry_of(definition)
         if tables and not_judged is None:
             docs, now = where.lake.data_docs(name), datetime.now(UTC)
@@ -253,16 +252,12 @@ def _ensure_folder(certificate: Path) -> None:
 
 def _other_rules(where: Place) -> str:
     """Describe the batches of silver that were decided under another definition; empty if none."""
-    from tidelake.delta.commit_metadata import changed_parts  # noqa: PLC0415
+    from tidelake.replay.compatibility import other_definitions  # noqa: PLC0415
 
-    made = [*commits(where.lake.silver(where.pipeline.name))]
-    # After a promotion, batches of the generation before are no longer in the table.
-    decided = [one for one in made if one.batch >= 0 and one.generation == made[0].generation]
-    changes = ((one.batch, changed_parts(one, where.pipeline)) for one in decided)
-    found = {batch: changed for batch, changed in changes if any(changed)}
+    found = other_definitions(where.lake, where.pipeline)
     if not found:
         return ""
-    parts = dict.fromkeys(part for one in found.values() for part in one.identity + one.rules)
+    parts = dict.fromkeys(part for changed in found.values() for part in changed)
     first, last = min(found), max(found)
     batches = (
         f"Batch {last} of silver was"
@@ -277,7 +272,7 @@ def _other_rules(where: Place) -> str:
 
 def _verify_remedy(where: Place, wrong: Sequence[str], others: str) -> str:
     """Return how a message about unequal tables goes on: with the cause, if known, and a remedy."""
-    for what in not_finished(where.lake, where.pipeline.name):
+    for what in unfinished(where.lake, where.pipeline.name).values():
         return f": {what}"
     if logical_name("bronze", where.pipeline.name) in wrong:
         return ". Bronze was changed after it was written: restore the version before the change."

@@ -7,9 +7,6 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterator
-from importlib.resources import files
-from importlib.resources.abc import Traversable
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -42,7 +39,7 @@ from tidelake.typed import PLAIN
 if TYPE_CHECKING:
     from tidelake.cli.init.draft import Draft
 
-_SKELETON = files("tidelake.cli") / "skeleton"
+_SKELETON = Path(__file__).parent / "skeleton"
 # Under their real names, tools would take these for files of the package.
 _HIDDEN = {"gitignore": ".gitignore", "github": ".github"}
 _EXAMPLE = "orders"
@@ -152,27 +149,25 @@ def _make(
         # Options of init, for which there is one here.
         text = re.sub("--(sample|source)\\b", "--from", str(error))
         raise type(error)(text) from error
+    # The extra that the source needs, after a comma.
+    is_topic = isinstance(draft.source, Address)
+    extra = ",kafka" if is_topic else ",s3" if str(draft.source).startswith(SCHEME) else ""
     names = {
         _PROJECT: project,
         "__pipeline__": draft.name,
         "__version__": __version__,
-        "__extra__": _extra_of(draft.source),
+        "__extra__": extra,
     }
-    for place, content in _files():
-        lines = _OF_EXAMPLE.sub("" if path is None else r"\1", content)
-        _write(folder / place, re.sub("|".join(names), lambda match: names[match[0]], lines))
+    for file in filter(Path.is_file, (_SKELETON / "files").rglob("*")):
+        parts = file.relative_to(_SKELETON / "files").parts
+        lines = _OF_EXAMPLE.sub("" if path is None else r"\1", file.read_text(encoding="utf-8"))
+        text = re.sub("|".join(names), lambda match: names[match[0]], lines)
+        _write(folder.joinpath(*(_HIDDEN.get(part, part) for part in parts)), text)
     for file in standard_environments():
         text = file.read_text(encoding="utf-8").replace("catalog: tidelake", f"catalog: {project}")
         _write(folder / "environments" / file.name, text)
     _add_schemas(folder)
     return draft, written
-
-
-def _extra_of(source: str | Address) -> str:
-    """Return the extra that a source needs, after a comma; "" for none."""
-    if isinstance(source, Address):
-        return ",kafka"
-    return ",s3" if source.startswith(SCHEME) else ""
 
 
 def _write_template(folder: Path, **choices: Any) -> None:
@@ -235,16 +230,6 @@ def _is_any_given(context: click.Context) -> bool:
         for name in context.params
         if name not in ("folder", "sample", "yes", "bundle_template", "dry_run", "json_")
     )
-
-
-def _files(folder: Traversable = _SKELETON / "files", at: Path = Path()) -> Iterator[Any]:
-    """Yield the path in a project and the text of each file."""
-    for one in folder.iterdir():
-        place = at / _HIDDEN.get(one.name, one.name)
-        if one.is_dir():
-            yield from _files(one, place)
-        else:
-            yield place, one.read_text(encoding="utf-8")
 
 
 def _write(file: Path, text: str) -> None:

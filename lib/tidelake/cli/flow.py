@@ -25,13 +25,12 @@ from tidelake.config.environment import refuse_external, refuse_service_credenti
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
 from tidelake.config.table_settings import refuse_unset
-from tidelake.delta.locks import hold, hold_hops, not_finished
+from tidelake.delta.locks import hold, hold_hops, unfinished
 from tidelake.delta.log import commits
 from tidelake.delta.tables import HOPS, Hop, Lake, reads
 from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
-from tidelake.typed import Typed
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -186,44 +185,49 @@ def run(
 ) -> int:
     """Run pipelines' hops; by default all, to the source's end."""
     is_selection = select is not None or all_ or len(pipelines) > 1
+    of_dimensions = hop == "dimensions"
     names = chosen_names(pipelines, select, all_)
-    if is_selection:
-        when = parse_trigger(trigger or AVAILABLE_NOW)
-        if where.source is not None or hop == "dimensions":
-            raise UsageError("--source and --hop dimensions take one pipeline, not several")
-        if not when.ends:
-            raise UsageError("several pipelines run in sequence, each to its end: omit --trigger")
-        selected = in_order([where.load(name) for name in names], where.lake)
-        if not dry_run:
-            return run_selected(where, selected, hop, when)
-        _show_waiting(where, selected, hop)
-        return 0
-    if hop == "dimensions" and where.source is not None:
+    if is_selection and (where.source is not None or of_dimensions):
+        raise UsageError("--source and --hop dimensions take one pipeline, not several")
+    if of_dimensions and where.source is not None:
         raise UsageError(
             "--source replaces the pipeline's source; each dimension has its own. Leave it out"
         )
-    if dry_run:
-        parse_trigger(trigger or AVAILABLE_NOW)
-        pipeline = where.load(names[0])
-        if hop == "dimensions":
-            if not pipeline.dimensions:
-                say(f"{pipeline.name} has no dimensions: nothing to run.")
-            _show_waiting(where, tuple(pipeline.dimensions.values()), "all")
-        else:
-            _show_waiting(where, [pipeline], hop)
-        return 0
-    where, began = replace(where, typed=replace(where.typed, called=names[0])), time.monotonic()
-    if hop == "dimensions":
-        run_dimensions(where, trigger or AVAILABLE_NOW)
+    chosen = [where.load(name) for name in names]
+    if is_selection:
+        chosen = in_order(chosen, where.lake)
+    elif of_dimensions:
+        chosen = [*chosen[0].dimensions.values()]
+        if not chosen:
+            say(f"{names[0]} has no dimensions: nothing to run.")
     else:
-        run_pipeline(where, hops_of(hop), trigger or getattr(where.environment.triggers, hop))
-        say(f"Done. See the ledger with: {where.command('ledger')}")
-    seconds = round(time.monotonic() - began, 1)
-    where.printed({"pipelines": [Result(where.pipeline.name, "done", seconds)]})
-    return 0
+        where = replace(where, typed=replace(where.typed, called=names[0]))
+    if where.called:
+        when = parse_trigger(trigger or getattr(where.environment.triggers, hop))
+    elif not (when := parse_trigger(trigger or AVAILABLE_NOW)).ends:
+        raise UsageError(
+            "dimensions run in sequence, each to the end of its source. Leave --trigger out"
+            if of_dimensions
+            else "several pipelines run in sequence, each to its end: omit --trigger"
+        )
+    hops = HOPS if of_dimensions else tuple(one for one in HOPS if hop in (one, "all"))
+    if dry_run:
+        _show_waiting(where, chosen, hops)
+        return 0
+    results = run_pipelines(where, chosen, hops, when) if chosen else []
+    if not where.printed({"pipelines": results}) and is_selection:
+        rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
+        print_table(["pipeline", "outcome", "seconds", "reason"], rows)
+    code = exit_code_of(results)
+    if chosen and not (code or is_selection):
+        then, command = "See the ledger", "tidelake ledger"
+        if of_dimensions:
+            then, command = "Run the pipeline", "tidelake run"
+        say(f"Done. {then} with: {where.typed(command, names[0])}")
+    return code
 
 
-def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None:
+def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hops: Sequence[Hop]) -> None:
     """Print what a run would read, after the checks that need no Spark."""
     from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import tables_to_fill, waiting_input  # noqa: PLC0415
@@ -231,21 +235,21 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
     refuse_unready(place.environment)
     found: list[dict[str, str | int | None]] = []
     to_fill: list[str] = []
-    unfinished: list[str] = []
+    begun: list[str] = []
     for pipeline in pipelines:
-        if "bronze" in hops_of(hop):
+        if "bronze" in hops:
             _check_source(place, pipeline)
-        unfinished += not_finished(place.lake, pipeline.name)
+        begun += unfinished(place.lake, pipeline.name).values()
         for one, waiting in waiting_input(place.lake, pipeline).items():
-            if one in hops_of(hop):
+            if one in hops:
                 found.append({"pipeline": pipeline.name, "hop": one, "waiting": waiting})
-        to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops_of(hop) else ()
-    if not place.printed({"waiting": found, "to_fill": to_fill, "unfinished": unfinished}):
+        to_fill += tables_to_fill(place.lake, pipeline) if "gold" in hops else ()
+    if not place.printed({"waiting": found, "to_fill": to_fill, "unfinished": begun}):
         rows = [["unknown" if value is None else value for value in one.values()] for one in found]
         print_table(["pipeline", "hop", "waiting"], rows, title="Waiting input")
         for table in to_fill:
             say(f"{table} is not filled yet: it is filled from silver first.")
-        for what in unfinished:
+        for what in begun:
             say(f"{what}. Until then a run is refused.")
         say(
             "Files or records for bronze, else rows; what a hop adds, the next one reads in the "
@@ -253,98 +257,44 @@ def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hop: str) -> None
         )
 
 
-def hops_of(hop: str) -> tuple[Hop, ...]:
-    """Return the hops that ``--hop`` names, in the order of the flow."""
-    return tuple(name for name in HOPS if hop in (name, "all"))
+def run_pipelines(
+    place: Place, pipelines: Sequence[Pipeline], hops: Sequence[Hop], when: Trigger
+) -> list[Result]:
+    """Run pipelines in one session, in order.
 
-
-def run_selected(place: Place, pipelines: Sequence[Pipeline], hop: str, when: Trigger) -> int:
-    """Run several pipelines in one session, in order; return the first failure's exit code."""
-    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
+    Of a single one, the source is checked and the hops are locked before Spark, which takes seconds
+    to start, so that it is refused at once.
+    """
+    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
 
+    first, is_alone = pipelines[0], len(pipelines) == 1
+    if is_alone and "bronze" in hops:
+        _check_source(place, first)
     refuse_unready(place.environment)
-    for pipeline in pipelines if "gold" in hops_of(hop) and place.environment.publish else ():
+    for pipeline in pipelines if "gold" in hops and place.environment.publish else ():
         refuse_unset(pipeline.published, place.environment)
-    brief = all(little_waits(place.lake, pipeline) for pipeline in pipelines)
-    with started(place, "brief" if brief else "bulk", pipelines) as run:
+    brief = when.ends and all(little_waits(place.lake, pipeline) for pipeline in pipelines)
+    use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
+    locks = hold_hops(place.lake, first.name, hops) if is_alone else contextlib.nullcontext()
+    with locks, started(place, use, pipelines) as run:
+        from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         def run_one(pipeline: Pipeline) -> None:
-            say(f"{pipeline.name}:")
-            if "bronze" in hops_of(hop):
+            if not is_alone:
+                say(f"{pipeline.name}:")
+            if not is_alone and "bronze" in hops:
                 _check_source(place, pipeline)
-            _observed(replace(run, pipeline=pipeline), hops_of(hop), when, place.typed)
+            with observing(replace(run, pipeline=pipeline), when, place.typed) as observed:
+                cold = is_alone and brief
+                run_hops(observed, hops, when, held=is_alone, cold=cold, publishes=True)
 
-        results = run_each(pipelines, run_one, run.stop, place.lake)
-    if not place.printed({"pipelines": results}):
-        rows = [[one.pipeline, one.outcome, one.seconds, one.reason] for one in results]
-        print_table(["pipeline", "outcome", "seconds", "reason"], rows)
+        return run_each(pipelines, run_one, run.stop, place.lake)
+
+
+def exit_code_of(results: Iterable[Result]) -> int:
+    """Return the exit code of the first failure; 0 without one."""
     return next((one.exit_code for one in results if one.outcome == "failed"), 0)
-
-
-def run_pipeline(
-    place: Place, hops: Sequence[Hop], trigger: str, *, first: Sequence[Pipeline] = ()
-) -> None:
-    """Lock the hops of a pipeline, start Spark, and run them after the dimensions in ``first``.
-
-    With ``first`` the trigger must be one that ends.
-    """
-    # Spark takes seconds to start, so every check that works without it runs first.
-    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
-    from tidelake.ops.status import little_waits  # noqa: PLC0415
-
-    pipeline = place.pipeline
-    when = parse_trigger(trigger)
-    for definition in (*first, pipeline) if "bronze" in hops else ():
-        _check_source(place, definition)
-    refuse_unready(place.environment)
-    if "gold" in hops and place.environment.publish:
-        refuse_unset(pipeline.published, place.environment)
-    # Lock before Spark starts, so that a concurrent run is refused at once.
-    brief = when.ends and not first and little_waits(place.lake, pipeline)
-    use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
-    with hold_hops(place.lake, pipeline.name, hops), started(place, use) as run:
-        _run_whole(place, run, first, when)
-        if first:
-            say(f"{pipeline.name}:")
-        _observed(run, hops, when, place.typed, held=True, cold=brief)
-
-
-def run_dimensions(place: Place, trigger: str) -> None:
-    """Run the dimensions of a pipeline, each until its source is exhausted."""
-    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
-
-    dimensions = tuple(place.pipeline.dimensions.values())
-    if not dimensions:
-        say(f"{place.pipeline.name} has no dimensions: nothing to run.")
-        return
-    when = parse_trigger(trigger)
-    if not when.ends:
-        raise UsageError(
-            "dimensions run in sequence, each to the end of its source. Leave --trigger out"
-        )
-    for dimension in dimensions:
-        _check_source(place, dimension)
-    refuse_unready(place.environment)
-    with started(place) as run:
-        _run_whole(place, run, dimensions, when)
-    say(f"Done. Run the pipeline with: {place.command('run')}")
-
-
-def _run_whole(place: Place, run: Run, dimensions: Sequence[Pipeline], when: Trigger) -> None:
-    # The user called another pipeline.
-    typed = replace(place.typed, called=None)
-    for dimension in dimensions:
-        say(f"{dimension.name}:")
-        _observed(replace(run, pipeline=dimension), HOPS, when, typed)
-
-
-def _observed(run: Run, hops: Sequence[Hop], when: Trigger, typed: Typed, **how: bool) -> None:
-    from tidelake.ops.observers import observing  # noqa: PLC0415
-    from tidelake.runtime.runner import run_hops  # noqa: PLC0415
-
-    with observing(run, when, typed) as observed:
-        run_hops(observed, hops, when, publishes=True, **how)
 
 
 def _check_source(place: Place, pipeline: Pipeline) -> None:

@@ -54,15 +54,15 @@ def alerts(tell: bool, where: Place) -> int:
     name = where.pipeline.name
     # Only `--tell` needs the webhook's secret.
     deliver = sender_of(where.environment) if tell else None
-    # Before the first batch no rule has anything to look at; a job that watches is not red.
-    if unfilled := no_tables(where):
-        say(f"Nothing to watch: {unfilled}.")
     typed, publishes = where.typed, where.environment.publish
-    found = (
-        ()
-        if unfilled
-        else alerts_of(where.lake, where.pipeline, now=now(), typed=typed, publishes=publishes)
-    )
+    try:
+        found = alerts_of(where.lake, where.pipeline, now=now(), typed=typed, publishes=publishes)
+    except UsageError:
+        # Before the first batch nothing but a failure can be found; a job that watches is not red.
+        if not (unfilled := no_tables(where)):
+            raise
+        found = ()
+        say(f"Nothing to watch: {unfilled}.")
     critical = [alert.severity == "critical" for alert in found]
     if where.json:
         print_json([alert.to_json() for alert in found])
@@ -92,8 +92,9 @@ def alerts(tell: bool, where: Place) -> int:
 def maintain(keep: timedelta | None, dry_run: bool, where: Place) -> None:
     """Compact small files and delete unneeded old ones.
 
-    Files that a reader, an epoch or a rollback needs are kept. Hops may run meanwhile; an erasure
-    and a rollback are refused until it ends.
+    Files that a reader, an epoch or a rollback needs are kept. Under a root, tables of a running
+    hop are not compacted, and a hop that starts while one of its tables is compacted is refused.
+    An erasure and a rollback are refused until it ends.
     """
     from tidelake.ops.maintenance import plan_upkeep  # noqa: PLC0415
 

@@ -131,7 +131,8 @@ def answer_piped(lake: Lake, *, consistent: bool, json_: bool) -> int:
     if isinstance(sys.stdin, io.TextIOWrapper):
         # A byte that is not UTF-8 fails its own statement, not all of them.
         sys.stdin.reconfigure(errors="surrogateescape")
-    return answer_all(conversation, sys.stdin.read())
+    # Editors on Windows begin a file with a BOM.
+    return answer_all(conversation, sys.stdin.read().removeprefix("\ufeff"))
 
 
 def answer_all(conversation: Conversation, text: str) -> int:

@@ -27,6 +27,7 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_table, to_minute
 from tidelake.delta.tables import HOPS, Hop, delta_readers
 from tidelake.errors import UsageError
+from tidelake.instants import lasting
 from tidelake.names import logical_name
 from tidelake.replay.subject import parse_subject
 
@@ -195,9 +196,11 @@ def _steps(start: Start, where: Place, table: str | None = None) -> list[Step]:
 
 
 def _print_steps(steps: Sequence[Step], title: str) -> None:
-    rows = [
-        [s.hop, s.reads, s.version, s.rows, ", ".join(s.fills), _minutes(s.seconds)] for s in steps
-    ]
+    rows = []
+    for step in steps:
+        estimate = "unknown" if step.seconds is None else lasting(step.seconds)
+        fills = ", ".join(step.fills)
+        rows.append([step.hop, step.reads, step.version, step.rows, fills, estimate])
     print_table(["hop", "reads", "version", "rows", "fills", "estimate"], rows, title=title)
 
 
@@ -222,12 +225,6 @@ def _show_plan(
     options = run_options(start, table, begin, end)
     command = where.command("backfill run", options)
     say(f"Live tables are not changed. Start with: {command}")
-
-
-def _minutes(seconds: float | None) -> str:
-    if seconds is None:
-        return "unknown"
-    return f"{seconds:,.0f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
 
 
 @backfill.command()

@@ -32,6 +32,8 @@ _WIDTH = 100
 _MIN_WIDTH = 8
 # Characters between two columns, and in total at both edges.
 _PADDING = 3
+# Numbers outside of this range are written with an exponent, not with three decimals.
+_LEAST, _MOST = 1e-3, 1e15
 _ESCAPED = "tidelake_escaped"
 
 
@@ -108,7 +110,7 @@ def format_answer(answer: Answer, output_format: Format, width: int) -> tuple[st
         writer = csv.writer(buffer, lineterminator="\n")
         writer.writerow(answer.columns)
         for row in answer.rows:
-            writer.writerow(["" if value is None else for_json(value) for value in row])
+            writer.writerow(["" if value is None else _in_csv(value) for value in row])
         return buffer.getvalue(), False
     shown = columns[: max(1, width // (_MIN_WIDTH + _PADDING))]
     cells = [[cell(value) for value in row[: len(shown)]] for row in answer.rows]
@@ -152,8 +154,18 @@ def cell(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     if isinstance(value, float):
-        return f"{value:,.3f}"
+        is_usual = value == 0 or not math.isfinite(value) or _LEAST <= abs(value) < _MOST
+        return f"{value:,.3f}" if is_usual else str(value)
+    if isinstance(value, list | tuple | dict):
+        value = _encoded(value)
     return visible(str(_plain(value)))
+
+
+def _in_csv(value: object) -> object:
+    """Convert a value for CSV, where DuckDB writes ``true``; a list, struct or map becomes JSON."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    return _encoded(value) if isinstance(value, list | tuple | dict) else for_json(value)
 
 
 def to_second(moment: datetime | None) -> str | None:

@@ -25,7 +25,7 @@ from tidelake.cli.options import (
 from tidelake.cli.render import print_json, print_line, print_table, to_minute, to_second
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import selected_columns
-from tidelake.delta.locks import not_finished
+from tidelake.delta.locks import unfinished
 from tidelake.delta.tables import Lake
 from tidelake.errors import UnbalancedError, UsageError
 from tidelake.instants import Range
@@ -55,18 +55,18 @@ def status(watch: bool, where: Place) -> None:
     if watch and where.json:
         raise UsageError("--watch is for a terminal: leave out --json")
     found = read_status(where.lake, where.pipeline)
-    unfinished = not_finished(where.lake, where.pipeline.name)
-    if not where.printed(found.to_json() | {"unfinished": unfinished}):
-        _show_status(found, unfinished)
+    begun = [*unfinished(where.lake, where.pipeline.name).values()]
+    if not where.printed(found.to_json() | {"unfinished": begun}):
+        _show_status(found, begun)
     with suppress(KeyboardInterrupt):
         while watch:
             time.sleep(_WATCH_SECONDS)
             found = read_status(where.lake, where.pipeline)
             click.clear()
-            _show_status(found, not_finished(where.lake, where.pipeline.name))
+            _show_status(found, [*unfinished(where.lake, where.pipeline.name).values()])
 
 
-def _show_status(status: Status, unfinished: Sequence[str]) -> None:
+def _show_status(status: Status, begun: Sequence[str]) -> None:
     bronze_unit = "files" if status.source is None else "records"
     hops = []
     for hop in status.hops:
@@ -104,7 +104,7 @@ def _show_status(status: Status, unfinished: Sequence[str]) -> None:
         else:
             waiting = "an unknown number of" if topic.waiting is None else f"{topic.waiting:,}"
             print_line(f"{place} up to version {topic.version}; {waiting} versions wait")
-    for what in unfinished:
+    for what in begun:
         print_line(f"  {what}")
     if status.source is not None:
         _show_lag(status.source)
@@ -422,8 +422,8 @@ _STATE_TEXTS = {
 _VERDICT_TEXTS = {
     "outside": "excluded by the table's where",
     "waiting": "gold has not read its batch yet",
-    "no row": "no row for this event",
-    "unknown": "unknown: the table's where can only be evaluated by Spark",
+    "no row": "no row for this event: excluded, without a match, or replaced by another",
+    "unknown": "unknown: only Spark can evaluate the SQL of this table",
 }
 
 

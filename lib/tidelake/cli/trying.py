@@ -6,12 +6,11 @@ import shlex
 import tempfile
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from tidelake.cli.exits import say, say_next
-from tidelake.cli.flow import run_pipeline
+from tidelake.cli.flow import exit_code_of, run_pipelines
 from tidelake.cli.init import SOURCE, Given
 from tidelake.cli.options import Place, as_json, located, placed, port_option, unwritten
 from tidelake.cli.render import print_line, print_table
@@ -20,16 +19,15 @@ from tidelake.config.loading import Address, address_of, is_address
 from tidelake.config.locations import DEFAULT_PIPELINE
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
+from tidelake.examples import Generated, missing_in
+from tidelake.examples import generate as write_stream
 from tidelake.folders import folder as named_folder
 from tidelake.kafka.broker import down as stop_broker
 from tidelake.kafka.broker import up as start_broker
 from tidelake.kafka.client import produce
 from tidelake.names import logical_name
-from tidelake.runtime.triggers import AVAILABLE_NOW
+from tidelake.runtime.triggers import AVAILABLE_NOW, parse_trigger
 from tidelake.typed import runnable
-
-if TYPE_CHECKING:
-    from tidelake.examples import Generated
 
 _EVENTS = {"clickstream": 200_000, "payments": 50_000}
 _seed = click.option("--seed", default=1, show_default=True, help="Random seed of the stream.")
@@ -41,9 +39,8 @@ _seed = click.option("--seed", default=1, show_default=True, help="Random seed o
 @_seed
 @as_json
 @located
-def demo(events: int | None, seed: int, where: Place) -> None:
+def demo(events: int | None, seed: int, where: Place) -> int:
     """Generate a stream, run all hops and show the results."""
-    from tidelake.examples import generate as write_stream  # noqa: PLC0415
     from tidelake.ledger.terms import read_ledger  # noqa: PLC0415
 
     # Small silver batches: no event is late in the first batch, which has no watermark. For a short
@@ -60,7 +57,12 @@ def demo(events: int | None, seed: int, where: Place) -> None:
     count = events or _EVENTS.get(pipeline, 0)
     summary = write_stream(pipeline, landing, events=count, seed=seed, progress=say)
     say(f"{summary.records:,} records in {summary.files} files in {landing}")
-    run_pipeline(where, HOPS, AVAILABLE_NOW, first=tuple(definition.dimensions.values()))
+    # As any several pipelines, of which the user names none.
+    several = replace(where, typed=replace(where.typed, called=None))
+    pipelines = [*definition.dimensions.values(), definition]
+    results = run_pipelines(several, pipelines, HOPS, parse_trigger(AVAILABLE_NOW))
+    if code := exit_code_of(results):
+        return code
     ledger = read_ledger(where.lake, definition)
     tops = tops_of(where.lake, definition)
     gold = {name: answer.as_dicts() for name, answer in tops.items()}
@@ -80,6 +82,7 @@ def demo(events: int | None, seed: int, where: Place) -> None:
     )
     say_next(commands)
     refuse_unbalanced(ledger.problems, where)
+    return 0
 
 
 @click.command()
@@ -99,8 +102,6 @@ def demo(events: int | None, seed: int, where: Place) -> None:
 @placed
 def generate(target: str, events: int | None, seed: int, dry_run: bool, where: Place) -> None:
     """Write an example pipeline's stream as JSON."""
-    from tidelake.examples import generate as write_stream  # noqa: PLC0415
-
     name = where.called
     count = events or _EVENTS.get(name, 0)
     if dry_run:
@@ -123,9 +124,6 @@ def generate(target: str, events: int | None, seed: int, dry_run: bool, where: P
 
 def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Place) -> None:
     """List the files that ``generate`` would write, or the records; write only temporary files."""
-    from tidelake.examples import generate as write_stream  # noqa: PLC0415
-    from tidelake.examples import missing_in  # noqa: PLC0415
-
     paths: list[str] = []
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
         summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
@@ -147,8 +145,6 @@ def _show_stream(pipeline: str, target: str, events: int, seed: int, where: Plac
 
 def _produce_stream(pipeline: str, to: Address, *, events: int, seed: int) -> Generated:
     """Produce the lines of the generated files to a topic, in file order."""
-    from tidelake.examples import generate as write_stream  # noqa: PLC0415
-
     with tempfile.TemporaryDirectory(prefix="tidelake-") as landing:
         summary = write_stream(pipeline, Path(landing), events=events, seed=seed)
         lines = (

@@ -40,13 +40,14 @@ _ANY_TIME = datetime(2000, 1, 1, tzinfo=UTC)
 _HOW = "write a number, a date '2026-01-31' or a time '2026-01-31T09:30:00Z'"
 # Character classes of Java's patterns that Python's lack.
 _JAVA_CLASS = re.compile(
-    r"\\[hHRez]|\\[pP]\{(?:C[cfnos]?|L[Clmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|Is\w+"
+    r"\\[hHe]|\\[pP]\{(?:C[cfnos]?|L[Clmotu]?|M[cen]?|N[dlo]?|P[cdefios]?|S[ckmo]?|Z[lps]?|Is\w+"
     r"|Alpha|Digit|Alnum|Upper|Lower|Punct|Space|XDigit|ASCII)\}"
 )
 # Syntax that Java interprets differently or rejects: anywhere, and outside of [classes] only.
-_NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\b|\[|&&)")
+_NOT_JAVA = re.compile(r"\\[0pPQEUNLG]|\[\^?\]|\[[^\]]*(?:\\[bRz]|\[|&&)")
 _NOT_JAVA_OUTSIDE = re.compile(
-    r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\(\?<(?![=!]|[A-Za-z][A-Za-z0-9]*>)[^>]*>?|\{(?!\d)"
+    r"\(\?[P#]|\(\?[a-z-]*[^ims:)=!<>-]|\(\?<(?![=!]|[A-Za-z][A-Za-z0-9]*>)[^>]*>?"
+    r"|\{(?!\d{1,9}(?:,\d{0,9})?\})[^}]*\}?"
 )
 
 
@@ -188,7 +189,7 @@ def regex_problem(pattern: Any) -> str | None:
     if not pattern:
         return "is empty, which matches everything"
     without_classes = _JAVA_CLASS.sub(r"\\w", pattern)
-    bare = re.sub(r"\\[^0bpPQEUNLG]", "x", without_classes, flags=re.DOTALL)
+    bare = re.sub(r"\\[^0bpPQEUNLGRz]", "x", without_classes, flags=re.DOTALL)
     rejected = _NOT_JAVA.search(bare) or _NOT_JAVA_OUTSIDE.search(re.sub(r"\[[^\]]*\]", "x", bare))
     if rejected:
         return (
@@ -198,7 +199,8 @@ def regex_problem(pattern: Any) -> str | None:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)
-            re.compile(re.sub(r"\(\?<(?![=!])", "(?P<", without_classes))
+            named = re.sub(r"\(\?<(?![=!])", "(?P<", without_classes)
+            re.compile(re.sub(r"\\[Rz]", r"\\w", named))
     except (re.error, RecursionError, OverflowError) as error:
         return f"is not a valid regular expression: {error}"
     return None

@@ -61,6 +61,12 @@ RESULT_SETTINGS = {
 # session: a cluster may start with others, on which few expressions depend.
 _LEGACY = "spark.sql.legacy."
 _UTC = ("utc", "etc/utc")
+# Settings that hold a secret, not those that say where one is, or how it is used.
+_SECRET = re.compile(
+    r"(password|passphrase|\bsecret|(secret|private)\.key|session\.token|bindpw)$"
+    r"|\.(client\.secret|account\.key|sas)\.",
+    re.IGNORECASE,
+)
 
 
 def _bounded(trigger: str) -> str:
@@ -229,8 +235,8 @@ class Environment(Model):
             only one process at a time writes a pipeline. Refused with ``catalog``; no effect on
             an object store.
         recovery_horizon: How long files that tables no longer reference are kept at least.
-        spark: Settings of the session, except those that results depend on, such as the time
-            zone and ANSI mode; a Spark Connect server keeps its own.
+        spark: Settings of the session, except secrets and those that results depend on, such as
+            the time zone and ANSI mode; a Spark Connect server keeps its own.
         triggers: Default triggers of a run, for when ``--trigger`` is not given.
         secrets: Not built yet: an environment with secrets is refused. Write a reference such as
             ``env:NAME`` where the secret is used.
@@ -390,6 +396,15 @@ def _setting_findings(raw: Mapping[str, Any]) -> Iterator[Finding]:
                 ("spark", key),
                 "is refused, as a setting that changes results, which no table records; leave it "
                 "out, and write what you need into the expressions",
+            )
+        elif _SECRET.search(key) or REFERENCE.fullmatch(str(value)):
+            # The message omits the value, which may be the secret.
+            yield Finding(
+                ("spark", key),
+                "must not hold a secret, nor a reference to one: settings are arguments of Spark's "
+                "process, which every user of the machine sees. Give credentials by the variables "
+                "of docs/object-store.md, by a credential provider, or in spark-defaults.conf in "
+                "the folder SPARK_CONF_DIR",
             )
 
 

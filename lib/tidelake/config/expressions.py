@@ -180,6 +180,8 @@ def _call_problems(name: str, *, after: str, has_no_arguments: bool) -> Iterator
         )
     elif name in AGGREGATES and after not in ("like", "ilike"):
         yield f"calls {name}, an aggregate; this expression sees one row at a time"
+    elif name in XPATH:
+        yield f"calls {name}, which reads files and URLs that the XML names; use from_xml"
     elif name in FAILING:
         yield f"calls {name}, whose error would stop the run; write an expectation instead"
     elif name not in DETERMINISTIC | SYNTAX | AGGREGATES and (name, after) != ("all", "like"):
@@ -431,9 +433,7 @@ DETERMINISTIC = _words(
     tuple_union_theta_double tuple_union_theta_integer typeof ucase unbase64 unhex unix_date
     unix_micros unix_millis unix_seconds unix_timestamp upper url_decode url_encode validate_utf8
     variant_get vector_cosine_similarity vector_inner_product vector_l2_distance vector_norm
-    vector_normalize weekday weekofyear width_bucket window_time xpath xpath_boolean xpath_double
-    xpath_float xpath_int xpath_long xpath_number xpath_short xpath_string xxhash64 year zeroifnull
-    zip_with
+    vector_normalize weekday weekofyear width_bucket window_time xxhash64 year zeroifnull zip_with
     """
 )
 # The result depends on the clock, the session, chance, the row's file or task, or on Java code.
@@ -480,6 +480,13 @@ GENERATORS = _words(
 )
 # Functions that raise an error, which would stop the run.
 FAILING = _words("assert_true raise_error")
+# Functions that read a file or a URL which the XML of a record names.
+XPATH = _words(
+    """
+    xpath xpath_boolean xpath_double xpath_float xpath_int xpath_long xpath_number xpath_short
+    xpath_string
+    """
+)
 # Words that may precede a parenthesis without being a function call.
 SYNTAX = _words(
     """

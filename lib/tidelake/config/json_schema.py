@@ -162,6 +162,10 @@ _ARGUMENTS: dict[str, Json] = {
     "share": {"type": "number", "minimum": 0, "maximum": 1},
     "whole": {"type": "integer", "minimum": 0},
 } | {kind: {"enum": list(words)} for kind, words in CHOICES.items()}
+_ARGUMENTS |= {
+    kind: {"type": "array", "items": _ARGUMENTS[item], "minItems": least}
+    for kind, (item, least, _) in LISTS.items()
+}
 _REFERENCE: Json = {"type": "string", "pattern": r"\$\{"}
 _FOR_EACH: Json = {
     "description": "One pipeline for each item: its parameters, used as `${parameter}`.",
@@ -309,17 +313,10 @@ def _expectation() -> Json:
 
 
 def _arguments(signature: Signature) -> Json:
-    properties = {name: _argument(kind) for name, kind in signature.arguments.items()}
+    properties = {name: _ARGUMENTS[kind] for name, kind in signature.arguments.items()}
     own = _object(properties, list(signature.required))
     bounds = [{"required": [name]} for name in ("min_value", "max_value")]
     return own | ({"anyOf": bounds} if signature.needs_bound else {})
-
-
-def _argument(kind: str) -> Json:
-    if kind not in LISTS:
-        return _ARGUMENTS[kind]
-    item, least, _ = LISTS[kind]
-    return {"type": "array", "items": _ARGUMENTS[item], "minItems": least}
 
 
 def _with_references(schema: Any) -> Any:

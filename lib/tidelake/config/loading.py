@@ -231,7 +231,13 @@ def _check_joins(
             # A file outside of the folder of pipelines may be alone, without the other's.
             place = ("joins", index, "right", "pipeline")
             if isinstance(error, ConfigError):
-                if not all(_is_apart(one, error.file) for one in error.violations):
+                # A join reads silver's columns alone. These depend neither on the suite or another
+                # file, nor on where rows come from and how they are judged.
+                if not all(
+                    one.file not in (None, error.file)
+                    or one.path.partition(".")[0] in ("source", "quality")
+                    for one in error.violations
+                ):
                     findings.append(Finding(place, str(error)))
             elif is_found_by_name(file):
                 beside = "; a join needs that pipeline's file beside this one or in the conf folder"
@@ -240,16 +246,6 @@ def _check_joins(
         named = {one.path for one in findings}
         looked = [*_right_findings(pipeline, join, other, index)]
         findings += [one for one in looked if one.path not in named]
-
-
-def _is_apart(violation: Violation, file: str) -> bool:
-    """Return whether an error in a file leaves silver's columns, which are all that a join reads.
-
-    It is in the suite or another file, or in a part of the definition that says where rows come
-    from or how they are judged.
-    """
-    part = violation.path.partition(".")[0]
-    return violation.file not in (None, file) or part in ("source", "quality")
 
 
 def _definition(name: str, file: Path, environment: Environment) -> Pipeline:

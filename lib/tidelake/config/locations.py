@@ -59,14 +59,15 @@ def given_conf(folder: str | None) -> Iterator[None]:
     before = _given
     if folder:
         path = Path(os.path.abspath(expanded(folder)))
-        is_project = (path / MARKER).is_file()
-        conf = _conf_of(path) if is_project else path
+        conf = _conf_of(path) if (path / MARKER).is_file() else path
         if not (conf / "pipelines").is_dir():
             raise UsageError(
                 f"--conf {folder} has no folder pipelines, and no {MARKER} that names one which "
                 "has it. Make a project with: tidelake new DIR"
             )
-        _given = conf, path if is_project else _base_of_conf(path)
+        # The root of the project whose conf folder this is, else the folder that has it.
+        root = project_above(path)
+        _given = conf, root if root is not None and _conf_of(root) == conf else conf.parent
     try:
         yield
     finally:
@@ -126,12 +127,6 @@ def own_conf() -> tuple[Path, Path | None]:
     if root is None or (root != here and (here / "conf" / "pipelines").is_dir()):
         return here / "conf", None
     return _conf_of(root), root
-
-
-def _base_of_conf(conf: Path) -> Path:
-    """Return the root of the project whose conf folder this is, else the folder that has it."""
-    root = project_above(conf)
-    return root if root is not None and _conf_of(root) == conf else conf.parent
 
 
 def _conf_of(root: Path) -> Path:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from tidelake.config.document import (
     KeyPath,
     dotted,
     mappings_in,
+    quick_content,
     read_document,
 )
 from tidelake.config.model import suggestion
@@ -42,14 +43,6 @@ _PLAIN = ("source", "quality", "watermark", "dedup", "alerts", "description", "c
 _WORDS = ("description", "comments", "tags")
 _OF_TOPICS = (("publish", "topic"), ("publish", "bootstrap"), ("fast", "topic"))
 _RESERVED = ("root", "landing")
-_BREAK = r"\r\n\x85\u2028\u2029"
-# An escape in double quotes that can hide letters or a line break inside a word; or an anchor.
-_ESCAPE = re.compile(rf"\\[xuU{_BREAK}]")
-_ANCHOR = re.compile(r"(?:^|[\s\[{,:])&[\w-]")
-# What YAML allows before and after the colon of a key: blanks, quotes, comments, and of the value
-# its tag and the header of a block. Possessive, or a comment could be split in many ways.
-_BEFORE_COLON = rf"(?:[\s\"']|#[^{_BREAK}]*+)*+"
-_AFTER_COLON = rf"(?:[\s\"']|#[^{_BREAK}]*+|!\S*+|[>|][-+\d]*+)*+"
 Parameters = Mapping[str, str]
 
 
@@ -98,14 +91,14 @@ def find_definition(name: str, folder: Path) -> Path | None:
 
 def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
     """Raise a UsageError if another file in a pipeline's folder defines its name or its tables."""
-    may_define = _definitions_of((name, *tables))
+    # Without an escape a name stands in the text as it is; parsing takes a millisecond a file.
+    hints = [one.encode() for one in (name, *tables, _FOR_EACH, "\\")]
     for other in _files_in(file.parent):
         if other == file:
             continue
         try:
-            # Files are parsed only if they may define it: parsing takes milliseconds a file.
             content = other.read_bytes()
-            if not may_define(content.decode(errors="replace")):
+            if not any(hint in content for hint in hints):
                 continue
             pipelines, filled = _defined_by(other, content)
         except (OSError, UsageError):
@@ -120,33 +113,15 @@ def refuse_second(name: str, file: Path, tables: Collection[str]) -> None:
             )
 
 
-def _definitions_of(names: Iterable[str]) -> Callable[[str], bool]:
-    """Return a test whether a file's text may define one of some names, however YAML writes it.
-
-    A name as the value of another key defines nothing: a dimension is looked up in many files,
-    which would all be parsed by each command. With an anchor in the file a value may stand
-    anywhere, and with an escape its letters may be hidden.
-    """
-    one = "|".join(map(re.escape, names))
-    keys = "|".join(sorted({"name", *(key for _, key in _TABLES)}))
-    word = re.compile(rf"\b(?:{one})\b")
-    value = re.compile(rf"\b(?:{keys})\b{_BEFORE_COLON}:{_AFTER_COLON}(?:{one})\b")
-
-    def may_define(text: str) -> bool:
-        if _FOR_EACH in text or _ESCAPE.search(text):
-            return True
-        return bool(word.search(text) and (_ANCHOR.search(text) or value.search(text)))
-
-    return may_define
-
-
 @lru_cache(maxsize=1024)
-def _defined_by(file: Path, _content: bytes) -> tuple[frozenset[str], frozenset[str]]:
+def _defined_by(file: Path, content: bytes) -> tuple[frozenset[str], frozenset[str]]:
     """Return the pipelines and the tables that a file defines, as long as its content is the same.
 
-    A command on all pipelines of a folder asks this once for each pair of files.
+    A command asks this of each file beside its own, one on all pipelines for each pair of files.
     """
-    document = read_document(file)
+    found = quick_content(content)
+    is_single = isinstance(found, dict) and _FOR_EACH not in found
+    document = Document(str(file), found) if is_single else read_document(file)
     members = members_in(document) or {str(document.content.get("name")): {}}
     names = [name for _, name in table_names(document.content)]
     tables = (replaced(name, (), one, []) for name in names for one in members.values())

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
-from tidelake.config.document import Finding, KeyPath, dotted, mappings_in
+from tidelake.config.document import Finding, dotted, mappings_in
 from tidelake.config.environment import Environment, refuse_service_credential, resolved
 from tidelake.config.model import Documented, Model, Text, free_of, match_whole, matching
 from tidelake.config.source import (
@@ -241,7 +241,14 @@ def refuse_unset(published: Mapping[str, Publish], environment: Environment) -> 
 def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Finding]:
     """Find topics that two tables share, or that the pipeline reads; require encryption in prod."""
     taken = dict(_other_topics(raw))
-    for path, publish in _written(raw):
+    # Valid or not.
+    written = [
+        ((*path, "publish"), table["publish"])
+        for key in _TABLES
+        for path, table in mappings_in(raw.get(key), (key,))
+        if isinstance(table.get("publish"), dict)
+    ]
+    for path, publish in written:
         topic = publish.get("bootstrap"), publish.get("topic")
         # Values of other types are reported by the model.
         if all(isinstance(part, str) for part in topic):
@@ -251,14 +258,6 @@ def publish_findings(raw: Mapping[str, Any], *, in_prod: bool) -> Iterator[Findi
             taken.setdefault(topic, dotted(path[:2]))
         if in_prod:
             yield from encryption_finding((*path, "options"), publish.get("options"))
-
-
-def _written(raw: Mapping[str, Any]) -> Iterator[tuple[KeyPath, Mapping[str, Any]]]:
-    """List the file's ``publish`` sections, valid or not, with their paths."""
-    for key in _TABLES:
-        for path, table in mappings_in(raw.get(key), (key,)):
-            if isinstance(table.get("publish"), dict):
-                yield (*path, "publish"), table["publish"]
 
 
 def _other_topics(raw: Mapping[str, Any]) -> Iterator[tuple[tuple[Any, Any], str]]:

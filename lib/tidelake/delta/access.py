@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.types import StructType
 
 from tidelake.config.environment import on_databricks
-from tidelake.delta.positions import Position, TableChange, files_between, rows_between
+from tidelake.delta.positions import Position, TableChange, added_between, files_between
 from tidelake.delta.store import CatalogTable, details
 from tidelake.delta.tables import Table
 from tidelake.folders import Folder, as_pattern
@@ -144,7 +144,7 @@ def read_between(
     The positions may be of any age, as in :func:`load_old`.
     """
     if isinstance(table, CatalogTable):
-        if not rows_between(table, after, until):
+        if not added_between(table, after, until).rows:
             return None
         reader = spark.read.format("delta").option(_FEED, True).option("startingVersion", after[0])
         with _old_versions(spark):

@@ -46,6 +46,7 @@ def append(
     replaces: bool = False,
     replaces_where: str = "",
     may_repeat: bool = False,
+    chosen_at: int | None = None,
 ) -> None:
     """Append or overwrite rows in one commit with metadata.
 
@@ -60,7 +61,8 @@ def append(
     With ``may_add_columns``, columns that the table lacks are added in the same commit.
     ``replaces`` overwrites the table's rows and columns; ``replaces_where``, an SQL condition, only
     the matching rows. Such a commit may be repeated, so it gets no transaction id: Delta would skip
-    a batch's second commit. With ``may_repeat`` it gets an id of its own.
+    a batch's second commit. With ``may_repeat`` it gets an id of its own. Rows that no hop writes
+    are protected if ``chosen_at`` is the table's version from which they were chosen.
     """
     options = {"userMetadata": encode(note)}
     if replaces:
@@ -74,6 +76,9 @@ def append(
         suffix = f"/{uuid.uuid4().hex}" if may_repeat else "/made" if note["batch"] < 0 else ""
         options["txnAppId"] = f"{table.name}/{note['generation']}{suffix}"
         options["txnVersion"] = str(max(note["batch"], 0))
+    elif chosen_at is not None and table.needs_transaction_ids:
+        # A rollback restores the table: its batches begin again, its versions do not.
+        options["txnAppId"], options["txnVersion"] = table.name, str(chosen_at + 1)
     if replaces:
         if table.exists:
             stored = load(rows.sparkSession, table).schema
@@ -184,7 +189,6 @@ _WIDER = {
     "smallint": ("int", "bigint"),
     "int": ("bigint",),
     "bigint": ("decimal(38,0)",),
-    "float": ("double",),
 }
 
 
@@ -284,6 +288,7 @@ def _is_wider(old: str, new: str) -> bool:
 def is_written_alike(old: str, new: str) -> bool:
     """Return whether the text of a value is the same in a wider type."""
     before, after = _DECIMAL.fullmatch(old), _DECIMAL.fullmatch(new)
+    # Nothing widens to DOUBLE any more, but tables of earlier versions did.
     return before[2] == after[2] if before and after else new != "double"
 
 

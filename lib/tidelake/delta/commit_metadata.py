@@ -19,6 +19,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 import msgspec
+import pyspark
 from pydantic import BaseModel
 
 import tidelake
@@ -238,13 +239,13 @@ def decision_note(pipeline: Pipeline, dimensions: Mapping[str, int]) -> dict[str
     """Return the part of a side table's metadata that hashes what determined the batch's fates.
 
     Covers the whole pipeline file, gold included, the version of each dimension that the batch
-    reads, and Tidelake's own: a batch retried with any change is classified again, which costs one
-    batch. Empty for a pipeline with a ``transform``, whose batches are always classified again:
-    nothing shows whether the function, or the modules that it uses, are still the same.
+    reads, of Tidelake and Spark: a batch retried with any change is classified again. Empty for a
+    pipeline with a ``transform``: nothing shows whether its function, or what that uses, changed.
     """
     if pipeline.transform:
         return {}
-    return {_DECIDED_BY: _short([tidelake.__version__, *_whole(pipeline), dict(dimensions)])}
+    versions = tidelake.__version__, pyspark.__version__, dict(dimensions)
+    return {_DECIDED_BY: _short([*versions, *_whole(pipeline)])}
 
 
 def is_decided_by(commit: Commit, note: Mapping[str, Any]) -> bool:

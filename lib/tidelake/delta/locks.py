@@ -342,33 +342,17 @@ def hold_upkeep(lake: Lake, pipeline: str) -> AbstractContextManager[Callable[[]
 
 
 def unfinished(lake: Lake, pipeline: str) -> dict[Work, str]:
-    """Describe the interrupted operations that left tables inconsistent, each with its remedy."""
+    """Describe the operations that have not ended, each with its remedy; they may be running."""
     found: dict[Work, str] = {}
     for work, (command, options) in resuming(lake, pipeline).items():
         resume = runnable(f"tidelake {command}", pipeline, options)
-        if work == "erasure":
-            found[work] = (
-                f"an erasure of {pipeline} was interrupted, and its tables are inconsistent. "
-                f"Resume it with the same subject: {resume}"
-            )
-            continue
-        rollback = runnable("tidelake backfill rollback", pipeline)
-        remedy = resume if resume == rollback else f"{resume}, or roll it back: {rollback}"
-        found[work] = (
-            f"a swap of {pipeline}'s tables was interrupted, and they are inconsistent. "
-            f"Resume it: {remedy}"
-        )
+        what, remedy = f"an erasure of {pipeline}", f" with the same subject: {resume}"
+        if work == "swap":
+            rollback = runnable("tidelake backfill rollback", pipeline)
+            or_back = "" if resume == rollback else f", or roll it back: {rollback}"
+            what, remedy = f"a swap of {pipeline}'s tables", f": {resume}{or_back}"
+        found[work] = f"{what} has not finished; if none is running, continue it{remedy}"
     return found
-
-
-def not_finished(lake: Lake, pipeline: str) -> list[str]:
-    """Describe operations that have not ended, and may be running, for readers without locks."""
-    what: dict[Work, str] = {"erasure": "an erasure", "swap": "a swap of its tables"}
-    return [
-        f"{what[work]} has not finished; if none is running, continue it: "
-        + runnable(f"tidelake {command}", pipeline, options)
-        for work, (command, options) in resuming(lake, pipeline).items()
-    ]
 
 
 def resuming(lake: Lake, pipeline: str) -> dict[Work, tuple[str, str]]:

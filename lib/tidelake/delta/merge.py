@@ -38,6 +38,7 @@ from pyspark.sql.types import (
 
 from tidelake.delta.access import detail, load, properties
 from tidelake.delta.log import USER_METADATA, Commit, encode
+from tidelake.delta.store import CatalogTable
 from tidelake.delta.tables import Table
 from tidelake.folders import list_matching
 from tidelake.gold.merge_plan import GONE, MergePlan
@@ -173,7 +174,7 @@ def compact(spark: SparkSession, table: Table) -> None:
     """Compact a table, unless a concurrent writer changes it; also :func:`shorten_log`."""
     _recognize_conflicts()
     with with_settings(spark, tuning.COMPACTION_SETTINGS), contextlib.suppress(*CONFLICTS):
-        table.compact(spark)
+        spark.sql(f"OPTIMIZE {table.sql}")
     shorten_log(table)
 
 
@@ -192,9 +193,11 @@ def vacuum(spark: SparkSession, table: Table, *, hours: int) -> None:
     """Delete files that were removed from a table more than ``hours`` ago.
 
     Delta's retention check is disabled: callers know which versions are still read. Where the
-    compute refuses settings, the table's property decides: see :func:`vacuum_uses_hours`.
+    compute refuses settings, the table's property decides: see :func:`vacuum_uses_hours`. Only in a
+    catalog it makes commits, which need no lock there.
     """
-    with with_settings(spark, tuning.VACUUM_SETTINGS):
+    unlogged = {} if isinstance(table, CatalogTable) else tuning.UNLOGGED_VACUUM
+    with with_settings(spark, {**tuning.VACUUM_SETTINGS, **unlogged}):
         spark.sql(f"VACUUM {table.sql} RETAIN {hours} HOURS")
 
 
@@ -215,7 +218,7 @@ def vacuum_uses_hours(spark: SparkSession) -> bool:
 def cluster(spark: SparkSession, table: Table, columns: Sequence[str]) -> None:
     """Set a table's clustering columns, to those of ``columns`` that have file statistics.
 
-    Delta refuses others. Without any the table stays as it is. A concurrent writer would fail once.
+    Delta refuses others. Without any the table stays as it is. A concurrent writer tries again.
     """
     columns = _with_statistics(spark, table, columns)
     if columns and clustering_of(spark, table) != tuple(columns):

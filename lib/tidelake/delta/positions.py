@@ -7,7 +7,7 @@ are in the topic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -16,7 +16,6 @@ from urllib.parse import unquote
 
 import msgspec
 
-from tidelake.config.source import REFERENCE
 from tidelake.delta.log import (
     CREATION,
     REBUILT,
@@ -36,6 +35,7 @@ from tidelake.delta.log import (
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError
 from tidelake.folders import Folder
+from tidelake.kafka.client import may_share_cluster
 
 # A version and the index of the last of its files that was read; negative for none of them. In a
 # catalog the index is always negative, because streams read whole commits there.
@@ -73,14 +73,8 @@ def stream_breaks(
         yield Break(f"{table.name} was rewritten", found)
 
 
-def rewritten_after(table: Table, position: Position) -> int | None:
-    """Return the newest version at or after a position that deleted or replaced rows, if any."""
-    found = rewriting(table, position)
-    return None if found is None else found.version
-
-
 def rewriting(table: Table, position: Position) -> Entry | None:
-    """Return the commit of :func:`rewritten_after`."""
+    """Return the newest commit at or after a position that deleted or replaced rows, if any."""
     return next((one for one in entries_since(table, position[0]) if one.removes_rows()), None)
 
 
@@ -147,7 +141,7 @@ def unfilled_tables(tables: Sequence[Table]) -> list[Table]:
     return [
         table
         for table, one in last.items()
-        if table in behind or (table not in filled and not bytes_between(table, _since(one)))
+        if table in behind or (table not in filled and not added_between(table, _since(one)).size)
     ]
 
 
@@ -200,35 +194,25 @@ def version_at(table: Table, position: Position) -> int | None:
     return version if is_whole and version >= 0 else None
 
 
-def rows_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Count the rows added to a table between two positions, from Delta's statistics.
+def added_between(table: Table, after: Position, until: Position | None = None) -> Added:
+    """Return the rows, by Delta's statistics, and bytes added to a table between two positions.
 
     ``after`` is :data:`BEGINNING` where nothing was read yet; without ``until``, up to the newest
-    commit. Rewritten rows do not count.
+    commit. Rewritten rows do not count. Delta's limit on a batch counts the same bytes. In a
+    catalog they include empty files that Delta omitted.
     """
-    return size_between(table, after, until)[0]
+    added = list(_files_added(table, after, until))
+    return Added(sum(item.rows for item in added), sum(item.size for item in added))
 
 
-def bytes_between(table: Table, after: Position, until: Position | None = None) -> int:
-    """Sum the bytes of the files added to a table between two positions.
-
-    Delta's limit on a batch counts the same bytes. In a catalog the sum includes empty files that
-    Delta omitted.
-    """
-    return size_between(table, after, until)[1]
-
-
-def unread(
-    inputs: Mapping[str, Table],
-    reached: Mapping[str, Position],
-    size: Callable[[Table, Position], int],
-) -> int:
-    """Add up what a reader has not read of its inputs: rows_between or bytes_between gives each.
+def unread(inputs: Mapping[str, Table], reached: Mapping[str, Position]) -> Added:
+    """Add up what a reader has not read of its inputs.
 
     ``reached`` has the reader's positions by the keys of the inputs; one without a position was not
     read yet.
     """
-    return sum(size(table, reached.get(key, BEGINNING)) for key, table in inputs.items())
+    sizes = [added_between(table, reached.get(key, BEGINNING)) for key, table in inputs.items()]
+    return Added(sum(one.rows for one in sizes), sum(one.size for one in sizes))
 
 
 def has_bytes(table: Table, size: int, *, after: Position) -> bool:
@@ -236,22 +220,16 @@ def has_bytes(table: Table, size: int, *, after: Position) -> bool:
 
     Reads the log from its end, and no further than that total.
     """
-    added = _added_between(table, after, None)
+    added = _files_added(table, after, None)
     return any(total >= size for total in accumulate(item.size for item in added))
-
-
-def size_between(table: Table, after: Position, until: Position | None) -> tuple[int, int]:
-    """Return the rows and the bytes between two positions, reading the log once."""
-    added = list(_added_between(table, after, until))
-    return sum(item.rows for item in added), sum(item.size for item in added)
 
 
 def files_between(table: Table, after: Position, until: Position) -> list[Folder]:
     """List the data files added to a table between two positions; not for a catalog."""
-    return [table.path / unquote(added.path) for added in _added_between(table, after, until)]
+    return [table.path / unquote(added.path) for added in _files_added(table, after, until)]
 
 
-def _added_between(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
+def _files_added(table: Table, after: Position, until: Position | None) -> Iterator[Added]:
     # The newest version of which at least one file is before the end position.
     up_to = None if until is None else until[0] if until[1] >= 0 else until[0] - 1
     for entry in table.entries(up_to):
@@ -299,18 +277,7 @@ class TopicPosition:
             return False
         if self.topic_id and topic_id:
             return self.topic_id == topic_id
-        return self.may_be_at(bootstrap)
-
-    def may_be_at(self, bootstrap: str) -> bool:
-        """Return whether its cluster may be that of some brokers, compared as they are named.
-
-        Lists that share a broker are of the same cluster. What a reference names is unknown: it may
-        be the brokers of a list.
-        """
-        is_reference = [bool(REFERENCE.fullmatch(one)) for one in (self.bootstrap, bootstrap)]
-        if not self.bootstrap or any(is_reference) != all(is_reference):
-            return True
-        return not _brokers(self.bootstrap).isdisjoint(_brokers(bootstrap))
+        return may_share_cluster(self.bootstrap, bootstrap)
 
     def options(self, table: Table) -> dict[str, str]:
         """Return the writer options of the commit that records the position in a table."""
@@ -321,10 +288,6 @@ class TopicPosition:
             "txnAppId": f"{table.name}/published/{self.topic}/{self.topic_id}",
             "txnVersion": str(2 * self.version + (not self.begun)),
         }
-
-
-def _brokers(bootstrap: str) -> set[str]:
-    return {broker.strip() for broker in bootstrap.split(",")}
 
 
 class TableChange(NamedTuple):

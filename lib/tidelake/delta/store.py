@@ -74,10 +74,6 @@ class _NamedTable(ABC):
         finally:
             rows.sparkSession.catalog.dropTempView(name)
 
-    def compact(self, spark: SparkSession) -> None:
-        """Compact the table's small files in a commit that changes no row."""
-        spark.sql(f"OPTIMIZE {self.sql}")
-
 
 @dataclass(frozen=True)
 class FolderTable(_NamedTable):

@@ -219,7 +219,9 @@ def _has_keys(detection: Detection) -> Column:
     return reduce(and_, [F.col(key).isNotNull() for key in detection.keys])
 
 
-def rule_inputs(events: DataFrame, detection: Detection, hours: GoldPlan, *more: str) -> DataFrame:
+def rule_inputs(
+    events: DataFrame, detection: Detection, hours: GoldPlan, *more: Column
+) -> DataFrame:
     """Select the inputs of the rules from events.
 
     Returns:
@@ -416,13 +418,12 @@ def features_by_key(
 def to_fast_alerts(events: DataFrame, known_keys: DataFrame, detection: Detection) -> DataFrame:
     """Detect alerts immediately, without waiting for the tables.
 
-    ``events`` have silver's columns, plus ``sent_at``, when the source received each;
-    ``known_keys`` are from :func:`features_by_key`, and broadcast. Returns the columns of
-    :func:`to_alerts`.
+    ``events`` have the columns of silver that the rules use, ``ingested_at`` being the time when
+    the source received each; ``known_keys`` are from :func:`features_by_key`, and broadcast.
+    Returns the columns of :func:`to_alerts`.
     """
-    inputs = rule_inputs(
-        keyed(events, detection), detection, hours_plan(detection.hours), "sent_at"
-    )
+    sent_at = F.col("ingested_at").alias("sent_at")
+    inputs = rule_inputs(keyed(events, detection), detection, hours_plan(detection.hours), sent_at)
     joined = inputs.join(F.broadcast(known_keys), on=list(detection.keys), how="left")
     # For an event after the newest known hour, that whole hour is history.
     later = F.col(HOUR_OF) > F.col(_NOW)

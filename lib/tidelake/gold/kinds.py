@@ -176,11 +176,6 @@ class GoldKind(ABC):
         return {}
 
     @property
-    def written(self) -> tuple[str, ...]:
-        """The columns whose values, as text, are part of another column."""
-        return ()
-
-    @property
     def rounded(self) -> tuple[str, ...]:
         """The means; one of decimals has four digits after the point more than its terms."""
         return ()
@@ -188,7 +183,7 @@ class GoldKind(ABC):
     @property
     def alike(self) -> tuple[str, ...]:
         """The columns that widen only to types in which a value has the same text."""
-        return (*self.written, *self.rounded)
+        return self.rounded
 
     def typed(self) -> Mapping[tuple[str, str], bool]:
         """Return the columns of the inputs on whose types the table's values depend.

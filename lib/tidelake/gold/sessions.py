@@ -38,9 +38,9 @@ class Sessions(Aggregated):
         self.moment, self.ends = "session_start", FinalAfter.after_last("session_end", gap_of(gold))
 
     @property
-    def written(self) -> tuple[str, ...]:
-        """The keys: see :func:`session_id`."""
-        return self.gold.keys
+    def alike(self) -> tuple[str, ...]:
+        """The keys too, whose text is part of the id: see :func:`session_id`."""
+        return (*self.gold.keys, *super().alike)
 
     def of_all(self, inputs: Inputs) -> DataFrame:
         """Compute the sessions of all of silver."""

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from tidelake.config import KafkaSource, Registry
 from tidelake.config.environment import resolved
 from tidelake.config.loading import Address
-from tidelake.config.source import SERVICE_CREDENTIAL, Compatibility
+from tidelake.config.source import REFERENCE, SERVICE_CREDENTIAL
 from tidelake.errors import SourceError, TidelakeError, imported
 from tidelake.folders import Folder
 from tidelake.typed import runnable
@@ -102,7 +102,7 @@ _SECONDS = 10.0
 _GRACE_SECONDS = 3.0
 _CONNECT_SECONDS, _EVERY_SECONDS = 3.0, 5.0
 _PARTITIONS, _PRODUCE_SECONDS, _REPORT_EVERY = 4, 30, 50_000
-_CONSUMED_AT_ONCE = 500
+_CONSUMED_AT_ONCE, _SHOWN = 500, 5_000
 _JAAS = "sasl.jaas.config"
 _LOGIN = re.compile(r"\b(username|password)\s*=\s*\"([^\"]*)\"")
 
@@ -142,6 +142,19 @@ class Contact:
         elif self._is_lost and not reasons:
             self._say("bronze  resumed: a Kafka broker can be reached again")
         self._checked_at, self._is_lost = time.monotonic(), bool(reasons)
+
+
+def may_share_cluster(was: str, now: str) -> bool:
+    """Return whether brokers may be of one cluster, compared as pipeline files name them.
+
+    Lists that share a broker are of the same cluster. What a reference names is unknown: it may be
+    the brokers of a list. Empty in what versions wrote that did not record the brokers.
+    """
+    is_reference = [bool(REFERENCE.fullmatch(one)) for one in (was, now)]
+    if not was or any(is_reference) != all(is_reference):
+        return True
+    before, after = ({broker.strip() for broker in one.split(",")} for one in (was, now))
+    return not before.isdisjoint(after)
 
 
 def _unreachable(bootstrap: str) -> str:
@@ -277,10 +290,7 @@ def first_records(of: Address, *, count: int) -> list[TopicRecord]:
 def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[TopicRecord]:
     known = consumer.list_topics(timeout=_SECONDS).topics
     if of.topic not in known:
-        names = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none"
-        raise SourceError(
-            f"there is no topic {of.topic} at {of.bootstrap}; name another (known: {names})"
-        )
+        raise no_topic(f"there is no topic {of.topic}", of.bootstrap, known)
     places = [kafka.TopicPartition(of.topic, number) for number in known[of.topic].partitions]
     left: dict[int, int] = {}
     for place in places:
@@ -300,6 +310,15 @@ def _consume(kafka: Any, consumer: Any, of: Address, count: int) -> Iterator[Top
                 left[number] -= 1
                 value = message.value() or b""
                 yield TopicRecord(number, message.offset(), value, message.key())
+
+
+def no_topic(what: str, bootstrap: str, known: Iterable[str]) -> SourceError:
+    """Build the error for topics that do not exist, with the names of those that do."""
+    names = ", ".join(sorted(name for name in known if not name.startswith("__"))) or "none"
+    return SourceError(
+        f"{what} at {bootstrap} (known: {names[:_SHOWN]}). Create one, name another, or allow "
+        "DESCRIBE on it, then run again."
+    )
 
 
 def produce(
@@ -405,7 +424,7 @@ def _is_silence(kafka: Any, error: Exception) -> bool:
 
 
 _NOT_FOUND, _DENIED = 404, (401, 403)
-_REGISTRY_SECONDS, _SHOWN = 10, 300
+_REGISTRY_SECONDS = 10
 
 
 class Version(NamedTuple):
@@ -472,29 +491,3 @@ def _asking(registry: Registry) -> Iterator[None]:
             problem = f"the schema registry at {registry.url} cannot be reached ({kind})"
             remedy = "Check source.registry.url, then run again"
         raise SourceError(f"{problem}. No row was processed. {remedy}.") from error
-
-
-def incompatibility(new: str, old: str, rule: Compatibility) -> str:
-    """Return why a schema is incompatible with the previous version, or "".
-
-    ``backward``: the new schema can read records of the old one; ``forward``: the old schema can
-    read records of the new one; ``full``: both.
-    """
-    if rule == "none":
-        return ""
-    modules = "avro.schema", "avro.compatibility", "avro.errors"
-    schemas, checks, errors = imported("the library for Avro's rules", *modules, extra="kafka")
-    try:
-        newer, older = schemas.parse(new), schemas.parse(old)
-    except errors.AvroException as error:
-        return f"a schema cannot be parsed: {str(error)[:_SHOWN]}"
-    pairs = [(newer, older)] if rule in ("backward", "full") else []
-    pairs += [(older, newer)] if rule in ("forward", "full") else []
-    for reader, writer in pairs:
-        result = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
-        if result.compatibility is not checks.SchemaCompatibilityType.compatible:
-            # Sorted because the library returns sets.
-            kinds = sorted(str(kind.value).replace("_", " ") for kind in result.incompatibilities)
-            reason = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(result.messages))}"
-            return reason[:_SHOWN]
-    return ""

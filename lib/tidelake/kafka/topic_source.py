@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tidelake.config import KafkaSource
 from tidelake.config.environment import resolved
 from tidelake.config.source import described
-from tidelake.errors import RefusedError, SourceError
-from tidelake.kafka.client import Offsets, listed_topics
+from tidelake.errors import LostError, RefusedError, SourceError
+from tidelake.kafka.client import Offsets, listed_topics, may_share_cluster, no_topic
 from tidelake.spark.internals import JavaError, jvm_with, stack_trace
 
 # The timeout of Kafka's own clients, within a batch; the default of Spark's source is twice as
@@ -124,19 +124,25 @@ def describe_topics(
 ) -> dict[str, Topic] | None:
     """Describe the topics that exist, by name; a SourceError if the broker does not answer.
 
-    ``with_selected``: also those that the source selects now, by name or pattern. ``in_batch``:
-    wait for the broker as long as a batch does. None where topics cannot be described, see
-    :func:`asks_brokers`.
+    ``with_selected``: also those that the source selects now, by name or pattern; a SourceError if
+    there is none, or not each that it lists. ``in_batch``: wait for the broker as long as a batch
+    does. None where topics cannot be described, see :func:`asks_brokers`.
     """
     jvm = _admin_jvm(spark, source)
     if jvm is None:
         return None
-    if not names:
+    if not (names or with_selected):
         return {}
     with _admin(jvm, source, _BATCH_SECONDS if in_batch else _ADMIN_SECONDS) as admin:
         known = _result(jvm, admin.listTopics().names())
         wanted = jvm.java.util.ArrayList()
         selected = _selected(jvm, source, known) if with_selected else []
+        missing = [name for name in selected if not (name in names or known.contains(name))]
+        if missing:
+            what = f"there is no topic {', '.join(missing)}"
+            raise no_topic(what, source.bootstrap, known)
+        if with_selected and not (names or selected):
+            raise no_topic(f"no topic matches {source.pattern}", source.bootstrap, known)
         for name in filter(known.contains, {*names, *selected}):
             wanted.add(name)
         found = _result(jvm, admin.describeTopics(wanted).allTopicNames())
@@ -235,14 +241,78 @@ def _selected(jvm: Any, source: KafkaSource, names: Iterable[str]) -> list[str]:
     return [name for name in names if matches(source.pattern, name)]
 
 
-def lost(reached: Offsets, ids: Mapping[str, str], topics: Mapping[str, Topic]) -> str:
-    """Describe the first loss of unread records, or return ""."""
+def refuse_changed(
+    spark: SparkSession, source: KafkaSource, note: Mapping[str, Any], planned: Offsets, place: str
+) -> set[str]:
+    """Compare the topics that a source selects with those that bronze has read.
+
+    Args:
+        spark: The session; where it cannot describe topics, only their names are compared.
+        source: The source.
+        note: The metadata of bronze's newest commit.
+        planned: Where the newest batch ends, committed or not.
+        place: The beginning of the messages.
+
+    Returns:
+        The topics of the planned batch that the source lacks, and those read that the batch lacks.
+
+    Raises:
+        LostError: Records that were not read are gone, or a topic was recreated.
+        RefusedError: The first records of an added topic are gone; or the topics are of another
+            cluster.
+        SourceError: The broker does not answer, or has no topic for the source.
+    """
+    reached: Offsets = note.get("offsets", {})
+    ids, was = note.get("topics", {}), note.get("bootstrap", "")
+    if not reached:
+        # A run may have ended before its first batch was committed.
+        refuse_unselected(spark, source, planned)
+    topics = describe_topics(spark, source, reached, with_selected=True)
+    if topics is None or not reached:
+        return set()
+    is_same = any(name in topics and topics[name].id == known for name, known in ids.items())
+    is_moved = not (is_same or may_share_cluster(was, source.bootstrap))
+    gone = lost(reached, ids, topics, is_moved=is_moved)
+    if gone and is_moved:
+        raise RefusedError(
+            f"{place}: {gone} (it was read from {was}; source.bootstrap is {source.bootstrap}). "
+            "Nothing was written. Name the former brokers again, or read the topics of the new "
+            "ones into new tables, with another --root."
+        )
+    if gone:
+        raise LostError(f"{place}: {gone}")
+    refuse_expired(topics, reached)
+    return (planned.keys() - topics.keys()) | (reached.keys() - planned.keys())
+
+
+def known_ids(ids: Mapping[str, str], topics: Mapping[str, Topic], place: str) -> dict[str, str]:
+    """Return the ids of topics, beside those in ``ids``; a LostError if one was recreated.
+
+    Spark compares offsets alone: it would continue in a recreated topic that has grown past them.
+    """
+    for name, topic in topics.items():
+        if ids.get(name, topic.id) != topic.id:
+            raise LostError(f"{place}: {recreated_text(name)}")
+    return {**ids, **{name: topic.id for name, topic in topics.items()}}
+
+
+def lost(
+    reached: Offsets,
+    ids: Mapping[str, str],
+    topics: Mapping[str, Topic],
+    *,
+    is_moved: bool = False,
+) -> str:
+    """Describe the first loss of unread records, or return "".
+
+    ``is_moved``: the brokers are not those from which they were read.
+    """
     for name, partitions in reached.items():
         now = topics.get(name)
         if now is None:
             return f"{name} no longer exists"
         if ids.get(name, now.id) != now.id:
-            return recreated_text(name)
+            return f"{name} is another topic than before" if is_moved else recreated_text(name)
         for partition, read in partitions.items():
             first, end = now.held.get(partition, (0, 0))
             place = f"{name} partition {partition}"

@@ -173,9 +173,6 @@ def altered_batches(
     arrivals = metadata.arrivals_in(filled)
     if _kept(filled, arrivals).agrees(tallied.total):
         return
-    # Commits of the earliest versions lack it.
-    if any("ingested_at" not in commit.note for commit in filled):
-        return
     written: dict[datetime, list[Commit]] = defaultdict(list)
     for commit in filled:
         if ERASED not in commit.note:

@@ -26,8 +26,8 @@ from tidelake.delta.log import (
 from tidelake.delta.positions import (
     BEGINNING,
     Position,
+    added_between,
     published_to,
-    rows_between,
     unpublished,
     version_at,
 )
@@ -96,9 +96,10 @@ def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commi
     if not oldest or begins or not lake.books().exists:
         return logged
     books, own = lake.books().name, f"table_name = '{table.name}'"
-    # A table that was deleted and filled again has the versions of the deleted one again.
-    # Earlier versions of Tidelake could copy a commit twice.
-    made = f"SELECT max(committed_at) FROM {books} WHERE {own} AND batch = {CREATION}"
+    # A table that was deleted and filled again has the versions of the deleted one again, its
+    # creation among them. Earlier versions of Tidelake could copy a commit twice.
+    made = f"SELECT max(committed_at) FROM {books} WHERE {own} AND batch = {CREATION} "
+    made += "GROUP BY version HAVING count(DISTINCT committed_at) > 1 ORDER BY 1 DESC LIMIT 1"
     kept = ask(
         lake,
         f"SELECT DISTINCT ON (version) version, committed_at, rows, note FROM {books} "
@@ -110,8 +111,7 @@ def history(lake: Lake, table: Table, *, up_to: int | None = None) -> list[Commi
     for version, committed_at, rows, text in kept.rows:
         # Others were undone by a RESTORE.
         if version <= before:
-            note = json.loads(text)
-            logged.append(Commit(version, committed_at, rows, note))
+            logged.append(Commit(version, committed_at, rows, note := json.loads(text)))
             before = note.get(FOLLOWS, version)
             # Rows from before a rebuild are no longer in the table.
             if note.get(REBUILT):
@@ -246,7 +246,7 @@ class BacklogReader:
         closed = commits(reader) if reader else iter(())
         before = next((one for one in closed if one.written_at < since), None)
         spans = {key: (position(before, key), position(last, key)) for key in inputs}
-        waiting = {key: rows_between(inputs[key], reached) for key, (_, reached) in spans.items()}
+        waiting = {key: added_between(inputs[key], end).rows for key, (_, end) in spans.items()}
         oldest = (_oldest(inputs[key], spans[key][1]) for key, rows in waiting.items() if rows)
         arrived = (
             takewhile(lambda one: one.written_at >= since, commits(one)) for one in inputs.values()
@@ -257,7 +257,7 @@ class BacklogReader:
             waiting=sum(waiting.values()),
             oldest=min((at for at in oldest if at is not None), default=None),
             arrived=sum(one.added_rows for one in chain.from_iterable(arrived)),
-            taken=sum(rows_between(inputs[key], *span) for key, span in spans.items()),
+            taken=sum(added_between(inputs[key], *span).rows for key, span in spans.items()),
             own=waiting[own],
         )
 
@@ -286,7 +286,7 @@ def _oldest(followed: Table, reached: Position) -> datetime | None:
     behind = [one for one in newer if one.added_rows]
     # The reader may have read all files of the commit at its position.
     ends_inside = behind and behind[-1].version == reached[0]
-    if ends_inside and not rows_between(followed, reached, (reached[0] + 1, -1)):
+    if ends_inside and not added_between(followed, reached, (reached[0] + 1, -1)).rows:
         behind.pop()
     return behind[-1].written_at if behind else None
 

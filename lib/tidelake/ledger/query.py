@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import tempfile
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from pyspark.errors import AnalysisException, ParseException, PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import TimestampType
-from sqlglot import exp, parse_one, transpile
+from sqlglot import transpile
 
 from tidelake.delta.commit_metadata import Final
 from tidelake.delta.log import last_commit, newest_version
@@ -33,9 +34,11 @@ from tidelake.instants import from_micros
 from tidelake.ledger.statements import (
     DUCKDB,
     SPARK,
-    TABLE_PARTS,
+    cast,
+    columns_for,
     dialect_of,
     known_tables,
+    read_instead,
     tables_in,
 )
 from tidelake.object_store import duckdb_secret
@@ -177,15 +180,17 @@ def write_for_user(
         raise NotBuiltError("Writing an answer from a catalog into a file", "Ask Databricks SQL.")
     file = target.file
     part = file.with_name(f".{file.name}.part").absolute()
-    path, options = str(part).replace("'", "''"), _FORMATS[file.suffix.lower()]
+    path, suffix = str(part).replace("'", "''"), file.suffix.lower()
+    # Of a run that was killed. DuckDB would write beside a file that exists, which is refused.
+    part.unlink(missing_ok=True)
     try:
         with _for_user(lake, sql, versions or {}, writes=part) as connection:
             asked = connection.sql(sql)
-            Answer(tuple(asked.columns), ()).refuse_same_names()
+            Answer(tuple(map(str.lower, asked.columns)), ()).refuse_same_names()
             asked.create_view("answer")
             view = connection.view("answer")
-            columns = _columns_for_json(view) if file.suffix.lower() == ".json" else "*"
-            copy = f"COPY (SELECT {columns} FROM answer) TO '{path}' ({options})"
+            columns = columns_for(suffix, view)
+            copy = f"COPY (SELECT {columns} FROM answer) TO '{path}' ({_FORMATS[suffix]})"
             with _stopped_by_interrupt(connection):
                 rows = int((connection.execute(copy).fetchone() or (0,))[0])
         part.replace(file)
@@ -277,8 +282,7 @@ def _for_user(
 ) -> Iterator[duckdb.DuckDBPyConnection]:
     """Open a database that can only read a statement's tables and write one file."""
     wanted = tables_in(sql, lake)
-    with duckdb.connect() as connection:
-        import_extension("delta", con=connection)
+    with _database() as connection:
         _prepare(connection, on_store=lake.is_on_object_store)
         _create_views(connection, wanted, versions)
         folders = [f"{table.path}/" for table in wanted.values()]
@@ -293,10 +297,24 @@ _numbers = itertools.count()
 
 
 @functools.cache
-def _instance() -> duckdb.DuckDBPyConnection:
-    """Cache one database for trusted statements: its first access to a Delta table takes 0.2 s."""
+def _spills() -> tempfile.TemporaryDirectory[str]:
+    """Create the folder of what does not fit into memory, for this user only; deleted at exit."""
+    return tempfile.TemporaryDirectory(prefix="tidelake-")
+
+
+def _database() -> duckdb.DuckDBPyConnection:
+    """Open a database that can read Delta tables; it spills to a folder of its own."""
     connection = duckdb.connect()
     import_extension("delta", con=connection)
+    # By default it is in the working directory.
+    connection.execute("SET temp_directory = $1", [f"{_spills().name}/{next(_numbers)}"])
+    return connection
+
+
+@functools.cache
+def _instance() -> duckdb.DuckDBPyConnection:
+    """Cache one database for trusted statements: its first access to a Delta table takes 0.2 s."""
+    connection = _database()
     # Log files may be rewritten under the same names, which the cache would not detect.
     connection.execute("SET enable_external_file_cache = false")
     return connection
@@ -373,7 +391,13 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
             result = connection.execute(sql)
             columns = tuple(column[0] for column in result.description or [])
             types = tuple(str(column[1]) for column in result.description or [])
-            return Answer(columns, tuple(result.fetchall()), types)
+            if any("INTERVAL" in kind for kind in types):
+                # As Python's timedelta a month would be 30 days.
+                fields = (cast(f"#{n}", kind, "INTERVAL") for n, kind in enumerate(types, 1))
+                rows = connection.sql(sql).project(", ".join(fields)).fetchall()
+            else:
+                rows = result.fetchall()
+            return Answer(columns, tuple(rows), types)
     except duckdb.Error as error:
         raise _refused(error, lake) from error
     except (OverflowError, ValueError) as error:
@@ -383,6 +407,11 @@ def _answer(connection: duckdb.DuckDBPyConnection, sql: str, lake: Lake) -> Answ
 def _refused(error: duckdb.Error, lake: Lake) -> TidelakeError:
     """Return the error of a statement: a DamagedError if a file of a table cannot be read."""
     why, is_io = _first_line(error), isinstance(error, duckdb.IOException)
+    if _spills().name in why:
+        return MachineError(
+            f"the statement does not fit into memory, and DuckDB cannot spill it to disk: {why}. "
+            "Free disk space, or set TMPDIR to a folder that has more."
+        )
     # A truncated file is invalid input, as an argument in the statement may be.
     if (is_io or isinstance(error, duckdb.InvalidInputException)) and not lake.is_on_object_store:
         named = [one.name for one in lake.existing() if f"{one.path}/" in why]
@@ -405,37 +434,6 @@ def _stopped_by_interrupt(connection: duckdb.DuckDBPyConnection) -> Iterator[Non
         raise KeyboardInterrupt from None
 
 
-def _columns_for_json(rows: duckdb.DuckDBPyRelation) -> str:
-    """Return SQL of columns with null for NaN and infinity, which JSON does not have."""
-    pairs = zip(map(_quoted, rows.columns), rows.types, strict=True)
-    return ", ".join(f"{_finite(name, kind)} AS {name}" for name, kind in pairs)
-
-
-def _finite(sql: str, kind: Any) -> str:
-    """Return SQL of a value of one of DuckDB's types, with null for each number that is none."""
-    if not ("DOUBLE" in str(kind) or "FLOAT" in str(kind)):
-        return sql
-    match kind.id:
-        case "double" | "float":
-            return f"CASE WHEN isfinite({sql}) THEN {sql} END"
-        case "list" | "array":
-            return f"list_transform({sql}, lambda x: {_finite('x', kind.children[0][1])})"
-        case "map":
-            value = _finite("x", kind.children[1][1])
-            return f"map(map_keys({sql}), list_transform(map_values({sql}), lambda x: {value}))"
-        # The fields of row(…) have no names.
-        case "struct" if all(name for name, _ in kind.children):
-            names = [_quoted(name) for name, _ in kind.children]
-            values = [_finite(f"({sql}).{_quoted(name)}", field) for name, field in kind.children]
-            fields = ", ".join(map(" := ".join, zip(names, values, strict=True)))
-            return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({fields}) END"
-    return sql
-
-
-def _quoted(name: str) -> str:
-    return exp.to_identifier(name, quoted=True).sql(DUCKDB)
-
-
 def _first_line(error: Exception) -> str:
     # The reader of logs adds a dump of its file objects.
     return str(error).strip().splitlines()[0].partition(": ParsedLogPath")[0]
@@ -446,36 +444,25 @@ def _ask_spark(
 ) -> Answer:
     """Run one SELECT on the tables of a catalog, with Spark."""
     assert lake.catalog is not None
-    for in_duckdb, in_spark in IN_SPARK.items():
-        sql = sql.replace(in_duckdb, in_spark)
-    statement = parse_one(sql, dialect=dialect)
-    for found in list(statement.find_all(exp.Table)):
-        view = f"{found.db}.{found.name}".lower()
-        if view in tables:
-            table = tables[view]
-            version = versions.get(table.name)
-            pin = "" if version is None else f" VERSION AS OF {version}"
+    if dialect == DUCKDB:
+        for in_duckdb, in_spark in IN_SPARK.items():
+            sql = sql.replace(in_duckdb, in_spark)
+        sql = transpile(sql, read=DUCKDB, write=SPARK)[0]
+    reads = {}
+    for view, table in tables.items():
+        version = versions.get(table.name)
+        reads[view] = table.sql + ("" if version is None else f" VERSION AS OF {version}")
+        if view != table.name:
             kept = transpile(_final_condition(view, table, version), read=DUCKDB, write=SPARK)[0]
-            scan = parse_one(f"SELECT * FROM {table.sql}{pin} WHERE {kept}", dialect=SPARK)
-            assert isinstance(scan, exp.Select)
-            if isinstance(found.parent, exp.Describe):
-                # Spark describes a query, but none with an alias.
-                found.replace(scan)
-                continue
-            read = scan.subquery(found.args.get("alias") or found.name)
-            for part in TABLE_PARTS:
-                read.set(part, found.args.get(part))
-            found.replace(read)
-    for column in statement.find_all(exp.Column):
-        if f"{column.db}.{column.table}".lower() in tables:
-            # The subquery's alias is the table's name alone.
-            column.set("db", None)
-            column.set("catalog", None)
+            query = f"SELECT * FROM {reads[view]} WHERE {kept}"
+            # In parentheses it can have another alias, and a sample before that.
+            reads[view] = f"(({query}) AS `{view.split('.')[1]}`)"
+    statement = read_instead(sql, reads)
     try:
         session = lake.catalog.session()
         # Versions that are pinned may be older than Delta reads otherwise.
         with with_settings(session, OLD_VERSION_SETTINGS if versions else {}):
-            rows = session.sql(statement.sql(dialect=SPARK))
+            rows = session.sql(statement)
             return Answer(tuple(rows.columns), _collected(rows), tuple(t for _, t in rows.dtypes))
     except (AnalysisException, ParseException) as error:
         raise UsageError(_first_line(error)) from error

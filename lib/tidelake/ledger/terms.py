@@ -21,13 +21,13 @@ from tidelake.delta.commit_metadata import (
     position,
     positions,
 )
-from tidelake.delta.locks import not_finished
+from tidelake.delta.locks import unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version, note_of
 from tidelake.delta.positions import (
     Position,
+    added_between,
     lacks_read,
     rewriting,
-    rows_between,
     slowest_of,
     unfilled_tables,
     unread,
@@ -228,7 +228,7 @@ def rows_waiting(lake: Lake, pipeline: Pipeline) -> dict[Hop, int]:
     for hop in HOPS[1:]:
         if (table := slowest_of(lake.closing_tables(pipeline, hop))) is not None:
             reached = positions(last_commit(table))
-            found[hop] = unread(lake.hop_inputs(pipeline, hop), reached, rows_between)
+            found[hop] = unread(lake.hop_inputs(pipeline, hop), reached).rows
     return found
 
 
@@ -243,7 +243,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     batches = tuple(Batch.of(commit) for commit in reversed(closing) if commit.batch >= 0)
     last = closing[0] if closing else None
     pending, requeued = (
-        rows_between(read, position(last, key), (newest[read.name] + 1, -1))
+        added_between(read, position(last, key), (newest[read.name] + 1, -1)).rows
         for key, read in (("bronze", bronze), ("requeue", requeue))
     )
     tables = {
@@ -283,7 +283,7 @@ def _read(lake: Lake, pipeline: Pipeline) -> Ledger:
     ]
     source, changed = _source_counts(taken, pipeline)
     problems += [*changed, *_gone(lake, name), *_ahead(lake, pipeline)]
-    problems[:0] = not_finished(lake, name)
+    problems[:0] = unfinished(lake, name).values()
     return Ledger(
         pipeline=name,
         records=sum(int(commit.note.get("records", 0)) for commit in taken),

@@ -62,8 +62,8 @@ def sender_of(environment: Environment) -> Deliver | None:
     if not _is_address(address):
         raise UsageError(
             f"alerts.webhook refers to {reference}, which is not an http:// or https:// address "
-            "with a host, without a user, blanks or line breaks, whose port, if any, is a number. "
-            "Correct it, or remove alerts.webhook from the environment's file."
+            "in ASCII with a host, without a user, blanks or line breaks, whose port, if any, is a "
+            "number. Correct it, or remove alerts.webhook from the environment's file."
         )
     return partial(deliver, address)
 
@@ -76,7 +76,7 @@ def _is_address(address: str) -> bool:
     except ValueError:
         return False
     # The parser drops line breaks.
-    is_clean = address.isprintable() and " " not in address
+    is_clean = address.isascii() and address.isprintable() and " " not in address
     return parts.scheme in ("http", "https") and has_host and is_clean
 
 
@@ -182,6 +182,8 @@ class AlertReporter:
                 held.enter_context(hold(self._folder, what, waits=waits, optional=True))
             known = self._known()
             current = {one.key: one for one in found}
+            # A rule on metrics that cannot be evaluated, and so is of no hop, closes none.
+            unknown = {one.rule for one in found if one.rule in MEASURED and one.hop is None}
             opened = {}
             lines: dict[_Change, str] = {}
             for key, alert in current.items():
@@ -191,7 +193,8 @@ class AlertReporter:
                     lines["opens", key, alert.severity] = f"alert opens: {alert}"
             closed = {}
             for key, one in known.items():
-                if key not in current and _may_close(one, rules, measures):
+                is_over = key not in current and one["rule"] not in unknown
+                if is_over and _may_close(one, rules, measures):
                     closed[key] = one
                     hop = f", hop {one['hop']}" if one["hop"] else ""
                     line = f"alert closes: {one['pipeline']}{hop}: {one['rule']}"
@@ -281,12 +284,13 @@ def watching(
 
     def evaluate() -> None:
         found = context()
-        if found.lake.bronze(found.pipeline.name).exists:
-            alerts = judge(found, RUNNING)
-            reporter.report(alerts, rules=RUNNING, measures=found.measures)
-            # Last, since it may ask brokers for the lag.
-            if on_result is not None:
-                on_result(alerts, found.waiting, found.lag)
+        # Before the first table nothing but a failure can be found.
+        rules = RUNNING if found.lake.bronze(found.pipeline.name).exists else MEASURED
+        alerts = judge(found, rules)
+        reporter.report(alerts, rules=rules, measures=found.measures)
+        # Last, since it may ask brokers for the lag.
+        if on_result is not None:
+            on_result(alerts, found.waiting, found.lag)
 
     def work() -> None:
         problem, pause, is_last = "", _EVERY_SECONDS, False

@@ -26,7 +26,7 @@ from tidelake.delta.commit_metadata import (
     recent_epochs,
 )
 from tidelake.delta.locks import resuming, writer
-from tidelake.delta.log import Commit, commits, last_commit
+from tidelake.delta.log import REBUILT, Commit, commits, last_commit
 from tidelake.delta.positions import slowest_of, waiting_since
 from tidelake.delta.tables import HOPS, Hop, Lake, Table, hops_in
 from tidelake.errors import GenerationError, RefusedError, RewrittenError, TidelakeError
@@ -36,12 +36,13 @@ from tidelake.ledger.history import (
     BacklogReader,
     bronze_version_in,
     first_arrival,
+    has_no_tables,
     history,
     newest_batches,
     require_tables,
 )
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops.metrics import Measured, measures_since
+from tidelake.ops.metrics import FAILED_WITHIN, Measured, measures_since
 from tidelake.ops.refused_hops import refusal_of
 from tidelake.ops.status import LAG_SECONDS, SourceLag, source_lag
 from tidelake.runtime.checkpoints import newest_logged
@@ -52,13 +53,10 @@ from tidelake.visible import first_line, visible
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
 _Rated = Literal["quarantined", "late"]
-# How far back batches are read, in addition to the period of the rule; and how long a failed hop
-# that has committed no batch since is reported.
-_LOOK_BACK, _FAILED_WITHIN = timedelta(hours=1), timedelta(days=7)
-# A rate over fewer rows is not significant.
-_MIN_ROWS = 100
-# Two slow batches may be chance.
-_MIN_BATCHES = 3
+# How far back batches are read, in addition to the period of the rule.
+_LOOK_BACK = timedelta(hours=1)
+# A rate over fewer rows is not significant, and two slow batches may be chance.
+_MIN_ROWS, _MIN_BATCHES = 100, 3
 # The rules that compare tables with each other and with checkpoints.
 _COMPARING = ("books_unbalanced", "hop_refused")
 
@@ -98,18 +96,27 @@ class Alert:
 class AlertContext:
     """The input of the rules for one pipeline; each part is read once.
 
-    ``now`` is in UTC; ``measures`` are the metrics of recent batches, oldest first, empty if no run
-    records them; ``typed`` completes the commands of the alerts; ``publishes`` is the environment's
-    setting.
+    ``now`` is in UTC; ``measured`` are the metrics of recent batches, oldest first, None for those
+    in ``ops.progress``; ``typed`` completes the commands of the alerts; ``publishes`` is the
+    environment's setting.
     """
 
     lake: Lake
     pipeline: Pipeline
     now: datetime
-    measures: Sequence[Measured]
+    measured: Sequence[Measured] | None
     backlogs: BacklogReader
     typed: Typed
     publishes: bool = True
+
+    @cached_property
+    def measures(self) -> Sequence[Measured]:
+        """The metrics of recent batches, oldest first; a TidelakeError if they cannot be read."""
+        if self.measured is not None:
+            return self.measured
+        period = self.pipeline.alerts.batch_over_interval or timedelta(0)
+        since, failed_since = self.now - _LOOK_BACK - period, self.now - FAILED_WITHIN
+        return measures_since(self.lake, self.pipeline.name, since, failed_since=failed_since)
 
     @cached_property
     def closing(self) -> Mapping[Hop, list[Table]]:
@@ -189,14 +196,13 @@ def alerts_of(
     The measures default to those in ``ops.progress``. Without ``counts`` the ledger, which has to
     count the tables' rows, is not checked. ``publishes`` is the environment's setting.
     """
+    backlogs = BacklogReader(lake, pipeline)
+    context = AlertContext(lake, pipeline, now, measures, backlogs, typed, publishes)
+    if has_no_tables(lake, pipeline) and (failed := judge(context, MEASURED)):
+        return failed
     # A deleted bronze table is a finding of `hop_refused`.
     with suppress(RefusedError):
         require_tables(lake, pipeline.name)
-    if measures is None:
-        since = now - _LOOK_BACK - (pipeline.alerts.batch_over_interval or timedelta(0))
-        measures = measures_since(lake, pipeline.name, since, failed_since=now - _FAILED_WITHIN)
-    backlogs = BacklogReader(lake, pipeline)
-    context = AlertContext(lake, pipeline, now, measures, backlogs, typed, publishes)
     return judge(context, [rule for rule in RULES if counts or rule != "books_unbalanced"])
 
 
@@ -267,9 +273,8 @@ def _hop_failed(context: AlertContext, _: None) -> Iterator[Found]:
         # A later run without metrics may have continued.
         if closed is not None and closed.written_at > last.ended_at:
             continue
-        ago = lasting(context.now - last.ended_at)
-        text = f"stopped {ago} ago, {last.error_class}: {last.error}".rstrip(".")
-        yield Found(text, hop, last.ended_at)
+        ago, why = lasting(context.now - last.ended_at), f"{last.error_class}: {last.error}"
+        yield Found(f"stopped {ago} ago, {why.rstrip('.')}", hop, last.ended_at)
 
 
 def _checkpoint_failing(context: AlertContext, limit: timedelta) -> Iterator[Found]:
@@ -305,7 +310,10 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
         bronze_version_in(one, commits(silver)) if hop == "gold" else position(one, "bronze")[0]
         for one in (last, earlier)
     )
-    if last is None:
+    if last is not None and last.note.get(REBUILT):
+        # It replaced all rows, and made none of them wait.
+        before = included
+    elif last is None:
         # Rows of an epoch had reached the last hop: the first gold table is new in the definition.
         epoch = last_epochs(recent_epochs(lake)).get(name, {"versions": {}})
         included = epoch["versions"].get(read.name, -1) + 1
@@ -330,10 +338,22 @@ def _latency_over_sla(context: AlertContext, limit: float) -> Iterator[Found]:
 
 def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
     """Check for a long time without a committed batch: nothing runs, or nothing arrives."""
-    last_commits = [last_commit(t) for tables in context.closing.values() for t in tables]
-    newest = max((one.written_at for one in last_commits if one is not None), default=None)
-    if newest is None or context.now - newest <= limit:
+    closed: dict[str, datetime] = {
+        hop: max(one.written_at for one in found)
+        for hop, tables in context.closing.items()
+        if (found := [last for table in tables if (last := last_commit(table))])
+    }
+    resting = {hop: at for hop, at in closed.items() if context.now - at > limit}
+    if len(resting) < len(closed) or not closed:
+        # A hop may be a job of its own, which alone is dead.
+        for one in context.waiting if resting else ():
+            at, waited = resting.get(one.hop), one.seconds(context.now)
+            if at is not None and waited > limit.total_seconds():
+                idle = f"no batch was committed for {lasting(context.now - at)}"
+                text = f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}"
+                yield Found(f"{idle}, and {text}", one.hop, at, options=f"--hop {one.hop}")
         return
+    newest = max(closed.values())
     waits = [f"{one.waiting:,} {one.unit} for {one.hop}" for one in context.waiting if one.waiting]
     is_known, lag = any(one.hop == "bronze" for one in context.waiting), context.lag
     if lag is not None:
@@ -474,7 +494,7 @@ RULES = {
     "expression_failed": AlertRule(_expression_failed, "warning", "status"),
     "unpublished": AlertRule(_unpublished, "warning", "status", "lag_seconds"),
 }
-# The rules on the metrics of batches: a run has those of its own hops.
+# The rules on the metrics of batches, which need no table: a run has those of its own hops.
 MEASURED = ("hop_failed", "batch_over_interval")
 # The rules that a run evaluates: the others count tables, or repeat the run's own checks.
 RUNNING = tuple(rule for rule in RULES if rule not in _COMPARING)

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import errno
 import os
+import platform
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import uuid
 from collections.abc import Callable, Iterator
@@ -65,27 +65,21 @@ def examine_lake(lake: Lake, *, landing: str | None = None) -> list[DoctorFindin
     ``landing`` is the folder of the input files. It is checked only on a volume: on a machine it
     may be made later, and an external location is read by Spark alone.
     """
+    # An older Python than Tidelake needs could not have imported it.
+    python = DoctorFinding("Python", platform.python_version())
     if lake.catalog is not None:
         is_checked = landing is not None and not is_url(landing)
         volume = check_volume(Path(str(lake.root)))
         return [
-            check_python(),
+            python,
             *_check_catalog(lake.catalog),
             volume,
             *(check_workers(lake.catalog, lake.root) if volume.well else []),
             *([check_landing(Path(str(landing)))] if is_checked else []),
         ]
-    machine_checks = [check_python(), check_java(), check_spark(), check_memory()]
+    machine_checks = [python, check_java(), check_spark(), check_memory()]
     root_check = check_root(lake.root, needs_locks=lake.needs_locks)
     return [*machine_checks, check_disk(lake.root), check_jars(lake.root), root_check]
-
-
-def check_python() -> DoctorFinding:
-    """Require Python 3.11 or newer."""
-    found = ".".join(str(part) for part in sys.version_info[:3])
-    return DoctorFinding(
-        "Python", found, "" if sys.version_info >= (3, 11) else "install Python 3.11"
-    )
 
 
 def check_java() -> DoctorFinding:

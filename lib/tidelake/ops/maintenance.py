@@ -8,7 +8,7 @@ rollback, a topic to which changes are published.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
@@ -25,7 +25,6 @@ from tidelake.delta.log import last_commit
 from tidelake.delta.merge import (
     CLUSTERED_BY,
     cluster,
-    clustering_of,
     compact,
     has_vectors,
     retry_conflicts,
@@ -42,6 +41,7 @@ from tidelake.delta.properties import (
 from tidelake.delta.store import sql_pairs
 from tidelake.delta.tables import Hop, Lake, Table, delta_readers
 from tidelake.errors import LeaseLostError, RefusedError
+from tidelake.folders import Folder, list_matching
 from tidelake.ledger.history import Need, gold_of, needs_of
 from tidelake.runtime.fast_lane import reconciled_table
 from tidelake.runtime.gold_tables import targets_of
@@ -198,9 +198,9 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
     The caller holds :func:`~tidelake.delta.locks.hold_upkeep` from before the plans were made, and
     has its check among the run's locks.
 
-    On an object store two commits of one version overwrite each other. So a table is compacted only
-    under the locks of its writers there; while a run holds one, only old files are deleted, which
-    makes no commit on a store.
+    On a disk and on an object store two processes that commit the same version overwrite each
+    other. So a table is compacted only under the locks of its writers; while a run holds one, only
+    old files are deleted, which makes no commit there.
 
     Raises:
         KeyboardInterrupt: The run was stopped; the tables before are done.
@@ -212,18 +212,15 @@ def upkeep(run: Run, plans: Sequence[Plan]) -> Iterator[Done]:
             raise KeyboardInterrupt
         run.locks.step(f"maintain {plan.table.name}")
         before = detail(spark, plan.table)["numFiles"]
-        if run.lake.is_on_object_store:
-            try:
-                with _writing(run, plan.table):
-                    _rewrite(run, plan, is_locked=True)
-            except LeaseLostError:
-                raise
-            except RefusedError as error:
-                run.progress.say(
-                    f"{plan.table.name} is not compacted, only its old files are deleted: {error}"
-                )
-        else:
-            _rewrite(run, plan, is_locked=False)
+        try:
+            with _writing(run, plan.table):
+                _rewrite(spark, plan)
+        except LeaseLostError:
+            raise
+        except RefusedError as error:
+            run.progress.say(
+                f"{plan.table.name} is not compacted, only its old files are deleted: {error}"
+            )
         deleted = _delete_old(run, plan)
         yield Done(plan.table, before, detail(spark, plan.table)["numFiles"], deleted)
 
@@ -249,16 +246,31 @@ def _delete_old(run: Run, plan: Plan) -> int:
             )
             return 0
         keep = max(keep, retention)
+    before = _data_files(table)
     vacuum(spark, table, hours=-(-keep // timedelta(hours=1)))
+    if table.reads_files_directly:
+        return len(before - _data_files(table))
     last = spark.sql(f"DESCRIBE HISTORY {table.sql} LIMIT 1").collect()[0]
     metrics = last["operationMetrics"] if last["operation"] == "VACUUM END" else {}
     return int(metrics.get("numDeletedFiles", 0))
 
 
+def _data_files(table: Table) -> set[Folder]:
+    """List the files of a table on a disk that are not its log's, which VACUUM may delete."""
+    files = list_matching(table.path, "**/[!.]*.*") if table.reads_files_directly else []
+    return {file for file in files if file.parent.name != "_delta_log"}
+
+
 @contextmanager
 def _writing(run: Run, table: Table) -> Iterator[None]:
-    """Hold the locks of all writers of a table; a RefusedError if a run or a command holds one."""
+    """Hold the locks of all writers of a table; a RefusedError if a run or a command holds one.
+
+    None in a catalog, which serializes the commits to a table.
+    """
     lake, layer = run.lake, table.name.partition(".")[0]
+    if lake.catalog is not None:
+        yield
+        return
     if layer == "ops" or table.bare.endswith("__reconciled"):
         # All pipelines append to it, or no hop writes it; writers wait for each other.
         waits = Waiting(run.progress.say_once, run.stop)
@@ -271,17 +283,12 @@ def _writing(run: Run, table: Table) -> Iterator[None]:
         yield
 
 
-def _rewrite(run: Run, plan: Plan, *, is_locked: bool) -> None:
-    """Compact a table, and set its log retention; a hop that writes it meanwhile tries again."""
-    spark = run.spark
+def _rewrite(spark: SparkSession, plan: Plan) -> None:
+    """Compact a table, and set its log retention."""
     # Others have their rows in time order already. Without deletion vectors a merge would rewrite
     # the large files that clustering makes.
-    clusters = bool(plan.sorted_by) and has_vectors(spark, plan.table)
-    # The lock would refuse a run that starts now.
-    if clusters and clustering_of(spark, plan.table) != plan.sorted_by:
-        # A table that a run is writing to is clustered at the next maintenance.
-        with suppress(RefusedError), nullcontext() if is_locked else _writing(run, plan.table):
-            cluster(spark, plan.table, plan.sorted_by)
+    if clusters := bool(plan.sorted_by) and has_vectors(spark, plan.table):
+        cluster(spark, plan.table, plan.sorted_by)
     if clusters or not (plan.sorted_by or plan.is_former):
         compact(spark, plan.table)
     _keep_log(spark, plan)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timedelta
-from functools import partial
+from functools import cached_property, partial
 from itertools import takewhile
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -40,6 +40,8 @@ _MOST_WAITING = 20_000
 # Metadata key of an append: the id by which its writer recognizes it.
 _MARK = "append"
 _DAY = timedelta(days=1)
+# How long a failed hop that has committed no batch since is reported.
+FAILED_WITHIN = timedelta(days=7)
 _DDL = ", ".join(f"`{name}` {kind}" for name, kind in PROGRESS_COLUMNS.items())
 _COLUMNS = ", ".join(f'"{name}"' for name in PROGRESS_COLUMNS)
 # Bounds of the histogram in seconds, from a tiny batch to one that is too large.
@@ -52,13 +54,15 @@ _ALL, _FATE = ("pipeline",), ("pipeline", "fate")
 class Measured:
     """Metrics of one batch of a hop, or of its failure: a row of ``ops.progress``.
 
+    Or that a hop ended without a batch: then an earlier failure is over.
+
     Instants are in UTC; None is unknown or absent. ``docs/metrics.md`` explains each column.
     """
 
     pipeline: str
     hop: str
     generation: str
-    # For a failure the batch that was running, -1 if none was.
+    # For a failure the batch that was running, -1 if none was; -1 also without a batch.
     batch: int
     run: str
     started_at: datetime
@@ -85,6 +89,11 @@ class Measured:
     error_class: str | None = None
     error: str | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether the hop ended without a batch, since there was nothing to read."""
+        return self.batch < 0 and self.error_class is None
+
 
 class Sink:
     """A destination of batch metrics, called from one thread; messages contain its ``name``."""
@@ -95,7 +104,7 @@ class Sink:
         """Note that the run has started a hop."""
 
     def put(self, measured: Measured) -> None:
-        """Write the metrics of a batch or of a failure."""
+        """Write the metrics of a batch or of a failure, or that a hop ended without a batch."""
         raise NotImplementedError
 
     def tick(self) -> None:
@@ -122,8 +131,18 @@ class ProgressTable(Sink):
 
     def put(self, measured: Measured) -> None:
         """Buffer the metrics of a batch; of too many the oldest are dropped."""
+        if measured.is_idle and measured.hop not in self._failed:
+            # Most runs of a schedule may have nothing to read: they append nothing.
+            return
         self._waiting.append(asdict(measured))
         del self._waiting[:-_MOST_WAITING]
+
+    @cached_property
+    def _failed(self) -> set[str]:
+        """The hops of which the newest row, of an earlier run, is a failure."""
+        since = now() - FAILED_WITHIN
+        newest = newest_measures(self.run.lake, self.run.pipeline.name, since)
+        return {hop for hop, one in newest.items() if one.error_class is not None}
 
     def tick(self) -> None:
         """Append the buffered rows, at most once a minute; print the first of several failures."""
@@ -187,7 +206,7 @@ class ProgressTable(Sink):
             return before or moment
         table, until = self.run.lake.progress(), (moment - self.keep).isoformat()
         try:
-            # `tidelake maintain` compacts the table without its lock.
+            # In a catalog `tidelake maintain` compacts the table without its lock.
             delete_where(self.run.spark, table, f"q.ended_at < TIMESTAMP '{until}'")
         except Exception as error:
             self.run.progress.say(
@@ -202,17 +221,25 @@ def measures_since(
 ) -> tuple[Measured, ...]:
     """Read a pipeline's metrics since an instant (UTC), and its failures since an earlier one.
 
-    Oldest first; empty if no run wrote to ``ops.progress``.
+    With the failures the ends of runs without a batch, which resolve them. Oldest first; empty if
+    no run wrote to ``ops.progress``, a TidelakeError if it cannot be read.
     """
-    failed = f"error_class IS NOT NULL AND {_ended_since(failed_since or since)}"
+    failed = f"(error_class IS NOT NULL OR batch < 0) AND {_ended_since(failed_since or since)}"
     where = f"({_ended_since(since)} OR {failed})"
     return _measures(lake, pipeline, "SELECT", where, "ended_at, batch")
 
 
 def newest_measures(lake: Lake, pipeline: str, since: datetime) -> dict[str, Measured]:
-    """Read the newest metrics, or failure, of each hop since an instant (UTC)."""
+    """Read the newest metrics, or failure, of each hop since an instant (UTC).
+
+    Empty also if ``ops.progress`` cannot be read: other reports still have the logs.
+    """
     select, order = "SELECT DISTINCT ON (hop)", "hop, ended_at DESC, batch DESC"
-    return {one.hop: one for one in _measures(lake, pipeline, select, _ended_since(since), order)}
+    try:
+        found = _measures(lake, pipeline, select, _ended_since(since), order)
+    except TidelakeError:
+        return {}
+    return {one.hop: one for one in found}
 
 
 def _ended_since(instant: datetime) -> str:
@@ -225,16 +252,12 @@ def _measures(
     progress = lake.progress()
     if not progress.exists:
         return ()
-    try:
-        # A valid table name contains no character that needs quoting.
-        found = ask(
-            lake,
-            f"{select} {_COLUMNS} FROM {progress.name} "
-            f"WHERE pipeline = '{lake.bronze(pipeline).bare}' AND {where} ORDER BY {order}",
-        )
-    except TidelakeError:
-        # Without this table only the metrics are missing; reports still have the logs.
-        return ()
+    # A valid table name contains no character that needs quoting.
+    found = ask(
+        lake,
+        f"{select} {_COLUMNS} FROM {progress.name} "
+        f"WHERE pipeline = '{lake.bronze(pipeline).bare}' AND {where} ORDER BY {order}",
+    )
     return tuple(
         Measured(**row | {"phases": row["phases"] or {}, "fates": row["fates"] or {}})
         for row in found.as_dicts()
@@ -321,6 +344,8 @@ class MetricRegistry(Sink):
 
     def put(self, measured: Measured) -> None:
         """Record the metrics of a batch or of a failure."""
+        if measured.is_idle:
+            return
         labels = {"pipeline": measured.pipeline, "hop": measured.hop}
         if measured.error_class is not None:
             self._of("hop_failures_total", **labels, error=measured.error_class).inc()

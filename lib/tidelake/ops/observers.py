@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 import uuid
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -19,8 +19,9 @@ from functools import partial
 from itertools import islice
 from operator import attrgetter, methodcaller
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming import listener
 
 from tidelake.config import Environment, Pipeline
@@ -40,9 +41,6 @@ from tidelake.runtime.triggers import Trigger
 from tidelake.typed import PLAIN, Typed
 from tidelake.visible import first_line, kind_of
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 # How many of the newest commits are searched for a batch that was just committed.
 _NEWEST = 20
 _POLL_SECONDS = 1.0
@@ -57,8 +55,6 @@ _RECENT = 3_600
 # A hop of which no batch waited.
 _NEVER = -1, 0.0, datetime.min.replace(tzinfo=UTC)
 _NOT_YET = datetime.max.replace(tzinfo=UTC)
-# Generation and limit of a hop whose start was not reported.
-_UNKNOWN: tuple[str, int | None] = "", None
 
 
 class Closed(NamedTuple):
@@ -151,7 +147,7 @@ class BatchJoiner:
         self._waited: dict[Hop, tuple[int, float, datetime]] = {}
         self._reported: dict[Hop, TriggerProgress] = {}
         # The generation, and the limit of a batch.
-        self._started: dict[Hop, tuple[str, int | None]] = {}
+        self._started: defaultdict[Hop, tuple[str, int | None]] = defaultdict(lambda: ("", None))
         # Number and start of the last measured batch of each hop.
         self._last: dict[Hop, tuple[int, datetime]] = {}
         # Silver's watermark, and when it took that value.
@@ -172,6 +168,11 @@ class BatchJoiner:
         batch = self._last[hop][0] + 1 if hop in self._last else -1
         error = {"error_class": kind, "error": message}
         yield self._record(hop, batch=batch, started_at=at, ended_at=at, **error)
+
+    def ended(self, hop: Hop, at: datetime) -> Iterator[Measured]:
+        """A hop has read all of its input; measured if it closed no batch."""
+        if hop not in self._last and not any(one == hop for one, _ in self._open):
+            yield self._record(hop, batch=-1, started_at=at, ended_at=at)
 
     def closed(self, batch: Closed) -> Iterator[Measured]:
         """A batch was committed to the tables."""
@@ -217,7 +218,7 @@ class BatchJoiner:
         return Measured(
             pipeline=self._pipeline.name,
             hop=hop,
-            generation=self._started.get(hop, _UNKNOWN)[0],
+            generation=self._started[hop][0],
             run=self._run,
             interval_seconds=self._interval,
             **values,
@@ -250,7 +251,7 @@ class BatchJoiner:
             state_bytes=trigger.state_bytes if trigger else None,
             waiting=waiting,
             lag_seconds=lag,
-            limit=self._started.get(hop, _UNKNOWN)[1],
+            limit=self._started[hop][1],
             **self._noted(closed, trigger.state_rows if trigger else None, ended_at),
         )
 
@@ -357,7 +358,8 @@ class RunObserver(Observer):
         self.hear(self._joining.gave_way, hop, batch, seconds, now())
 
     def ends(self, hop: Hop) -> None:
-        """Forward the end of a hop, which has no metrics."""
+        """Record the end of a hop."""
+        self.hear(self._joining.ended, hop, now())
         self._report(lambda lineage: lineage.ends(hop))
 
     def failed(self, hop: Hop, error: Exception) -> None:
@@ -456,9 +458,8 @@ def observing(run: Run, trigger: Trigger, typed: Typed = PLAIN) -> Iterator[Run]
 
     ``typed`` completes the commands of alerts.
     """
-    environment, say = run.environment, run.progress.say
-    metrics = environment.metrics
-    lake, pipeline = run.lake, run.pipeline
+    environment, say, lake = run.environment, run.progress.say, run.lake
+    metrics, pipeline = environment.metrics, run.pipeline
     with ExitStack() as closing:
         registry: MetricRegistry | None = None
         sinks: list[Sink] = []

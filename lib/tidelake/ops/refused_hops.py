@@ -6,7 +6,6 @@ This is the check of the rule ``hop_refused``; with :mod:`.alerts` the file woul
 from __future__ import annotations
 
 import time
-from functools import partial
 from typing import TYPE_CHECKING
 
 from tidelake.config import FilesSource
@@ -58,7 +57,7 @@ def _refuse_mismatch(context: AlertContext, hop: Hop, tables: list[Table]) -> No
     guard = CheckpointGuard(fence, checkpoint, filled, ordered_inputs(checkpoint, inputs))
     guard.refuse_rewritten()
     if hop == "silver":
-        guard.refuse_mismatch(partial(replaced_sides, lake, name))
+        guard.refuse_mismatch(lambda one: replaced_sides(lake, name, one) if one else "")
         if context.pipeline.enrich:
             # Imported here: it loads PySpark.
             from tidelake.runtime.lookups import refuse_replaced  # noqa: PLC0415

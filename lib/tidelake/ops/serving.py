@@ -1,8 +1,8 @@
 """Run Spark's Thrift server with read-only access to the lake's tables for JDBC clients.
 
-Spark has no read-only setting. But each statement goes through the session's parser, and a Spark
-extension may replace the parser, even with one in Python. The parser here analyses the statement
-and checks that every node and relation of the analysed plan is allowed. Spark then runs that plan.
+Spark has no read-only setting. But each statement goes through the session's parser, which may be
+replaced, also in Python. The parser here analyses the statement, and refuses it unless all nodes
+and relations of the analysed plan are allowed. Spark then runs that plan.
 
 Three things must be prevented before analysis, which already acts on them: the settings in
 ``_LOCKED``, the functions in :data:`~tidelake.ledger.statements.SPARK_REFUSED`, and the settings
@@ -63,8 +63,7 @@ _LOCKED = {
 _AUTHENTICATION = "spark.hadoop.hive.server2.authentication"
 # Hive's methods that ask for no password.
 OPEN = frozenset({"NONE", "NOSASL"})
-# Refuses every login, since no password provider class is set; or no service of PAM, where an
-# environment has such a class.
+# Refuse every login: no password provider class is set, or, where one is, no service of PAM.
 _CLOSED, _CLOSED_TOO = "CUSTOM", "PAM"
 # Hive's driver always sends these: the initial database, and the fetch size.
 _ALWAYS = frozenset(
@@ -72,31 +71,30 @@ _ALWAYS = frozenset(
 )
 # Nodes of queries, of commands that change at most the client's own session, and of names.
 _NODES = """
-    Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin
-    EmptyRelation Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin
-    LocalLimit LocalRelation LogicalRelation NearestByJoin Offset OneRowRelation PipeOperator
-    Pivot Project Range RebalancePartitions RelationTimeTravel Repartition
-    RepartitionByExpression ResolvedHint ResolvedInlineTable Sample Sort Subquery SubqueryAlias
-    Tail Transpose Union UnionLoop UnionLoopRef Unpivot UnresolvedHaving UnresolvedHint
-    UnresolvedInlineTable UnresolvedQualify UnresolvedRelation UnresolvedSubqueryColumnAliases
-    UnresolvedTVFAliases UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View
-    Window WithCTE WithWindowDefinition
+    Aggregate AsOfJoin CTERelationDef CTERelationRef Deduplicate Distinct DomainJoin EmptyRelation
+    Except Expand Filter Generate GlobalLimit Intersect Join LateralJoin LocalLimit LocalRelation
+    LogicalRelation NearestByJoin Offset OneRowRelation PipeOperator Pivot Project Range
+    RebalancePartitions RelationTimeTravel Repartition RepartitionByExpression ResolvedHint
+    ResolvedInlineTable Sample Sort Subquery SubqueryAlias Tail Transpose Union UnionLoop
+    UnionLoopRef Unpivot UnresolvedHaving UnresolvedHint UnresolvedInlineTable UnresolvedQualify
+    UnresolvedRelation UnresolvedSubqueryColumnAliases UnresolvedTVFAliases
+    UnresolvedTableValuedFunction UnresolvedTranspose UnresolvedWith View Window WithCTE
+    WithWindowDefinition
 
     DescribeColumn DescribeColumnCommand DescribeDatabaseCommand DescribeDeltaDetailCommand
     DescribeDeltaHistory DescribeDeltaHistoryCommand DescribeFunction DescribeFunctionCommand
     DescribeNamespace DescribeQueryCommand DescribeRelation DescribeRelationJsonCommand
-    DescribeTableCommand DescribeTablePartition ExplainCommand ResetCommand
-    SetCatalogAndNamespace SetCatalogCommand SetCommand SetNamespaceCommand ShowCatalogsCommand
-    ShowCollationsCommand ShowColumns ShowColumnsCommand ShowCreateTable ShowCreateTableCommand
+    DescribeTableCommand DescribeTablePartition ExplainCommand ResetCommand SetCatalogAndNamespace
+    SetCatalogCommand SetCommand SetNamespaceCommand ShowCatalogsCommand ShowCollationsCommand
+    ShowColumns ShowColumnsCommand ShowCreateTable ShowCreateTableCommand
     ShowCurrentNamespaceCommand ShowDeltaTableColumnsCommand ShowFunctions ShowFunctionsCommand
     ShowNamespaces ShowNamespacesCommand ShowPartitions ShowPartitionsCommand ShowTableExtended
-    ShowTablePartition ShowTableProperties ShowTablePropertiesCommand ShowTables
-    ShowTablesCommand ShowTablesExtended ShowViews ShowViewsCommand
+    ShowTablePartition ShowTableProperties ShowTablePropertiesCommand ShowTables ShowTablesCommand
+    ShowTablesExtended ShowViews ShowViewsCommand
 
     CurrentNamespace ResolvedIdentifier ResolvedNamespace ResolvedNonPersistentFunc
     ResolvedPersistentView ResolvedTable ResolvedTempView UnresolvedFunctionName
-    UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView
-    UnresolvedView
+    UnresolvedIdentifier UnresolvedNamespace UnresolvedTable UnresolvedTableOrView UnresolvedView
 """
 _ALLOWED = frozenset(_NODES.split())
 
@@ -352,16 +350,16 @@ class _Requests:
 class Registered:
     """The tables in the server's catalog, and their views of final rows.
 
-    The in-memory catalog holds only paths; a table's rows and columns come from Delta's log and are
-    always current. A view keeps the bound and the columns with which it was created.
-    :meth:`refresh` adds new tables and updates the views.
+    A query reads a table's rows and columns from Delta's log. The columns that the catalog lists,
+    and a view's columns and bound, are those that :meth:`refresh` last saw.
     """
 
     spark: SparkSession
     lake: Lake
     tables: set[str] = field(default_factory=set)
-    # The final rows of each gold table, None without a view, and the newest version seen.
-    _views: dict[str, tuple[Final | None, int]] = field(default_factory=dict)
+    # The newest version seen of each table, and the final rows of each that has a view.
+    _seen: dict[str, int] = field(default_factory=dict)
+    _finals: dict[str, Final] = field(default_factory=dict)
     # By what cannot be read: why, "" once that was reported.
     _problems: dict[str, str] = field(default_factory=dict)
 
@@ -370,17 +368,11 @@ class Registered:
         if not self.tables:
             for layer in LAYERS:
                 self.spark.sql(f"CREATE SCHEMA IF NOT EXISTS {layer}")
-        found = []
+        found: list[str] = []
         with self._reading(f"the list of tables {self.lake.place}"):
             for table in self.lake.existing():
                 with self._reading(table.name):
-                    if table.name not in self.tables:
-                        place = sql_text(str(table.path))
-                        self.spark.sql(f"CREATE TABLE {table.name} USING DELTA LOCATION {place}")
-                        self.tables.add(table.name)
-                        found.append(table.name)
-                    if table.name.startswith("gold.") and self._follow_final(table):
-                        found.append(f"{table.name}__final")
+                    self._follow(table, found)
         return found
 
     def problems(self) -> list[str]:
@@ -401,25 +393,33 @@ class Registered:
         else:
             self._problems.pop(what, None)
 
-    def _follow_final(self, table: Table) -> bool:
-        """Update a table's view of final rows to its newest commit; return whether it is new."""
-        before, seen = self._views.get(table.name, (None, -1))
-        # Read before the bound: the next call sees what is committed in between.
+    def _follow(self, table: Table, found: list[str]) -> None:
+        """Update a table, its columns and its view of final rows; add new names to ``found``."""
+        name, seen = table.name, self._seen.get(table.name, -1)
+        # Read before the columns and the bound: the next call sees what is committed in between.
         version = newest_version(table)
-        final = Final.of(last_commit(table))
-        newer = entries_since(table, seen + 1)
-        if final is not None and (
-            final != before
-            or version < seen  # The table was created again.
-            or any(isinstance(entry, LogFile) and entry.redefines() for entry in newer)
-        ):
-            kept = transpile(final.condition(), read=DUCKDB, write=SPARK)[0]
-            view = f"SELECT * FROM {table.name} WHERE {kept}"
-            self.spark.sql(f"CREATE OR REPLACE VIEW {table.name}__final AS {view}")
+        if name not in self.tables:
+            self.spark.sql(f"CREATE TABLE {name} USING DELTA LOCATION {sql_text(str(table.path))}")
+            self.tables.add(name)
+            found.append(name)
+        # A table that was created again has fewer versions.
+        is_changed = not 0 <= seen <= version or any(
+            isinstance(one, LogFile) and one.redefines() for one in entries_since(table, seen + 1)
+        )
+        if is_changed:
+            internals.list_columns(self.spark, name)
+        before = self._finals.get(name)
+        final = Final.of(last_commit(table)) if name.startswith("gold.") else None
+        if final is not None and (final != before or is_changed):
+            rows = f"SELECT * FROM {name} WHERE {transpile(final.condition(), DUCKDB, SPARK)[0]}"
+            self.spark.sql(f"CREATE OR REPLACE VIEW {name}__final AS {rows}")
+            self._finals[name] = final
+            if before is None:
+                found.append(f"{name}__final")
         elif final is None and before is not None:
-            self.spark.sql(f"DROP VIEW IF EXISTS {table.name}__final")
-        self._views[table.name] = final, version
-        return final is not None and before is None
+            self.spark.sql(f"DROP VIEW IF EXISTS {name}__final")
+            del self._finals[name]
+        self._seen[name] = version
 
 
 @contextmanager

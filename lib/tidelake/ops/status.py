@@ -17,7 +17,6 @@ from tidelake.config import KafkaSource, Pipeline
 from tidelake.delta.commit_metadata import DimensionUse, SilverNote, positions, rows_read
 from tidelake.delta.log import Commit, batch_reached, last_commit
 from tidelake.delta.positions import (
-    bytes_between,
     has_gap,
     published_to,
     slowest_of,
@@ -305,7 +304,7 @@ def little_waits(lake: Lake, pipeline: Pipeline) -> bool:
     for hop in HOPS[1:]:
         inputs, filled = lake.hop_inputs(pipeline, hop), lake.closing_tables(pipeline, hop)
         reached = (positions(last_commit(table)) for table in filled)
-        waiting += max((unread(inputs, until, bytes_between) for until in reached), default=0)
+        waiting += max((unread(inputs, until).size for until in reached), default=0)
     return waiting <= BRIEF_RUN_BYTES
 
 

@@ -22,14 +22,19 @@ from tidelake.delta.access import load, load_old
 from tidelake.delta.commit_metadata import (
     SilverNote,
     changed_definition,
-    changed_parts,
     pipeline_hash,
     position,
     positions,
 )
 from tidelake.delta.locks import hold_hops, unfinished
 from tidelake.delta.log import CREATION, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position, files_between, rewriting, rows_between, stream_breaks
+from tidelake.delta.positions import (
+    Position,
+    added_between,
+    files_between,
+    rewriting,
+    stream_breaks,
+)
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import GenerationError, NotBuiltError, RefusedError, UsageError
 from tidelake.gold.kinds import OWN, Inputs
@@ -50,6 +55,7 @@ from tidelake.replay.backfill_state import (
     what_next,
     write_state,
 )
+from tidelake.replay.compatibility import refuse_unlike
 from tidelake.replay.generations import is_outdated, rebuild_gold, rebuild_silver
 from tidelake.replay.repairing import (
     can_restore,
@@ -174,13 +180,12 @@ def plan(lake: Lake, pipeline: Pipeline, start: Start, table: str | None = None)
         RefusedError: Another pipeline fills one of the gold tables.
     """
     bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
-    source = recomputed_from(lake, pipeline, start)
 
     def count(one: Table) -> int:
         return int(ask(lake, f"SELECT count(*) FROM {one.name}").rows[0][0])
 
     steps = []
-    rows = count(source)
+    rows = count(recomputed_from(lake, pipeline, start))
     if start == "bronze":
         rate = rate_of(history(lake, silver))
         own = green_lake(lake, pipeline, start).own
@@ -335,7 +340,7 @@ def _is_looked_up_twice(green: Run, last: Commit) -> bool:
     for commit in history(lake, lake.silver(pipeline.name)):
         for use in SilverNote.of(commit).dimensions:
             versions[use.table].add(use.version)
-    if rows_between(bronze, position(last, "bronze")):
+    if added_between(bronze, position(last, "bronze")).rows:
         # These rows would be looked up in the version of the last ones.
         since = datetime.now(UTC) - min(green.environment.recovery_horizon, LEAST[FILE_RETENTION])
         used = [(lake.table(one.table), one.version) for one in SilverNote.of(last).dimensions]
@@ -345,7 +350,7 @@ def _is_looked_up_twice(green: Run, last: Commit) -> bool:
             versions[lookup.table.name].add(lookup.version)
     return any(
         rewriting(table, (min(found) + 1, -1)) is not None
-        or rows_between(table, (min(found) + 1, -1), (max(found) + 1, -1)) > 0
+        or added_between(table, (min(found) + 1, -1), (max(found) + 1, -1)).rows > 0
         for table, found in ((lake.table(name), found) for name, found in versions.items())
         if len(found) > 1
     )
@@ -361,7 +366,7 @@ def _is_lost(green: Run, hop: Hop, table: Table, after: Position, since: datetim
     if green.lake.catalog is not None:
         # Its files cannot be listed. Maintenance keeps them at least so long.
         is_old = datetime.now(UTC) - since > green.environment.recovery_horizon
-        return is_old and rows_between(table, after) > 0
+        return is_old and added_between(table, after).rows > 0
     unread = files_between(table, after, (newest_version(table) + 1, -1))
     return not all(file.exists() for file in unread)
 
@@ -399,18 +404,13 @@ def decided_before(live: Run, since: datetime) -> Stored:
     are decided again, by today's definition. No row is late in a replay: late rows count as silver.
 
     Raises:
-        UsageError: Silver does not exist or was filled under another event id or time, or rows from
-            before the instant were requeued.
+        UsageError: Silver does not exist or was filled under another event id, time or types, or
+            rows from before the instant were requeued.
     """
     lake, pipeline = live.lake, live.pipeline
     require_table(lake.silver(pipeline.name), pipeline.name)
     inputs = read_inputs(live)
-    if changed := changed_parts(inputs.closing[0], pipeline).identity:
-        raise UsageError(
-            f"{lake.silver(pipeline.name).name} was filled under another {' and '.join(changed)}: "
-            "new rows would be compared by other keys than the stored ones. Recompute all of it "
-            f"with: {backfill_again(pipeline)}"
-        )
+    refuse_unlike(live, inputs.closing[0], next(iter(inputs.decided.values())).schema)
     before = F.col("ingested_at") < F.lit(since)
     _refuse_requeued(live, inputs, since)
     silver, quarantine, late = (

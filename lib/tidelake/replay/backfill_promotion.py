@@ -46,6 +46,7 @@ from tidelake.replay.backfill_state import (
     requeue_position,
     write_state,
 )
+from tidelake.replay.compatibility import kept_note
 from tidelake.replay.generations import (
     FIRST,
     NOTHING_READ,
@@ -190,8 +191,11 @@ def _promote_tables(run: Run) -> State:
     )
     with fitted_to_bronze(run), naming(run, "promotion", gone=gone, retry=retry):
         if from_bronze:
-            _install_silver(run, green)
-            _requeue_quarantined(run, state)
+            _install_silver(run, green, state)
+            # The green tables accepted the other waiting rows from bronze.
+            quarantined = waiting(run, lake.quarantine(pipeline.name)).select("record_id")
+            again = _waited(run, state).join(quarantined, on="record_id", how="left_semi")
+            requeue_again(run, again)
         if state.table:
             install_table(run, state.table, green.lake.table(state.table))
             apply_gold_settings(run)
@@ -232,7 +236,7 @@ def _check_ledger(run: Run, state: State, remedy: str) -> None:
         )
 
 
-def _install_silver(run: Run, green: Run) -> None:
+def _install_silver(run: Run, green: Run, state: State) -> None:
     """Replace silver, quarantine and late with the green tables as one batch; empty the requeue."""
     lake, name = run.lake, run.pipeline.name
     inputs = read_inputs(green)
@@ -243,7 +247,11 @@ def _install_silver(run: Run, green: Run) -> None:
     until = {"bronze": notes[0].until["bronze"]} | heads({"requeue": requeue})
     summary = merged(notes, until)
     summary = replace(summary, taken={"bronze": summary.total().total(), "requeue": 0})
-    metadata = {lake.silver(name).name: summary.to_json() | silver_note(run.pipeline)}
+    decided_by = silver_note(run.pipeline)
+    if state.since:
+        # Rows that arrived before are decided as they were.
+        decided_by |= kept_note(lake, run.pipeline)
+    metadata = {lake.silver(name).name: summary.to_json() | decided_by}
     silver, *sides = inputs.decided.items()
     contents = (
         (lake.table(made.name), rows.drop(*BATCH_COLUMNS), metadata.get(made.name, {}))
@@ -251,15 +259,6 @@ def _install_silver(run: Run, green: Run) -> None:
         for made, rows in (*sides, silver)
     )
     replace_tables(run, "silver", until, contents)
-
-
-def _requeue_quarantined(run: Run, state: State) -> None:
-    """Requeue the rows that were waiting in the requeue and are in quarantine after the swap.
-
-    The green tables accepted the other waiting rows from bronze.
-    """
-    quarantined = waiting(run, run.lake.quarantine(run.pipeline.name)).select("record_id")
-    requeue_again(run, _waited(run, state).join(quarantined, on="record_id", how="left_semi"))
 
 
 def _waited(run: Run, state: State) -> DataFrame:

@@ -60,6 +60,9 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
 
     A later :func:`verify` checks that the tables still hold these rows.
     """
+    home = Path(tidelake.__file__).parent
+    files = sorted(home.rglob("*.py"))
+    code = b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files)
     return {
         "format": _FORMAT,
         "pipeline": verification.pipeline,
@@ -67,7 +70,7 @@ def certify(verification: Verification, pipeline: Pipeline) -> dict[str, Any]:
         "made_at": datetime.now(UTC).isoformat(),
         "since": verification.since.isoformat() if verification.since else None,
         "tidelake": tidelake.__version__,
-        "code": _code(),
+        "code": hashlib.sha256(code).hexdigest(),
         "definition": pipeline_hash(pipeline),
         "tables": {
             one.table.name: {
@@ -171,11 +174,3 @@ def _as_certified(rows: DataFrame, columns: Mapping[str, str]) -> DataFrame:
         column = F.col(name) if name in types else F.lit(None)
         selected.append(column if types.get(name) == kind else column.try_cast(kind).alias(name))
     return rows.select(*selected)
-
-
-def _code() -> str:
-    """Return a hash of this package's source code."""
-    home = Path(tidelake.__file__).parent
-    files = sorted(home.rglob("*.py"))
-    content = b"".join(str(f.relative_to(home)).encode() + f.read_bytes() for f in files)
-    return hashlib.sha256(content).hexdigest()

@@ -1,26 +1,36 @@
 """Check whether the current definition can continue on the stored tables, and what changes.
 
 The checkpoints are checked by :func:`tidelake.runtime.runner.refusals`.
-Only ``tidelake check`` loads it.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from pyspark.sql.types import StructType
 
 from tidelake.config import Pipeline
 from tidelake.csv_records import parse_layout
 from tidelake.delta.access import load
-from tidelake.delta.append import Difference, schema_differences
-from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
-from tidelake.delta.log import last_commit
+from tidelake.delta.append import Difference, schema_differences, types_of
+from tidelake.delta.commit_metadata import (
+    SilverNote,
+    changed_definition,
+    changed_parts,
+    positions,
+    silver_note,
+)
+from tidelake.delta.log import CREATION, REBUILT, Commit, last_commit
 from tidelake.delta.positions import unfilled_tables
 from tidelake.delta.tables import Lake
-from tidelake.ledger.history import gold_of
+from tidelake.errors import UsageError
+from tidelake.ledger.history import gold_of, history
 from tidelake.ledger.query import ask
+from tidelake.names import logical_name
+from tidelake.replay.backfill_state import backfill_again
 from tidelake.runtime.gold_tables import holds_nothing
 from tidelake.runtime.hop import Run
 from tidelake.runtime.schemas import (
@@ -30,9 +40,11 @@ from tidelake.runtime.schemas import (
     silver_freedom,
     silver_schemas,
 )
-from tidelake.silver.fates import new_columns
+from tidelake.silver.fates import extra_columns, new_columns
 
 _SAMPLE = 10_000
+# Metadata keys of silver's commits: the definition, and the others by which kept rows were decided.
+_DEFINITION, _KEPT = "definition", "kept_definitions"
 Standing = Literal[
     "continues", "not there yet", "new", "new input", "redefined", "no longer filled"
 ]
@@ -117,10 +129,68 @@ def _silver_verdicts(run: Run) -> Iterator[TableVerdict]:
         if not table.exists:
             yield TableVerdict(table.name, "not there yet")
             continue
-        changed = changed_parts(last_commit(table), pipeline)
+        identity = changed_parts(last_commit(table), pipeline).identity
         found = tuple(schema_differences(load(spark, table).schema, wanted, freedom))
-        standing: Standing = "redefined" if changed.identity else "continues"
-        yield TableVerdict(table.name, standing, found, changed.identity + changed.rules)
+        standing: Standing = "redefined" if identity else "continues"
+        others = other_definitions(lake, pipeline).values() if table.bare == pipeline.name else ()
+        changed = dict.fromkeys([*identity, *(part for parts in others for part in parts)])
+        yield TableVerdict(table.name, standing, found, tuple(changed))
+
+
+def other_definitions(lake: Lake, pipeline: Pipeline) -> dict[int, tuple[str, ...]]:
+    """Return silver's batches that another definition decided, and the parts that differ."""
+    found: dict[int, tuple[str, ...]] = {}
+    # Of many batches few have a definition of their own.
+    compared: dict[str, tuple[str, ...]] = {}
+    for one in history(lake, lake.silver(pipeline.name)):
+        parts: tuple[str, ...] = ()
+        for each in _definitions(one):
+            if (key := repr(each)) not in compared:
+                changed = changed_parts(replace(one, note={_DEFINITION: each}), pipeline)
+                compared[key] = changed.identity + changed.rules
+            parts += compared[key]
+        if parts:
+            found[one.batch] = parts
+    return found
+
+
+def kept_note(lake: Lake, pipeline: Pipeline) -> dict[str, Any]:
+    """Return the metadata that keeps the other definitions of silver's rows in its next commit."""
+    found = list[Any](silver_note(pipeline).values())
+    for one in history(lake, lake.silver(pipeline.name)):
+        found += [each for each in _definitions(one) if each not in found]
+    return {_KEPT: found[1:]}
+
+
+def refuse_unlike(run: Run, last: Commit, stored: StructType) -> None:
+    """Raise a UsageError unless new rows can be added to silver's: a union would convert values."""
+    wanted = silver_schemas(run.spark, run.plan)["silver"]
+    changes = schema_differences(stored, wanted, "columns")
+    types = [f"type of a column ({one})" for one in changes if one.verdict == "refused"]
+    if changed := [*changed_parts(last, run.pipeline).identity, *types]:
+        raise UsageError(
+            f"{logical_name('silver', run.pipeline.name)} was filled under another "
+            f"{' and '.join(changed)}: new rows would not fit the stored ones. Recompute all of it "
+            f"with: {backfill_again(run.pipeline)}"
+        )
+
+
+def unknown_columns(run: Run, stored: Mapping[str, str]) -> tuple[str, ...]:
+    """Return silver's columns of unknown fields, without text columns that left the definition."""
+    found = extra_columns(stored, run.pipeline.defined_columns)
+    made = history(run.lake, run.lake.silver(run.pipeline.name)) if found else []
+    # The commit of a rebuild does not name the columns that were there.
+    if not made or REBUILT in made[-1].note:
+        return found
+    named = {name for commit in made for name in SilverNote.of(commit).columns}
+    return tuple(name for name in found if name in named)
+
+
+def _definitions(commit: Commit) -> list[Any]:
+    """Return the definitions, as hashes of their parts, that decided a batch of silver."""
+    if commit.batch <= CREATION or _DEFINITION not in commit.note:
+        return []
+    return [commit.note[_DEFINITION], *commit.note.get(_KEPT, ())]
 
 
 def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
@@ -151,18 +221,20 @@ def _gold_verdicts(run: Run) -> Iterator[TableVerdict]:
             yield TableVerdict(table.name, "no longer filled")
 
 
-def payload_drift(lake: Lake, pipeline: Pipeline) -> list[FieldDrift]:
+def payload_drift(run: Run) -> list[FieldDrift]:
     """Compare the fields of bronze's newest payloads with the schema."""
-    bronze = lake.bronze(pipeline.name)
+    lake, pipeline = run.lake, run.pipeline
+    bronze, silver = lake.bronze(pipeline.name), lake.silver(pipeline.name)
     if not bronze.exists:
         return []
+    stored = types_of(load(run.spark, silver).schema) if silver.exists else {}
     if pipeline.csv:
         sampled, seen = _columns_seen(lake, bronze.name)
     else:
         sampled, seen = _fields_seen(lake, bronze.name, in_envelope=pipeline.envelope is not None)
     declared = [field.name for field in pipeline.event.fields]
     unknown = [
-        FieldDrift(name, "unknown", rows, sampled, _follows(name, pipeline))
+        FieldDrift(name, "unknown", rows, sampled, _follows(name, pipeline, stored))
         for name, rows in sorted(seen.items())
         if name not in declared
     ]
@@ -209,8 +281,11 @@ def _columns_seen(lake: Lake, bronze: str) -> tuple[int, dict[str, int]]:
     return sampled, dict(seen)
 
 
-def _follows(name: str, pipeline: Pipeline) -> str:
-    evolution, columns = pipeline.event.evolution, pipeline.defined_columns
-    if evolution == "additive" and not new_columns([name], defined=columns, stored={}):
-        return "stays in bronze only: its name cannot be a column of silver"
+def _follows(name: str, pipeline: Pipeline, stored: Mapping[str, str]) -> str:
+    evolution, defined = pipeline.event.evolution, pipeline.defined_columns
+    is_text = name in extra_columns(stored, defined) or name in new_columns(
+        [name], defined=defined, stored=stored
+    )
+    if evolution == "additive" and not is_text:
+        return "stays in bronze only: it cannot be a text column of silver"
     return _FOLLOWS[evolution]

@@ -153,7 +153,8 @@ def _silver_changes(run: Run, green: Run) -> list[Change]:
     live = read_inputs(run)
     was = _fates(live.decided, looked_up)
     becomes = _fates(read_inputs(green).decided, looked_up)
-    read, reached = _read_whole(run, live), _newest(becomes)
+    read = _read_whole(run, live)
+    (reached,) = becomes.agg(F.max(F.unix_micros("ingested_at"))).collect()[0]
     same = F.col("l.record_id") == F.col("g.record_id")
     joined = was.alias("l").join(becomes.alias("g"), on=same, how="full_outer")
     moved = ~F.col(f"l.{_TABLE}").eqNullSafe(F.col(f"g.{_TABLE}"))
@@ -189,12 +190,6 @@ def _read_whole(run: Run, live: SilverInputs) -> int:
         if commit.version <= version
     )
     return max((to_micros(at) for at in arrived if at is not None), default=-1)
-
-
-def _newest(rows: DataFrame) -> int | None:
-    """Return the latest arrival in microseconds, None of no rows."""
-    found: int | None = rows.agg(F.max(F.unix_micros("ingested_at"))).collect()[0][0]
-    return found
 
 
 def _fates(decided: Mapping[Table, DataFrame], enriched: Sequence[str]) -> DataFrame:

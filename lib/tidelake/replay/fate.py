@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Literal
 
 import sqlglot
 from sqlglot import exp
-from sqlglot.errors import SqlglotError
 
 from tidelake.config import GoldTable, Pipeline
+from tidelake.config.expressions import DIALECT, Types, as_operand
+from tidelake.config.pipeline import gold_types, silver_types
 from tidelake.delta.commit_metadata import position
 from tidelake.delta.log import commits, last_commit
 from tidelake.delta.tables import Lake
@@ -32,6 +33,21 @@ FateState = Literal[
     "silver", "duplicate", "quarantined", "discarded", "late", "filtered", "requeued", "pending"
 ]
 Row = Mapping[str, Any]
+_ALL, _BOOLEAN, _NUMBER, _TEXT, _TIME = "TRUE", "BOOLEAN", "NUMBER", "STRING", "TIMESTAMP"
+_NUMBERS = ("TINYINT", "SMALLINT", "INT", "BIGINT", "DECIMAL", "DOUBLE")
+_COMPARABLE = (_BOOLEAN, _NUMBER, _TEXT, _TIME, "DATE")
+# Expressions that DuckDB computes as Spark does, with the one type of their operands, None for any,
+# and the type of their result, None for that of the operands.
+_ALIKE: tuple[tuple[tuple[type[exp.Expr], ...], str | None, str | None], ...] = (
+    ((exp.Paren,), None, None),
+    ((exp.Neg,), _NUMBER, _NUMBER),
+    ((exp.Lower, exp.Upper), _TEXT, _TEXT),
+    ((exp.And, exp.Or, exp.Not), _BOOLEAN, _BOOLEAN),
+    ((exp.EQ, exp.NEQ, exp.LT, exp.LTE, exp.GT, exp.GTE), None, _BOOLEAN),
+    ((exp.Between, exp.In, exp.Is), None, _BOOLEAN),
+    ((exp.TimestampTrunc,), _TIME, _TIME),
+    ((exp.Hour, exp.Minute), _TIME, _NUMBER),
+)
 
 
 @dataclass(frozen=True)
@@ -39,8 +55,9 @@ class GoldCount:
     """The rows of a gold table (by logical name) to which an event contributes.
 
     The verdict is ``counts``, ``outside`` (the table's ``where`` excludes it), ``waiting`` (gold
-    has not processed the event's batch), ``no row`` (a join without a match, a superseded change)
-    or ``unknown`` (the ``where``, or a key of a query, is SQL that only Spark can evaluate).
+    has not processed the event's batch), ``no row`` (a join without a match or whose ``where``
+    excludes it, a superseded change) or ``unknown`` (a ``where``, or a key of a query, is SQL that
+    DuckDB may compute in another way than Spark).
     """
 
     table: str
@@ -292,88 +309,122 @@ def _counted_in(lake: Lake, pipeline: Pipeline, record_id: str) -> tuple[GoldCou
     versions = (one.version for one in closing if (one.generation, one.batch) == origin)
     added_in = next(versions, None)
 
-    def counted(name: str, columns: Sequence[str], condition: str, where: str | None) -> GoldCount:
-        admitted: bool | None = True
-        if where is not None:
-            try:
-                (sql,) = sqlglot.transpile(where, read="databricks", write="duckdb")
-                ((admitted,),) = ask(lake, f"SELECT coalesce({sql}, false) FROM {event}").rows
-            except (SqlglotError, UsageError):
-                admitted = None
-        if admitted is False:
-            return GoldCount(name, "outside")
-        taken = position(last_commit(lake.table(name)), "silver")
-        read = version_read(lake.silver(pipeline.name), taken)
-        # Gold has processed every commit that is no longer in the log, and none in part.
-        if added_in is not None and added_in > read:
-            return GoldCount(name, "waiting")
-        if admitted is None:
-            return GoldCount(name, "unknown")
-        shown = ", ".join(f'g."{column}"' for column in columns)
-        sql = f"SELECT {shown} FROM {name} g, {event} s WHERE {condition} ORDER BY ALL"
+    def counted(
+        name: str, columns: Sequence[str], condition: str | None, where: str | None
+    ) -> GoldCount:
         try:
+            if where not in (None, _ALL):
+                ((admitted,),) = ask(lake, f"SELECT coalesce({where}, false) FROM {event} s").rows
+                if not admitted:
+                    return GoldCount(name, "outside")
+            taken = position(last_commit(lake.table(name)), "silver")
+            read = version_read(lake.silver(pipeline.name), taken)
+            # Gold has processed every commit that is no longer in the log, and none in part.
+            if added_in is not None and added_in > read:
+                return GoldCount(name, "waiting")
+            if condition is None:
+                return GoldCount(name, "unknown")
+            shown = ", ".join(f'g."{column}"' for column in columns)
+            sql = f"SELECT {shown} FROM {name} g, {event} s WHERE {condition} ORDER BY ALL"
             rows = tuple(ask(lake, sql).as_dicts())
         except UsageError:
+            # The stored tables may lack a column of the definition.
             return GoldCount(name, "unknown")
         return GoldCount(name, "counts" if rows else "no row", rows)
 
     return tuple(counted(*one) for one in _gold_conditions(pipeline) if lake.table(one[0]).exists)
 
 
-def _gold_conditions(pipeline: Pipeline) -> Iterator[tuple[str, Sequence[str], str, str | None]]:
+def _gold_conditions(
+    pipeline: Pipeline,
+) -> Iterator[tuple[str, Sequence[str], str | None, str | None]]:
     """Yield how to find an event's rows in each gold table, in the pipeline file's order.
 
     Yields:
-        The table; its visible columns; the SQL condition over ``g``, a gold row, and ``s``, the
-        event; the table's ``where`` in Spark SQL, or None.
+        The table; its visible columns; the condition over ``g``, a gold row, and ``s``, the event;
+        the table's ``where`` over ``s``. Conditions are None where only Spark can evaluate them.
     """
     if pipeline.dimension is not None:
         own = list(pipeline.defined_columns)
         extra = {True: ["valid_from", "valid_to", "is_current"], False: []}
         for name in pipeline.gold_names:
-            yield name, [*own, *extra["__" in name]], "g._change = s.record_id", None
+            yield name, [*own, *extra["__" in name]], "g._change = s.record_id", _ALL
+    silver = silver_types(pipeline)
     for gold in pipeline.gold:
-        yield logical_name("gold", gold.name), gold.columns, _same_row(gold), gold.where
+        where = _in_duckdb(gold.where or _ALL, "s", silver)
+        yield logical_name("gold", gold.name), gold.columns, _all([_same_row(gold), where]), where
     for join in pipeline.joins:
-        matches, where = "g._left = s.record_id", join.left.where
+        matches = "g._left = s.record_id"
         if join.right.pipeline == pipeline.name:
             matches = f"({matches} OR g._right = s.record_id)"
-            sides = [join.left.where, join.right.where]
-            either = " OR ".join(f"({one})" for one in sides)
-            where = either if all(sides) else None
-        yield logical_name("gold", join.name), join.columns, matches, where
+        yield logical_name("gold", join.name), join.columns, matches, _ALL
     for detection in pipeline.detections:
         features = detection.hours
-        yield logical_name("gold", features.name), features.columns, _same_row(features), None
+        yield logical_name("gold", features.name), features.columns, _same_row(features), _ALL
         columns = [name for name in detection.shown if name != "event_id"]
-        keyed = " AND ".join(f"{key} IS NOT NULL" for key in detection.keys)
-        yield logical_name("gold", detection.name), columns, "g._record = s.record_id", keyed
+        yield logical_name("gold", detection.name), columns, "g._record = s.record_id", _ALL
     tables = {logical_name("gold", table.name): table for table in pipeline.aggregates}
     for query in pipeline.queries:
         parts, source = query.parts, tables.get(query.parts.source)
-        row = "w" if source else "s"
-        same = [
-            f'g."{key.name}" IS NOT DISTINCT FROM ({_in_duckdb(key.sql, row)})'
-            for key in parts.keys
-        ]
-        if source is None:
-            yield logical_name("gold", query.name), query.columns, " AND ".join(same), parts.where
-            continue
-        # Of the table that it reads, the rows to which the event contributes.
-        same += [_same_row(source, row)]
-        same += [f"({_in_duckdb(parts.where, row)})"] if parts.where else []
-        rows = f"SELECT 1 FROM {parts.source} {row} WHERE {' AND '.join(same)}"
-        yield logical_name("gold", query.name), query.columns, f"EXISTS ({rows})", source.where
+        row, types = ("w", gold_types(source, silver)) if source else ("s", silver)
+        where = _in_duckdb(parts.where or _ALL, row, types)
+        same = [where]
+        for key in parts.keys:
+            sql = _in_duckdb(key.sql, row, types, _COMPARABLE)
+            same.append(sql and f'g."{key.name}" IS NOT DISTINCT FROM ({sql})')
+        condition = _all(same)
+        if source is not None:
+            # Of the table that it reads, the rows to which the event contributes.
+            where = _in_duckdb(source.where or _ALL, "s", silver)
+            rows = _all([condition, _same_row(source, row), where])
+            condition = rows and f"EXISTS (SELECT 1 FROM {parts.source} {row} WHERE {rows})"
+        yield logical_name("gold", query.name), query.columns, condition, where
 
 
-def _in_duckdb(sql: str, row: str) -> str:
-    """Translate an expression over one of several tables, which may have the same columns."""
+def _all(conditions: Sequence[str | None]) -> str | None:
+    found = [f"({one})" for one in conditions if one]
+    return " AND ".join(found) if len(found) == len(conditions) else None
+
+
+def _in_duckdb(
+    sql: str, row: str, types: Types, wanted: Collection[str] = (_BOOLEAN,)
+) -> str | None:
+    """Translate an expression over one of several tables, which may have the same columns.
+
+    Returns:
+        None unless DuckDB certainly computes what Spark does, of one of the types ``wanted``.
+    """
     # In parentheses, because an expression may begin with a word of SQL.
-    tree = sqlglot.parse_one(f"({sql})", dialect="databricks")
+    tree = sqlglot.parse_one(f"({as_operand(sql)})", dialect=DIALECT)
+    if _common_type(tree, {name.lower(): kind for name, kind in types.items()}) not in wanted:
+        return None
     for column in tree.find_all(exp.Column):
-        if len(column.parts) == 1:
-            column.set("table", exp.to_identifier(row))
+        column.set("table", exp.to_identifier(row))
     return tree.sql(dialect="duckdb")
+
+
+def _common_type(node: exp.Expr, types: Types) -> str | None:
+    """Return the type of an expression that both engines compute alike; None for any other.
+
+    Numbers are one type. No function of a number is among these: the engines round, divide and cast
+    in different ways. Of a time, ``dayofweek`` and others count from another number.
+    """
+    if isinstance(node, exp.Column):
+        kind = types.get(node.name.lower()) if len(node.parts) == 1 else None
+        kind = _NUMBER if kind and kind.partition("(")[0] in _NUMBERS else kind
+        return kind if kind in _COMPARABLE else None
+    if isinstance(node, exp.Boolean):
+        return _BOOLEAN
+    if isinstance(node, exp.Literal):
+        return _TEXT if node.is_string else _NUMBER
+    # The unit of date_trunc is a Var.
+    operands = [one for one in node.iter_expressions() if not isinstance(one, exp.Null | exp.Var)]
+    kinds = {_common_type(one, types) for one in operands}
+    kind = kinds.pop() if len(kinds) == 1 else None
+    for alike, operand, result in _ALIKE:
+        if kind and isinstance(node, alike) and operand in (None, kind):
+            return result or kind
+    return None
 
 
 def _same_row(gold: GoldTable, row: str = "g") -> str:

@@ -34,7 +34,7 @@ from tidelake.delta.commit_metadata import (
     positions,
 )
 from tidelake.delta.merge import delete_where
-from tidelake.delta.positions import BEGINNING, Position, rows_between, stream_breaks
+from tidelake.delta.positions import BEGINNING, Position, added_between, stream_breaks
 from tidelake.delta.tables import Hop, Table
 from tidelake.errors import UsageError
 from tidelake.fingerprints import fingerprint
@@ -75,7 +75,7 @@ def next_generation(run: Run, hop: Hop) -> str:
 
 def fitted_to_bronze(run: Run) -> AbstractContextManager[None]:
     """Return a context manager that tunes the session for reading all of bronze."""
-    return fitted(run.spark, rows_between(run.lake.bronze(run.pipeline.name), BEGINNING))
+    return fitted(run.spark, added_between(run.lake.bronze(run.pipeline.name), BEGINNING).rows)
 
 
 def prepare_checkpoint(

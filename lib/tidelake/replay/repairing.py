@@ -19,7 +19,7 @@ from tidelake.delta.access import load, read_between
 from tidelake.delta.append import schema_differences
 from tidelake.delta.commit_metadata import changed_definition, changed_parts, positions
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, Commit, last_commit
+from tidelake.delta.log import CREATION, Commit, last_commit, oldest_version
 from tidelake.delta.positions import BEGINNING, Position, stream_breaks, unfilled_tables
 from tidelake.delta.tables import Hop, Lake, Table, hops_in, require_table
 from tidelake.errors import NotBuiltError, RefusedError, UsageError
@@ -126,6 +126,13 @@ def why_rebuilt(run: Run, hop: Hop) -> str:
         raise NotBuiltError(
             f"{run.pipeline.file}: repairing bronze of a {source.kind} source",
             "Restore its checkpoint as of the last batch from a backup, or use a new --root.",
+        )
+    is_cut = isinstance(source, FilesSource) and oldest_version(bronze) > 0
+    if is_cut and history(run.lake, bronze)[-1].batch > CREATION:
+        raise RefusedError(
+            f"commits of {bronze.name} are gone from its log and from ops.books, so that files "
+            "which they ingested would be read again. Restore ops.books, or the checkpoint of hop "
+            "bronze, from a backup"
         )
     return ""
 

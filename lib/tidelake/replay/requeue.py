@@ -21,9 +21,17 @@ from tidelake.delta.access import load
 from tidelake.delta.append import append, ensure_table
 from tidelake.delta.commit_metadata import SilverNote, position
 from tidelake.delta.locks import hold_hops
-from tidelake.delta.log import CREATION, FIRST_GENERATION, Commit, batch_reached, last_commit
+from tidelake.delta.log import (
+    CREATION,
+    FIRST_GENERATION,
+    Commit,
+    batch_reached,
+    commits,
+    last_commit,
+    newest_version,
+)
 from tidelake.delta.tables import Table, require_table
-from tidelake.errors import TidelakeError
+from tidelake.errors import LockedError, TidelakeError
 from tidelake.fingerprints import fingerprint
 from tidelake.gold.merge_plan import span
 from tidelake.instants import ALWAYS, Range, from_micros, now, now_after, to_json
@@ -92,18 +100,19 @@ def read_side(
 
 @contextmanager
 def _holding_silver(
-    run: Run, command: str, *, dry_run: bool
-) -> Iterator[tuple[Run, CheckpointedFrames]]:
+    run: Run, command: str, written: Table, *, dry_run: bool
+) -> Iterator[tuple[Run, CheckpointedFrames, int]]:
     """Hold silver's lock; yield the run with the lock and a scope for checkpointed frames.
 
-    A dry run does without the lock: it writes nothing, and may be asked for beside a run.
+    Also the version of the table to be ``written``, from before it is read. A dry run does without
+    the lock: it writes nothing, and may be asked for beside a run.
     """
     name = run.pipeline.name
     require_table(run.lake.silver(name), name)
     retry = runnable(f"tidelake {command}", name)
     silver = hold_hops(run.lake, name, ["silver"], command=retry, stop=run.stop)
     with nullcontext(run.locks) if dry_run else silver as locks, CheckpointedFrames() as frames:
-        yield replace(run, locks=locks), frames
+        yield replace(run, locks=locks), frames, newest_version(written)
 
 
 def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> int:
@@ -112,11 +121,13 @@ def apply_late(run: Run, within: Range = ALWAYS, *, dry_run: bool = False) -> in
     All of them, or those ``within`` a range of event time. Requeued late rows skip the lateness
     test.
     """
-    with _holding_silver(run, "late apply", dry_run=dry_run) as (locked, _):
-        rows = waiting(run, run.lake.late(run.pipeline.name)).where(within.holds("event_time"))
+    lake, name = run.lake, run.pipeline.name
+    holding = _holding_silver(run, "late apply", lake.requeue(name), dry_run=dry_run)
+    with holding as (locked, _, version):
+        rows = waiting(run, lake.late(name)).where(within.holds("event_time"))
         if dry_run:
             return rows.count()
-        return requeue_from(locked, rows.select("record_id", "ingested_at"), "late")
+        return requeue_from(locked, rows.select("record_id", "ingested_at"), "late", version)
 
 
 @dataclass(frozen=True)
@@ -169,8 +180,9 @@ def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Rep
 
     The others would only be quarantined again. With ``dry_run`` nothing is requeued.
     """
-    with _holding_silver(run, "quarantine replay", dry_run=dry_run) as (locked, frames):
-        lake, name = run.lake, run.pipeline.name
+    lake, name = run.lake, run.pipeline.name
+    holding = _holding_silver(run, "quarantine replay", lake.requeue(name), dry_run=dry_run)
+    with holding as (locked, frames, version):
         chosen = choice.of(waiting(run, lake.quarantine(name)))
         columns = ("record_id", "ingested_at", F.col("stage").alias("failed"))
         failed = frames.checkpoint(chosen.select(*columns))
@@ -195,7 +207,8 @@ def replay_quarantine(run: Run, choice: Choice, *, dry_run: bool = False) -> Rep
             return shown
         freed = decided.where(F.col(FATE) != QUARANTINED).select("record_id")
         sent = frames.checkpoint(rows.join(freed, on="record_id", how="left_semi"))
-        return replace(shown, requeued=requeue_rows(locked, sent, expected=shown.released))
+        requeued = requeue_rows(locked, sent, expected=shown.released, version=version)
+        return replace(shown, requeued=requeued)
 
 
 def discard_quarantine(run: Run, choice: Choice, *, why: str, dry_run: bool = False) -> int:
@@ -204,9 +217,9 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str, dry_run: bool = Fa
     With ``dry_run`` they are only counted. Discarded rows stay in quarantine and in the ledger, but
     no longer count as waiting.
     """
-    with _holding_silver(run, "quarantine discard", dry_run=dry_run) as (locked, frames):
-        name = run.pipeline.name
-        discarded = run.lake.discarded(name)
+    name, discarded = run.pipeline.name, run.lake.discarded(run.pipeline.name)
+    holding = _holding_silver(run, "quarantine discard", discarded, dry_run=dry_run)
+    with holding as (locked, frames, version):
         rows = frames.checkpoint(
             choice.of(waiting(run, run.lake.quarantine(name))).select(
                 "record_id",
@@ -222,29 +235,48 @@ def discard_quarantine(run: Run, choice: Choice, *, why: str, dry_run: bool = Fa
             created = {**note, "generation": FIRST_GENERATION, "batch": CREATION}
             ensure_table(run.spark, discarded, from_ddl(run.spark, _DISCARDED_DDL), created)
             note |= {"why": why, "fingerprint": xor, "id_sum": total}
-            _append_next(locked, rows, discarded, count, note)
+            # The first one creates the table.
+            _append_next(locked, rows, discarded, count, note, max(version, 0))
         return int(count)
 
 
 def _append_next(
-    run: Run, rows: DataFrame, table: Table, count: int, note: Mapping[str, Any]
+    run: Run,
+    rows: DataFrame,
+    table: Table,
+    count: int,
+    note: Mapping[str, Any],
+    version: int | None,
 ) -> None:
-    """Append rows as the next batch of a table, in its current generation."""
+    """Append rows as the next batch of a table, in its current generation.
+
+    ``version`` is the table's from before it was read to choose the rows. Where locks may be
+    missing, only one append of rows chosen at a version is committed: a client of Spark Connect may
+    have been killed, and its server have gone on.
+    """
     last = last_commit(table)
     generation, batch = (last.generation, last.batch + 1) if last else (FIRST_GENERATION, 0)
     run.locks.step(f"append {count:,} rows to {table.name}")
-    append(rows, table, {**note, "generation": generation, "batch": batch})
+    made = {**note, "generation": generation, "batch": batch}
+    append(rows, table, made, chosen_at=version)
+    if version is not None and not any(one.note == made for one in commits(table)):
+        raise LockedError(f"{table.name} was written by another process meanwhile. Try again.")
 
 
-def requeue_from(run: Run, rows: DataFrame, reason: Reason) -> int:
-    """Requeue rows of a side table, and return their number; see :func:`as_requeued`."""
+def requeue_from(run: Run, rows: DataFrame, reason: Reason, version: int | None = None) -> int:
+    """Requeue rows of a side table, and return their number; see :func:`as_requeued`.
+
+    ``version`` is the requeue's from before it was read; by default the present one.
+    """
+    if version is None:
+        version = newest_version(run.lake.requeue(run.pipeline.name))
     with CheckpointedFrames() as frames:
         chosen = frames.checkpoint(rows)
         expected = chosen.count()
         if not expected:
             return 0
         requeued = frames.checkpoint(as_requeued(run, chosen, reason))
-        return requeue_rows(run, requeued, expected=expected)
+        return requeue_rows(run, requeued, expected=expected, version=version)
 
 
 def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
@@ -271,7 +303,7 @@ def as_requeued(run: Run, rows: DataFrame, reason: Reason) -> DataFrame:
     )
 
 
-def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
+def requeue_rows(run: Run, rows: DataFrame, *, expected: int, version: int | None = None) -> int:
     """Append the rows of :func:`as_requeued` to the requeue, under silver's lock.
 
     Raises:
@@ -295,7 +327,7 @@ def requeue_rows(run: Run, rows: DataFrame, *, expected: int) -> int:
         "fingerprint": xor,
         "id_sum": total,
     }
-    _append_next(run, rows, run.lake.requeue(run.pipeline.name), expected, note)
+    _append_next(run, rows, run.lake.requeue(run.pipeline.name), expected, note, version)
     return expected
 
 

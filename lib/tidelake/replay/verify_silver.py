@@ -29,6 +29,7 @@ from tidelake.instants import from_json, from_micros
 from tidelake.ledger.history import history
 from tidelake.names import BRONZE_COLUMNS
 from tidelake.replay import compare
+from tidelake.replay.compatibility import unknown_columns
 from tidelake.replay.requeue import read_side
 from tidelake.runtime.accepted_rows import AcceptedRows
 from tidelake.runtime.checkpointed_frames import CheckpointedFrames
@@ -44,7 +45,6 @@ from tidelake.silver.fates import (
     LATE,
     QUARANTINED,
     SILVER,
-    extra_columns,
     late_columns,
     lateness,
     quarantine_columns,
@@ -95,7 +95,13 @@ class SilverInputs:
         if instant is None:
             return self
         arrived = F.col("ingested_at") >= F.lit(instant)
-        later = [commit for commit in self.closing if _newest_time(commit) >= instant]
+        # A commit of a clock that went back has a time before that of its arrivals.
+        later = [
+            commit
+            for commit in self.closing
+            for found in [SilverNote.of(commit).partitions.values()]
+            if max([commit.written_at, *(one.last_ingested_at for one in found)]) >= instant
+        ]
         return replace(
             self,
             closing=later or self.closing[:1],
@@ -103,15 +109,6 @@ class SilverInputs:
             requeued=self.requeued.where(arrived),
             decided={table: rows.where(arrived) for table, rows in self.decided.items()},
         )
-
-
-def _newest_time(commit: Commit) -> datetime:
-    """Return an instant (UTC) before which all rows arrived that silver had decided by a batch.
-
-    The commit's own time is not enough: a clock that went back is behind the arrivals.
-    """
-    arrived = [one.last_ingested_at for one in SilverNote.of(commit).partitions.values()]
-    return max([commit.written_at, *arrived])
 
 
 def read_inputs(run: Run) -> SilverInputs:
@@ -224,7 +221,7 @@ def _compare_tables(
         The comparisons by table, and the number of computed rows by fate.
     """
     routing, (silver, _, late) = run.plan.routing, inputs.decided.values()
-    extra = extra_columns(types_of(silver.schema), run.pipeline.defined_columns)
+    extra = unknown_columns(run, types_of(silver.schema))
     # The late table gets a new column only with its next late row.
     of_late = [column for column in extra if column in late.columns]
     columns = {

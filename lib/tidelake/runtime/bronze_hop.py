@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property
 from itertools import accumulate, takewhile
@@ -37,11 +37,11 @@ from tidelake.bronze.records import (
 from tidelake.bronze.whole_files import reader_of
 from tidelake.config import DeltaSource, FilesSource, KafkaSource
 from tidelake.delta.append import append, ensure_table
-from tidelake.delta.log import Commit, commits, last_commit, oldest_version
+from tidelake.delta.log import CREATION, Commit, commits, last_commit, oldest_version
 from tidelake.delta.store import FolderTable
-from tidelake.errors import LostError, RefusedError, SourceError
+from tidelake.errors import RefusedError, SourceError
 from tidelake.fingerprints import Fingerprint, bronze_marks, combined, contents, fingerprint
-from tidelake.folders import ensure_folder, folder, place_of
+from tidelake.folders import absolute, ensure_folder, folder, place_of, remove_tree
 from tidelake.instants import now, now_after
 from tidelake.kafka.client import (
     Contact,
@@ -55,9 +55,8 @@ from tidelake.kafka.client import (
 )
 from tidelake.kafka.topic_source import (
     describe_topics,
-    lost,
-    recreated_text,
-    refuse_expired,
+    known_ids,
+    refuse_changed,
     refuse_unselected,
 )
 from tidelake.runtime import landed_files
@@ -84,8 +83,7 @@ class BronzeHop(HopQuery):
 
     def __init__(self, run: Run, *, creates: bool = True, fence: Fence | None = None) -> None:
         """Prepare the checks of the source, then open the hop; see :class:`HopQuery`."""
-        # Topic ids by name, to detect a topic that was recreated; and whether it is compacted.
-        self._topics: dict[str, str] = {}
+        # Whether a topic is compacted, by name.
         self._compacted: dict[str, bool] = {}
         source, say = run.pipeline.source, run.progress.say
         self._contact = Contact(source.bootstrap, say) if source.kind == "kafka" else None
@@ -119,32 +117,46 @@ class BronzeHop(HopQuery):
         took = offsets_between(was.get("offsets", {}), new.get("offsets", {}))
         return took, total_offsets(new.get("behind", {}))
 
-    def offset_mismatch(self, closed: Commit) -> str:
-        """Compare the checkpoint's offsets or source log with bronze's commits."""
+    def offset_mismatch(self, closed: Commit | None) -> str:
+        """Compare the checkpoint's offsets or source log with bronze's commits and the source."""
         source, is_csv = self.run.pipeline.source, self.run.pipeline.csv is not None
+        note = closed.note if closed else {}
         remedy = "restore it, or use another pipeline or --root."  # no repair helps
-        if (was := closed.note.get("source", source.kind)) != source.kind:
+        if (was := note.get("source", source.kind)) != source.kind:
             filled = f"{self.table.name} was filled from a source of kind {was}"
             raise RefusedError(f"{filled}, source.kind is now {source.kind}: {remedy}")
-        if closed.note.get("csv", is_csv) != is_csv:
+        if note.get("csv", is_csv) != is_csv:
             words = f"{'not ' if is_csv else ''}CSV, which source.format would change"
             raise RefusedError(f"the payloads in {self.table.name} are {words}: {remedy}")
         if isinstance(source, KafkaSource):
-            refuse_unselected(self.run.spark, source, closed.note["offsets"])
-            planned = planned_offsets(self.checkpoint, closed.batch)
-            return offset_difference(planned, closed.note["offsets"])
-        if self._landing is None:
+            return self._topic_mismatch(source, closed)
+        if self._landing is None or not isinstance(source, FilesSource):
             return ""
+        newest = newest_logged(self.checkpoint / "offsets")
+        numbers = closed.batch if closed else CREATION, newest
         try:
             logged = logged_files(self.checkpoint)
-            batch = set(batch_paths(self.checkpoint, closed.batch))
-        except (OSError, ValueError, LookupError):
+            batch, planned = (set(batch_paths(self.checkpoint, one)) for one in numbers)
+        except (OSError, ValueError, LookupError, TypeError):
             return "the list of files in its checkpoint (sources) cannot be read"
         if unknown := self._landing.read().keys() - logged:
             return f"{min(unknown)} was ingested, but its checkpoint does not list it"
-        committed = {path for path, *_ in closed.note.get("files", [])}
-        mismatch = "the newest files in its checkpoint are not those of bronze"
-        return "" if batch == committed else mismatch
+        if batch != {path for path, *_ in note.get("files", [])}:
+            return "the newest files in its checkpoint are not those of bronze"
+        # Spark would read them all the same.
+        roots = tuple(f"{absolute(path)}/" for path in source.paths)
+        other = [path for path in planned - batch if not f"{path}/".startswith(roots)]
+        return f"a batch is planned with files of another source, {min(other)}" if other else ""
+
+    def _topic_mismatch(self, source: KafkaSource, closed: Commit | None) -> str:
+        if closed:
+            refuse_unselected(self.run.spark, source, closed.note["offsets"])
+            offsets = planned_offsets(self.checkpoint, closed.batch)
+            return offset_difference(offsets, closed.note["offsets"])
+        with suppress(ValueError, LookupError):
+            begun_offsets(self.checkpoint, 0)
+            return ""
+        return "the first offsets in its checkpoint (sources) cannot be read"
 
     def create_tables(self) -> None:
         """Create bronze and the requeue, after checking that the source can be read."""
@@ -280,7 +292,7 @@ class BronzeHop(HopQuery):
             began=begun_at.isoformat(),
             slots=slots,
             files=[[file.path, file.size, file.modified, count] for file, count in files],
-            **self._offsets(batch, offered),
+            **self._offsets(batch, offered, before.note),
         )
         if self.fence.admits(self.table, last_commit(self.table), batch) is None:
             return
@@ -296,26 +308,15 @@ class BronzeHop(HopQuery):
         self.run.progress.closed(self.hop, batch, written, began, detail=detail)
 
     def _refuse_lost(self, source: KafkaSource) -> None:
-        last = last_commit(self.table)
-        reached = last.note.get("offsets", {}) if last else {}
+        last, place = last_commit(self.table), f"{self.run.pipeline.name}, hop bronze"
+        note = last.note if last else {}
         planned = planned_offsets(self.checkpoint, newest_logged(self.checkpoint / "offsets"))
-        if last is None or not reached:
-            # A run may have ended before its first batch was committed.
-            refuse_unselected(self.run.spark, source, planned)
-            return
-        # A run that cannot ask for ids passes them on.
-        self._topics.update(last.note.get("topics", {}))
-        topics = describe_topics(self.run.spark, source, reached, with_selected=True)
-        if topics is None:
-            return
-        place = f"{self.run.pipeline.name}, hop bronze"
-        if gone := lost(reached, last.note.get("topics", {}), topics):
-            raise LostError(f"{place}: {gone}")
-        refuse_expired(topics, reached)
-        if other := (planned.keys() - topics.keys()) | (reached.keys() - planned.keys()):
+        if not (planned or note.get("offsets") or begun_offsets(self.checkpoint, 0)):
+            # A run found no topic. Spark would read later ones from their beginning.
+            remove_tree(self.checkpoint / "sources")
+        if other := refuse_changed(self.run.spark, source, note, planned, place):
             what = f"{place}: a batch is planned with other topics than the source has"
             raise self.fence.refusal(f"{what}, {', '.join(sorted(other))}")
-        self._topics.update({name: topics[name].id for name in reached})
 
     def _may_be_compacted(self, source: KafkaSource, batch: int) -> bool:
         """Return whether a topic of a batch was compacted at the batch before, or is not known."""
@@ -325,7 +326,9 @@ class BronzeHop(HopQuery):
             self._compacted = {name: topic.is_compacted for name, topic in topics.items()}
         return any(self._compacted.get(name, True) for name in names)
 
-    def _offsets(self, batch: int, offered: Sequence[Row]) -> dict[str, Any]:
+    def _offsets(
+        self, batch: int, offered: Sequence[Row], before: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Return a Kafka batch's commit metadata: offsets, topics, records read and backlog."""
         source = self.run.pipeline.source
         if not isinstance(source, KafkaSource):
@@ -333,18 +336,14 @@ class BronzeHop(HopQuery):
         offsets = planned_offsets(self.checkpoint, batch)
         topics = describe_topics(self.run.spark, source, offsets.keys(), in_batch=True) or {}
         self._compacted.update({name: topic.is_compacted for name, topic in topics.items()})
-        for name, topic in topics.items():
-            # Spark compares offsets alone: it would continue in a recreated topic that has grown
-            # past them.
-            if self._topics.setdefault(name, topic.id) != topic.id:
-                raise LostError(f"{self.run.pipeline.name}, hop bronze: {recreated_text(name)}")
+        place = f"{self.run.pipeline.name}, hop bronze"
         read: dict[str, dict[str, int]] = {}
         for row in offered:
             read.setdefault(row["source"], {})[row["partition"]] = row["records"]
         return {
             "from": begun_offsets(self.checkpoint, batch),
             "offsets": offsets,
-            "topics": self._topics,
+            "topics": known_ids(before.get("topics", {}), topics, place),
             "bootstrap": source.bootstrap,
             "limit": self.limit,
             "behind": offsets_behind(offsets, {name: topic.ends for name, topic in topics.items()}),

@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -24,6 +24,7 @@ from tidelake.delta.log import (
     ERASED,
     FIRST_GENERATION,
     REBUILT,
+    Added,
     Commit,
     Entry,
     commits,
@@ -36,9 +37,7 @@ from tidelake.delta.positions import (
     BEGINNING,
     RECREATED,
     Position,
-    bytes_between,
-    rows_between,
-    size_between,
+    added_between,
     stream_breaks,
     unfilled_tables,
 )
@@ -183,10 +182,10 @@ class CheckpointGuard:
 
     def sizes(
         self, reached: Mapping[str, Position], until: Mapping[str, Position]
-    ) -> dict[str, tuple[int, int]]:
+    ) -> dict[str, Added]:
         """Return the rows and bytes of each input in a batch, by Delta's file statistics."""
         return {
-            key: size_between(table, reached.get(key, BEGINNING), until[key])
+            key: added_between(table, reached.get(key, BEGINNING), until[key])
             for key, table in self.inputs.items()
         }
 
@@ -199,15 +198,16 @@ class CheckpointGuard:
             return None
         was, ends = positions(before), self._ends(batch)
         read = [
-            bytes_between(table, was.get(key, BEGINNING), ends[key])
+            added_between(table, was.get(key, BEGINNING), ends[key]).size
             for key, table in self.inputs.items()
         ]
-        return max(read), max(bytes_between(self.inputs[key], end) for key, end in ends.items())
+        left = [added_between(self.inputs[key], end).size for key, end in ends.items()]
+        return max(read), max(left)
 
-    def offset_mismatch(self, closed: Commit) -> str:
+    def offset_mismatch(self, closed: Commit | None) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
         committed = positions(closed)
-        if not committed or set(committed) != set(self.inputs):
+        if closed is None or not committed or set(committed) != set(self.inputs):
             return ""
         lines = _inputs(self.checkpoint, closed.batch)
         if len(lines) != len(self.inputs):
@@ -224,17 +224,18 @@ class CheckpointGuard:
                 )
         return ""
 
-    def refuse_mismatch(self, mismatch: Callable[[Commit], str]) -> None:
-        """Raise a GenerationError if the checkpoint would skip rows or read some twice."""
-        if problem := next(filter(None, self._mismatches(mismatch)), ""):
-            raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
+    def refuse_mismatch(self, mismatch: Callable[[Commit | None], str]) -> None:
+        """Raise a GenerationError if the checkpoint would skip rows or read some twice.
 
-    def _mismatches(self, mismatch: Callable[[Commit], str]) -> Iterator[str]:
-        for table in self.closing:
-            closed = last_commit(table)
-            if closed is not None and closed.batch > CREATION:
-                yield unreadable(self.checkpoint, closed.batch) or mismatch(closed)
-        yield self._inputs_added_or_removed()
+        ``mismatch`` gets each table's newest batch; None if no table has closed one.
+        """
+        heads = [one for one in map(last_commit, self.closing) if one and one.batch > CREATION]
+        found = (
+            unreadable(self.checkpoint, one.batch if one else CREATION) or mismatch(one)
+            for one in heads or (None,)
+        )
+        if problem := next(filter(None, found), "") or self._inputs_added_or_removed():
+            raise self.fence.refusal(f"{self.fence.pipeline}, hop {self.fence.hop}: {problem}")
 
     def _inputs_added_or_removed(self) -> str:
         """Describe how many inputs the newest planned batch has, if the definition has others.
@@ -244,9 +245,6 @@ class CheckpointGuard:
         newest = newest_logged(self.checkpoint / "offsets")
         # Bronze has no inputs.
         if not self.inputs or newest == CREATION:
-            return ""
-        # Once a batch is closed, such a file was refused before.
-        if not _is_readable(self.checkpoint / "offsets" / str(newest)):
             return ""
         had, has = len(_inputs(self.checkpoint, newest)), len(self.inputs)
         if not had or had == has:
@@ -322,7 +320,7 @@ def have_consumed(closing: Sequence[Table], inputs: Mapping[str, Table]) -> bool
     for key, table in inputs.items():
         last = last_commit(table)
         is_behind = last is not None and last.version >= reached[0][key][0]
-        if is_behind or rows_between(table, reached[0][key]):
+        if is_behind or added_between(table, reached[0][key]).rows:
             return False
     return True
 
@@ -351,15 +349,16 @@ def unreadable(checkpoint: Folder, closed: int) -> str:
     """Return which file of a checkpoint is missing or corrupt, and how; empty for none.
 
     Checks the files that a query reads at its start: ``metadata``, and the offsets and commits
-    from the batch before ``closed``, the last one in the hop's table.
+    from the batch before ``closed``, the last in the hop's table; without one, what there is.
     """
     wanted = [checkpoint / "metadata"]
     for log in (checkpoint / "offsets", checkpoint / "commits"):
         last = newest_logged(log)
         wanted += [log / str(n) for n in range(max(min(closed - 1, last), 0), last + 1)]
     for file in (*wanted, checkpoint / "offsets" / str(closed)):
-        if not (file.exists() and _is_readable(file)):
-            problem = "cannot be read" if file.exists() else "is missing"
+        exists = file.exists()
+        if not (exists and _is_readable(file)) and (exists or closed > CREATION):
+            problem = "cannot be read" if exists else "is missing"
             return f"{file.parent.name}/{file.name} of its checkpoint {problem}"
     return ""
 
@@ -462,9 +461,14 @@ def batch_paths(checkpoint: Folder, batch: int) -> list[str]:
         log = file if file.exists() else file.with_name(f"{number}{_COMPACTED}")
         # A compacted log lists all files ever read.
         its_own = re.compile(rf'"batchId"\s*:\s*{number}\b').search
-        lines = log.read_text(encoding="utf-8").splitlines()[1:]
-        paths += [place_of(json.loads(line)["path"]) for line in lines if its_own(line)]
+        paths += [place_of(json.loads(line)["path"]) for line in _entries(log) if its_own(line)]
     return paths
+
+
+def _entries(file: Folder) -> list[str]:
+    """Read the entries of a file of Spark's file source log; a ValueError if it is empty."""
+    _, *lines = file.read_text(encoding="utf-8").splitlines()
+    return lines
 
 
 def logged_files(checkpoint: Folder) -> set[str]:
@@ -481,7 +485,7 @@ def logged_files(checkpoint: Folder) -> set[str]:
         place_of(json.loads(line)["path"])
         for file, number in numbers.items()
         if number > first or file.name == f"{first}{_COMPACTED}"
-        for line in file.read_text(encoding="utf-8").splitlines()[1:]
+        for line in _entries(file)
     }
 
 

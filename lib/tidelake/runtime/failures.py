@@ -41,7 +41,7 @@ _REMEDIES = {
 }
 # Message of Spark's Kafka source when records in its offset range are missing.
 _LOST = re.compile(
-    HEAD + r"Some data may have been lost[^\n]*\n\s*(?:Reason: )?([^\n]*)", re.MULTILINE
+    HEAD + r"Some data may have been lost(?:[^\n]*\n){1,6}?\s*Reason:\s*([^\n]*)", re.MULTILINE
 )
 # Messages of Kafka's clients after a timeout.
 _AWAY = re.compile(

@@ -155,13 +155,19 @@ class Lane:
                 "a fast lane needs its own Spark session and cannot run through Spark Connect. "
                 "Give the environment a master, and unset SPARK_REMOTE."
             )
-        other = isinstance(pipeline.source, FilesSource) and pipeline.source.format != "json"
+        of_files = pipeline.source if isinstance(pipeline.source, FilesSource) else None
+        other = of_files and of_files.format != "json"
+        # The lane could miss a file, which bronze removes when it has ingested it.
+        is_cleaned = of_files and of_files.is_cleaned
+        unknown = self.detection.used_columns & {"is_late", "event_date"}
         not_built = {
             "with enrich": pipeline.enrich,
             "with transform": pipeline.transform,
             "over Avro": pipeline.reads_avro,
             "over files that are not JSON": other,
             "over change events": pipeline.envelope,
+            "with is_late or event_date in the detection": unknown,
+            "over files that bronze removes (source.clean_source)": is_cleaned,
         }
         for what, is_wanted in not_built.items():
             if is_wanted:
@@ -244,8 +250,7 @@ class Lane:
                 "ingest_date": F.to_date("source_timestamp"),
             }
         )
-        events = lenient_parse(records, self.run.pipeline, self.detection.used_columns)
-        return events.withColumnRenamed("ingested_at", "sent_at")
+        return lenient_parse(records, self.run.pipeline, self.detection.used_columns)
 
     def _writer(self, alerts: DataFrame) -> DataStreamWriter:
         source = self.run.pipeline.source

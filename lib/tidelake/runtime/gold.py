@@ -37,7 +37,7 @@ from tidelake.delta.log import (
     newest_version,
     oldest_version,
 )
-from tidelake.delta.merge import CONFLICTS, TRIES, enable_deletion_vectors, has_vectors, merge
+from tidelake.delta.merge import enable_deletion_vectors, has_vectors, merge, retry_conflicts
 from tidelake.delta.positions import Position, version_at
 from tidelake.delta.properties import apply_settings, may_differ, recorded_properties
 from tidelake.delta.store import no_rows
@@ -206,10 +206,11 @@ class GoldHop(HopQuery):
                 f"Add it with: {runnable('tidelake run', self.run.pipeline.name, '--hop silver')}"
             )
 
-    def offset_mismatch(self, closed: Commit) -> str:
+    def offset_mismatch(self, closed: Commit | None) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
-        reached = positions(closed)
-        for key, table in self.inputs.items() if reached else ():
+        if closed is None or not (reached := positions(closed)):
+            return ""
+        for key, table in self.inputs.items():
             if key not in reached:
                 return f"{table.name} is a new input, of which no batch has read a row"
             whole = version_at(table, reached[key])
@@ -292,8 +293,8 @@ class GoldHop(HopQuery):
         targets = [target for target, _ in admitted]
         # From the first table that lacks the batch: one that holds it has nothing left to read.
         sizes = self.guard.sizes(positions(admitted[0][1]), until).values()
-        count = sum(rows for rows, _ in sizes)
-        small = is_small(count, sum(size for _, size in sizes))
+        count = sum(one.rows for one in sizes)
+        small = is_small(count, sum(one.size for one in sizes))
         settled = settled_by_sources(self.inputs, targets, until)
         if self._sessions is None:
             self._sessions = SessionPool(rows.sparkSession, len(self._targets))
@@ -382,30 +383,24 @@ class GoldHop(HopQuery):
         small: bool,
     ) -> None:
         """Merge into one table; retry if `maintain` compacted it or set properties meanwhile."""
-        for left in reversed(range(TRIES)):
-            try:
-                with CheckpointedFrames(small=small) as frames:
-                    noted = self._merge_once(target, last, note, inputs, frames)
-                # Delta writes no commit for a merge or an append that changes no row.
-                new = last_commit(target.table)
-                if self.fence.admits(target.table, new, note["batch"], until):
-                    close_unchanged(inputs, target.table, noted)
-                    # If the table held this batch before it was replaced or restored, Delta has
-                    # seen the transaction id and skipped the new commit. Only a retry, the first
-                    # batch of a query, can be such a batch.
-                    is_retry = note["batch"] <= self.fence.closed + 1
-                    if is_retry and batch_reached(target.table) < note["batch"]:
-                        close_unchanged(inputs, target.table, noted, may_repeat=True)
-                else:
-                    spark = inputs.taken[OWN].sparkSession
-                    enable_deletion_vectors(spark, target.table, new)
-            except CONFLICTS:
-                if not left:
-                    raise
-                new = last_commit(target.table)
-                if self.fence.admits(target.table, new, note["batch"], until):
-                    continue
-            return
+
+        def attempt() -> None:
+            with CheckpointedFrames(small=small) as frames:
+                noted = self._merge_once(target, last, note, inputs, frames)
+            spark, new = inputs.taken[OWN].sparkSession, last_commit(target.table)
+            if self.fence.admits(target.table, new, note["batch"], until) is None:
+                enable_deletion_vectors(spark, target.table, new)
+                return
+            # Delta writes no commit for a merge or an append that changes no row.
+            append_nothing(spark, target.table, noted)
+            # If the table held this batch before it was replaced or restored, Delta has seen the
+            # transaction id and skipped the new commit. Only a retry, the first batch of a query,
+            # can be such a batch.
+            is_retry = note["batch"] <= self.fence.closed + 1
+            if is_retry and batch_reached(target.table) < note["batch"]:
+                append_nothing(spark, target.table, noted, may_repeat=True)
+
+        retry_conflicts(attempt)
 
     def _merge_once(
         self,
@@ -451,10 +446,3 @@ def _first_rows(plan: MergePlan, stored: DataFrame) -> DataFrame:
         rows = rows.where(~F.col(GONE))
     # MERGE casts to the table's column types too.
     return in_types_of(rows, stored.schema)
-
-
-def close_unchanged(
-    inputs: Inputs, table: Table, note: dict[str, Any], *, may_repeat: bool = False
-) -> None:
-    """Write an empty commit, which records the batch in a table that it did not change."""
-    append_nothing(inputs.taken[OWN].sparkSession, table, note, may_repeat=may_repeat)

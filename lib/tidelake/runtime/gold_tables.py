@@ -25,7 +25,7 @@ from tidelake.delta.commit_metadata import (
     typed_as,
 )
 from tidelake.delta.log import CREATION, TABLES, Commit, last_commit, newest_version
-from tidelake.delta.positions import Position, bytes_between, version_at
+from tidelake.delta.positions import Position, added_between, version_at
 from tidelake.delta.tables import Lake, Table
 from tidelake.gold.detections import Detected, Features
 from tidelake.gold.dimensions import Dimension
@@ -354,4 +354,4 @@ def holds_nothing(table: Table, last: Commit | None) -> bool:
     """
     if last is None or last.batch > CREATION:
         return False
-    return not bytes_between(table, (last.version + 1, -1))
+    return not added_between(table, (last.version + 1, -1)).size

@@ -170,7 +170,7 @@ class HopQuery(ABC):
         inputs = self.run.lake.hop_inputs(self.run.pipeline, self.hop)
         return ordered_inputs(self.checkpoint, inputs)
 
-    def offset_mismatch(self, closed: Commit) -> str:
+    def offset_mismatch(self, closed: Commit | None) -> str:
         """Describe how the checkpoint differs from a table's newest commit, or return ""."""
         return self.guard.offset_mismatch(closed)
 
@@ -285,7 +285,7 @@ class HopQuery(ABC):
         self.write(rows, batch, heads)
         if is_due(batch, self.hop):
             compacted = self.compacted(rows.sparkSession)
-            for table in self.closing:
+            for table in dict.fromkeys([*self.closing, *compacted]):
                 if table in compacted:
                     compact(rows.sparkSession, table)
                 else:

@@ -24,7 +24,7 @@ from tidelake.errors import GenerationError, UsageError
 from tidelake.runtime.hop import Run
 from tidelake.silver.enrich import look_up, looked_up, without_entry
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.stages import SELECTED
+from tidelake.silver.stages import SELECTED, Judging, classify
 from tidelake.typed import runnable
 
 
@@ -163,7 +163,7 @@ def _chosen(
     """Return the types of some columns of a dimension, from its definition."""
     if enrich.dimension not in plan.entry_types:
         rows = spark.createDataFrame([], REQUEUE_DDL)
-        judged = SilverPlan(plan.pipeline.dimensions[enrich.dimension]).judge(rows)
+        judged = classify(rows, Judging(plan.pipeline.dimensions[enrich.dimension]))
         selected = judged.schema[SELECTED].dataType
         assert isinstance(selected, StructType)
         plan.entry_types[enrich.dimension] = selected

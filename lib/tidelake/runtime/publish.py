@@ -14,12 +14,11 @@ import json
 import time
 from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, DecimalType, MapType, StringType, StructType
 
@@ -37,7 +36,7 @@ from tidelake.delta.positions import (
 )
 from tidelake.delta.tables import Table
 from tidelake.errors import RefusedError, SourceError, TidelakeError, UnpublishedError
-from tidelake.kafka.client import refuse_unreachable
+from tidelake.kafka.client import may_share_cluster, refuse_unreachable
 from tidelake.kafka.topic_source import (
     Topic,
     asks_brokers,
@@ -49,7 +48,7 @@ from tidelake.names import quoted
 from tidelake.runtime.failures import FOREIGN, error_text, named
 from tidelake.runtime.gold_tables import targets_of
 from tidelake.runtime.hop import Run
-from tidelake.spark.engine import fitted, with_settings
+from tidelake.spark.engine import fitted
 
 # The position is committed after this many versions, so that less is repeated after a crash.
 _RECORDED_EVERY = 20
@@ -57,8 +56,6 @@ _RENEWED_AFTER = timedelta(days=1)
 # How long a continuous run waits after a refusal, and at its end for the running step.
 _REFUSED_SECONDS = 300
 _END_SECONDS = 1
-# A cast of a decimal to text has an exponent without ANSI mode.
-_PLAIN_DECIMALS = {"spark.sql.ansi.enabled": "true"}
 _JSON = {**EXACT_TIMES, "ignoreNullFields": "false"}
 _KEY, _VALUE, _BEFORE, _AFTER, _OP = "key", "value", "before", "after", "op"
 _NEXT_RUN = "The tables are committed, and the next run publishes what is left."
@@ -278,7 +275,7 @@ class _Publication:
         if reached is not None and reached.topic == self.topic:
             if topic_id and reached.topic_id:
                 told = f"publish topic {self.topic} was recreated"
-                if not reached.may_be_at(self.to.bootstrap):
+                if not may_share_cluster(reached.bootstrap, self.to.bootstrap):
                     told = f"publish topic {self.topic} is another topic than before"
                 self.run.progress.say(told)
             else:
@@ -323,15 +320,14 @@ class _Publication:
         closing = last_commit(self.table, up_to=version)
         assert closing is not None
         head = RecordHead(self.table.name, closing.generation, closing.batch, version)
-        with plain_decimals(self.run.spark):
-            rows = _sided(load_old(self.run.spark, self.table, version), self.key, _AFTER)
-            self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
+        rows = _sided(load_old(self.run.spark, self.table, version), self.key, _AFTER)
+        self._send(rows.withColumn(_BEFORE, F.lit(None).cast("string")), head)
 
     def _send_change(self, change: TableChange) -> None:
         """Send the rows that differ between a version and the one before."""
         spark = self.run.spark
         head = RecordHead(self.table.name, change.generation, change.batch, change.version)
-        with fitted(spark, change.rows), plain_decimals(spark):
+        with fitted(spark, change.rows):
             self._send(differing(*changed_rows(spark, self.table, change), self.key), head)
 
     def _send(self, rows: DataFrame, head: RecordHead) -> None:
@@ -346,14 +342,6 @@ class _Publication:
         writer.options(**options).save()
 
 
-def plain_decimals(spark: SparkSession) -> AbstractContextManager[None]:
-    """Let the casts of :func:`differing` write decimals without exponents until the block ends.
-
-    The rows must be computed in the block too: Spark Connect analyzes a query when it runs.
-    """
-    return with_settings(spark, _PLAIN_DECIMALS)
-
-
 class RecordHead(NamedTuple):
     """The fields that all records of a table version have in common."""
 
@@ -366,8 +354,7 @@ class RecordHead(NamedTuple):
 def differing(before: DataFrame, after: DataFrame, key: Sequence[str]) -> DataFrame:
     """Pair the rows before and after a version by key, and keep the pairs that differ.
 
-    Internal columns, whose names begin with an underscore, do not count. For decimals see
-    :func:`plain_decimals`.
+    Internal columns, whose names begin with an underscore, do not count.
 
     Returns:
         ``key``, and ``before`` and ``after``, each null where the table had no such row; as JSON.

@@ -44,14 +44,14 @@ from tidelake.errors import ConfigError, RefusedError, UsageError, Violation
 from tidelake.gold.kinds import OWN, GoldKind, Inputs
 from tidelake.gold.queried import Queried
 from tidelake.instants import from_micros, now, to_json
-from tidelake.kafka.client import Version, incompatibility, versions_of
+from tidelake.kafka.client import Version, versions_of
 from tidelake.names import IS_DELETE, SEQUENCE
 from tidelake.runtime.failures import FOREIGN
 from tidelake.runtime.gold_tables import Target, changed_types, targets_of
 from tidelake.runtime.hop import Run
 from tidelake.runtime.lookups import enriched
 from tidelake.silver import payloads
-from tidelake.silver.avro_schema import schema_problem
+from tidelake.silver.avro_schema import incompatibility, schema_problem
 from tidelake.silver.dedup import Repeats
 from tidelake.silver.fates import QUARANTINE_DDL, decide, to_late, to_silver
 from tidelake.silver.payloads import WriterSchemas

@@ -20,7 +20,7 @@ from tidelake.delta.access import follow, load
 from tidelake.delta.append import append, types_of
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import REBUILT, Commit, last_commit
-from tidelake.delta.positions import BEGINNING, Position, rewritten_after, version_at
+from tidelake.delta.positions import BEGINNING, Position, rewriting, version_at
 from tidelake.delta.tables import Table
 from tidelake.errors import UsageError
 from tidelake.names import quoted
@@ -38,7 +38,7 @@ from tidelake.silver.dedup import find_repeats
 from tidelake.silver.enrich import enriched_columns
 from tidelake.silver.fates import extra_columns, new_columns
 from tidelake.silver.plan import SilverPlan
-from tidelake.silver.stages import SELECTED
+from tidelake.silver.stages import SELECTED, Judging, classify
 from tidelake.silver.summary import Summary, summarize, summarize_in_driver, unknown_fields
 from tidelake.silver.watermark import PartitionProgress, advance, without_part
 from tidelake.spark.engine import fitted
@@ -53,8 +53,7 @@ class SilverHop(HopQuery):
 
     @cached_property
     def _files(self) -> dict[str, FilesInScope]:
-        name = self.run.pipeline.name
-        tables = (self.run.lake.silver(name), self.run.lake.late(name))
+        tables = (self.table, self.run.lake.late(self.run.pipeline.name))
         return {table.name: FilesInScope(table) for table in tables}
 
     @property
@@ -75,9 +74,16 @@ class SilverHop(HopQuery):
         """The environment's ``silver_bytes`` limit."""
         return bytes_of(self.run.environment.limits.silver_bytes)
 
-    def offset_mismatch(self, closed: Commit) -> str:
+    def compacted(self, spark: SparkSession) -> list[Table]:
+        """List silver and its side tables, which maintenance compacts only while no run is on."""
+        name, lake = self.run.pipeline.name, self.run.lake
+        return [self.table, lake.quarantine(name), lake.late(name)]
+
+    def offset_mismatch(self, closed: Commit | None) -> str:
         """Compare silver's newest commit with dimensions, side tables and the checkpoint."""
         refuse_replaced(self.run.lake, self.run.pipeline)
+        if closed is None:
+            return ""
         sides = replaced_sides(self.run.lake, self.run.pipeline.name, closed)
         return sides or super().offset_mismatch(closed)
 
@@ -121,7 +127,7 @@ class SilverHop(HopQuery):
             for field in schemas.from_ddl(session, REQUEUE_DDL)
         ]
         with fitted(session, 1):
-            SilverPlan(self.run.pipeline).judge(session.range(1).select(*columns)).collect()
+            classify(session.range(1).select(*columns), Judging(self.run.pipeline)).collect()
 
     def _follow(self, key: str) -> DataFrame:
         table, idle = self.inputs[key], key in self.guard.idle()
@@ -137,11 +143,13 @@ class SilverHop(HopQuery):
                 # The operator updates its state only when its output is read.
                 rows.write.format("noop").mode("overwrite").save()
             return
+        if changed := metadata.changed_parts(last, self.run.pipeline).rules:
+            self.run.progress.say(f"silver: {', '.join(changed)} changed from batch {batch} on")
         before = SilverNote.of(last)
         sizes = self.guard.sizes(before.until, until)
-        taken = {key: count for key, (count, _) in sizes.items()}
+        taken = {key: one.rows for key, one in sizes.items()}
         count = sum(taken.values())
-        small = is_small(count, sum(size for _, size in sizes.values()))
+        small = is_small(count, sum(one.size for one in sizes.values()))
         rules_since = prefilter.rules_since(last, self.run.pipeline) if self._prefilters else None
         with (
             fitted(rows.sparkSession, count + before.searched // SEARCHED_PER_ROW),
@@ -164,8 +172,7 @@ class SilverHop(HopQuery):
             note = silver_batch(self._recovered(rows, context), context)
         counts = note.total()
         detail = [f"{fate} {n:,}" for fate, n in counts.items() if n]
-        uses = [use for use in note.dimensions if use.unmatched]
-        detail += [f"not in {use.table} {use.unmatched:,}" for use in uses]
+        detail += [f"not in {u.table} {u.unmatched:,}" for u in note.dimensions if u.unmatched]
         total, mark, text = counts.total(), note.watermark, " ".join(detail)
         self.run.progress.closed(self.hop, batch, total, began, watermark=mark, detail=text)
 
@@ -319,14 +326,9 @@ def silver_batch(recovered: PrefilteredBatch, context: BatchContext) -> SilverNo
         judged = same_rows(judged, plan.judge(judged, writers), pipeline, context.frames, place)
     judged = enriched(judged, plan, pinned)
     accepted = context.accepted(judged.sparkSession)
+    has_requeued = context.taken.get("requeue", 0) > 0
     decision = decide_fates(
-        judged,
-        plan,
-        accepted,
-        watermark,
-        context.frames,
-        counts=True,
-        has_requeued=context.taken.get("requeue", 0) > 0,
+        judged, plan, accepted, watermark, context.frames, counts=True, has_requeued=has_requeued
     )
     decided = decision.rows
     assert decision.summary is not None
@@ -479,7 +481,7 @@ def _write_sides(
         last = last_commit(side.table)
         if last and (last.generation, last.batch) != (context.generation, context.number):
             last = None
-        is_whole = last and rewritten_after(side.table, (last.version + 1, -1)) is None
+        is_whole = last and rewriting(side.table, (last.version + 1, -1)) is None
         if last and is_whole and metadata.is_decided_by(last, decided_by):
             continue
         if is_filled or last:

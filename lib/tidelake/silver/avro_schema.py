@@ -1,4 +1,4 @@
-"""Adapt a writer's Avro schema to Spark's reader, which changes some values silently.
+"""Compare Avro schemas, and adapt them to Spark's reader, which changes some values silently.
 
 Four differences are corrected. A decimal beyond its declared precision may be read as another
 number, so the reader gets the widest precision. Times of day differ between Spark versions, so they
@@ -11,12 +11,17 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from typing import Any
+
+from tidelake.config.source import Compatibility
+from tidelake.errors import imported
 
 DATUM, END = "datum", "end"
 DIGEST_BYTES = 16
 
 _FRAME = "TidelakeFrame"
+_SHOWN = 300
 _WIDEST = 38
 # Up to this size the reader reads a decimal as a long and checks its precision.
 _CHECKED_BYTES = 8
@@ -85,6 +90,34 @@ def schema_problem(schema: str) -> str:
     if not isinstance(content, dict) or content.get("type") != "record":
         return "is not a record"
     return _problem(content, "", ())
+
+
+def incompatibility(new: str, old: str, rule: Compatibility) -> str:
+    """Return why a schema is incompatible with the previous version, or "".
+
+    ``backward``: the new schema can read records of the old one; ``forward``: the old schema can
+    read records of the new one; ``full``: both.
+    """
+    if rule == "none":
+        return ""
+    modules = "avro.schema", "avro.compatibility", "avro.errors"
+    schemas, checks, errors = imported("the library for Avro's rules", *modules, extra="kafka")
+    try:
+        # The library warns of each logical type that it does not know.
+        with warnings.catch_warnings(action="ignore"):
+            newer, older = schemas.parse(new), schemas.parse(old)
+    except errors.AvroException as error:
+        return f"a schema cannot be parsed: {str(error)[:_SHOWN]}"
+    pairs = [(newer, older)] if rule in ("backward", "full") else []
+    pairs += [(older, newer)] if rule in ("forward", "full") else []
+    for reader, writer in pairs:
+        result = checks.ReaderWriterCompatibilityChecker().get_compatibility(reader, writer)
+        if result.compatibility is not checks.SchemaCompatibilityType.compatible:
+            # Sorted because the library returns sets.
+            kinds = sorted(str(kind.value).replace("_", " ") for kind in result.incompatibilities)
+            reason = f"{', '.join(dict.fromkeys(kinds))}: {'; '.join(sorted(result.messages))}"
+            return reason[:_SHOWN]
+    return ""
 
 
 def _adapted(schema: Any) -> Any:

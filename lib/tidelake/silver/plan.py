@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import cached_property
-
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
 
@@ -16,7 +14,7 @@ from tidelake.silver.summary import Counting
 
 
 class SilverPlan:
-    """The columns of a silver definition, each built on first use.
+    """The columns of a silver definition, built once.
 
     Each function that creates a column is a call into the JVM; for a small batch, building the
     columns would take longer than processing the rows. Columns belong to one Spark application, so
@@ -25,35 +23,15 @@ class SilverPlan:
     """
 
     def __init__(self, pipeline: Pipeline) -> None:
-        """Store the definition; nothing is built yet."""
+        """Build the columns."""
         self.pipeline = pipeline
+        self.judging = Judging(pipeline)
+        self.comparison = Comparison(pipeline.dedup)
+        self.fates = Fates()
+        self.routing = Routing(pipeline)
+        self.counting = Counting(pipeline)
         self.entry_types: dict[str, StructType] = {}
         self.schemas: dict[str, StructType] = {}
-
-    @cached_property
-    def judging(self) -> Judging:
-        """Column expressions that decode rows and evaluate contract and rules."""
-        return Judging(self.pipeline)
-
-    @cached_property
-    def comparison(self) -> Comparison:
-        """Column expressions that compare rows with accepted ones."""
-        return Comparison(self.pipeline.dedup)
-
-    @cached_property
-    def fates(self) -> Fates:
-        """Column expressions that decide the fate of each row."""
-        return Fates()
-
-    @cached_property
-    def routing(self) -> Routing:
-        """Column expressions that select the columns of silver and late."""
-        return Routing(self.pipeline)
-
-    @cached_property
-    def counting(self) -> Counting:
-        """Column expressions that count rows by fate, and their keys."""
-        return Counting(self.pipeline)
 
     def judge(self, rows: DataFrame, schemas: WriterSchemas | None = None) -> DataFrame:
         """Classify each row; see :func:`tidelake.silver.stages.classify`."""

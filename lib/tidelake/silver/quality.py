@@ -68,18 +68,26 @@ def _present(expected: Callable[[Column, Kwargs], Column]) -> Predicate:
     return predicate
 
 
-def _rlike(column: Column, regex: str) -> Column:
-    """Match a regex; null if the text is too long for a pattern that may overflow the stack."""
-    matched = column.rlike(regex)
-    return F.when(F.length(column) <= MOST_LETTERS, matched) if may_overflow(regex) else matched
+def bounded(regex: str, *, takes_long: bool) -> str:
+    """Rewrite a regex that may overflow the stack so that long texts never reach its groups.
+
+    A text of more than :data:`MOST_LETTERS` characters matches if ``takes_long``, and else not: it
+    fails an expectation in either case.
+    """
+    if not may_overflow(regex):
+        return regex
+    too_long = rf"[\s\S]{{{MOST_LETTERS + 1}}}"
+    if takes_long:
+        return rf"\A{too_long}|(?:{regex})"
+    return rf"\A(?!{too_long})[\s\S]*?(?:{regex})"
 
 
 def _like(column: Column, regex: str) -> Column:
-    return F.coalesce(_rlike(column, regex), F.lit(False))
+    return column.rlike(bounded(regex, takes_long=False))
 
 
 def _unlike(column: Column, regex: str) -> Column:
-    return F.coalesce(~_rlike(column, regex), F.lit(False))
+    return ~column.rlike(bounded(regex, takes_long=True))
 
 
 def _between(value: Column, kwargs: Kwargs) -> Column:
@@ -103,11 +111,12 @@ def _bound(written: object) -> Column:
     return F.lit(bound)
 
 
-def _matches(column: Column, kwargs: Kwargs) -> Column:
+def patterns(kwargs: Kwargs) -> list[str]:
+    """Return the patterns of a list that all must match."""
     if kwargs.get("match_on", "any") == "any":
         # One pattern, as in Great Expectations: a flag such as (?i) applies to all later ones.
-        return _like(column, "|".join(kwargs["regex_list"]))
-    return reduce(and_, [_like(column, regex) for regex in kwargs["regex_list"]])
+        return ["|".join(kwargs["regex_list"])]
+    return list(kwargs["regex_list"])
 
 
 def _is_type(kwargs: Kwargs, types: Types) -> Column:
@@ -169,7 +178,9 @@ PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_be_between": _present(_between),
     "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
     "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
-    "expect_column_values_to_match_regex_list": _present(_matches),
+    "expect_column_values_to_match_regex_list": _present(
+        lambda c, kw: reduce(and_, [_like(c, regex) for regex in patterns(kw)])
+    ),
     "expect_column_values_to_not_match_regex_list": _present(
         lambda c, kw: reduce(and_, [_unlike(c, regex) for regex in kw["regex_list"]])
     ),

@@ -294,6 +294,16 @@ def inject_parser(spark: SparkSession, factory: Callable[[Any], Any]) -> Any:
     return jvm
 
 
+def list_columns(spark: SparkSession, table: str) -> None:
+    """Store a Delta table's current columns in Spark's own catalog, which JDBC clients list.
+
+    CREATE TABLE stores none for a table that exists.
+    """
+    layer, name = table.split(".")
+    catalog: Any = spark._jsparkSession.sessionState().catalog().externalCatalog()
+    catalog.alterTableSchema(layer, name, spark.table(table)._jdf.schema())
+
+
 def java_cause(error: CapturedException) -> JavaError:
     """Return an error that passes the exception captured by PySpark on to Java code."""
     return JavaError("", error._origin)

@@ -152,3 +152,5 @@ VACUUM_SETTINGS = {
     # Otherwise Spark lists folders in 10,000 tasks.
     "spark.sql.sources.parallelPartitionDiscovery.parallelism": "8",
 }
+# VACUUM holds no lock, and its commits could overwrite those of another process.
+UNLOGGED_VACUUM = {"spark.databricks.delta.vacuum.logging.enabled": "false"}

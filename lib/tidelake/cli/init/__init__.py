@@ -36,6 +36,7 @@ from tidelake.config.model import parse_duration
 from tidelake.config.model import written as as_text
 from tidelake.errors import MachineError, SourceError, UsageError
 from tidelake.folders import expanded
+from tidelake.kafka.client import first_records
 from tidelake.names import logical_name
 
 if TYPE_CHECKING:
@@ -165,7 +166,9 @@ def init(
     elif is_unmarked:
         written.append(str(root / MARKER))
         if not dry_run:
-            _mark(root)
+            marker = files("tidelake.cli") / "skeleton" / "files" / MARKER
+            text = marker.read_text(encoding="utf-8").replace("\nconf: .\n", "\nconf: conf\n")
+            (root / MARKER).write_text(text, encoding="utf-8")
     noted = {"notes": [*draft.notes, note]} if note else {}
     if where.printed(document_of(draft, written) | noted | {"dry_run": dry_run}):
         return
@@ -174,12 +177,6 @@ def init(
         say(f"Note: {note}")
     if not dry_run:
         _say_next(draft, root, where)
-
-
-def _mark(root: Path) -> None:
-    """Make a folder with ``conf`` the root of a project, as ``new`` does."""
-    text = (files("tidelake.cli") / "skeleton" / "files" / MARKER).read_text(encoding="utf-8")
-    (root / MARKER).write_text(text.replace("\nconf: .\n", "\nconf: conf\n"), encoding="utf-8")
 
 
 def create(
@@ -319,8 +316,6 @@ def _take_sample(
         raise UsageError("--registry is for the records of a topic; Avro files have their schema.")
     if topic is None or sample is not None:
         return read_source(sample or origin, lines=lines)
-    from tidelake.kafka.client import first_records  # noqa: PLC0415
-
     try:
         found = first_records(topic, count=lines)
     except (SourceError, MachineError) as error:

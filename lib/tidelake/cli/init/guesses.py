@@ -13,6 +13,7 @@ from tidelake.cli.init.field_names import TIMES, has_word, is_money, words_of
 from tidelake.cli.init.payload import SUMMED_DIGITS, Column, Payload, sql_name
 from tidelake.cli.init.sample import Record, Sample
 from tidelake.config.model import written
+from tidelake.instants import lasting
 from tidelake.names import GOLD_RESERVED
 
 _KINDS = (
@@ -131,21 +132,13 @@ def lateness_of(times: Sequence[datetime | None], partitions: Sequence[str]) -> 
     allowed = max(_A_DAY, step_above(max(most - delay, timedelta(0))))
     if not most:
         return Lateness(delay, allowed, f"the sample is in order{left_out}")
-    behind_text = f"at most {_rough(usual)} after a later one, all at most {_rough(most)}"
+    behind_text = f"at most {lasting(usual)} after a later one, all at most {lasting(most)}"
     return Lateness(delay, allowed, f"99 of 100 records arrive {behind_text}{left_out}")
 
 
 def step_above(length: timedelta) -> timedelta:
     """Round up to the next customary duration, such as 5 minutes or 1 hour."""
     return next((step for step in _STEPS if step >= length), timedelta(days=length.days + 1))
-
-
-def _rough(length: timedelta) -> str:
-    seconds = length.total_seconds()
-    for unit, size in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= size:
-            return f"{seconds / size:.3g} {unit}"
-    return f"{seconds:.3g} s"
 
 
 # Below 1 because a sender may reuse an id by mistake; such events are quarantined.
@@ -341,7 +334,9 @@ def kinds_of(column: Column) -> list[str] | None:
     if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
         return None
     present = [value for value in column.values if value is not None]
-    if column.type.kind == "string" and not all(map(_is_valid_text, present)):
+    # JSON may escape half of a character, which no file can hold.
+    valid = all(isinstance(v, str) and v.encode(errors="ignore").decode() == v for v in present)
+    if column.type.kind == "string" and not valid:
         return None
     texts = [str(value) for value in present]
     kinds = sorted(set(texts))
@@ -349,11 +344,6 @@ def kinds_of(column: Column) -> list[str] | None:
     whole = column.type.kind == "bigint" and not _is_kind(column.path[-1])
     most = min(_MOST_KINDS, max(len(texts) // 4, 3))
     return kinds if enough and not whole and 1 < len(kinds) <= most else None
-
-
-def _is_valid_text(value: object) -> bool:
-    """Return whether a value is text that a file can hold: JSON may escape half a character."""
-    return isinstance(value, str) and value.encode(errors="ignore").decode() == value
 
 
 def first_table(

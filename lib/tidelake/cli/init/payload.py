@@ -403,11 +403,9 @@ def _notes(shape: Shape, values: Sequence[object], given: FieldType | None) -> t
 
 def _is_untyped(given: FieldType | None, values: Iterable[object]) -> bool:
     """Return whether a schema gives no type, so that none is guessed from the sample's values."""
-    return given is UNTYPED or (given == STRING and not _are_texts(values))
-
-
-def _are_texts(values: Iterable[object]) -> bool:
-    return all(isinstance(value, str | None) for value in values)
+    return given is UNTYPED or (
+        given == STRING and not all(isinstance(value, str | None) for value in values)
+    )
 
 
 def _of_comma(text: str) -> str:

@@ -144,14 +144,10 @@ def _read_pattern(pattern: str, value: object) -> datetime | None:
     # Spark's patterns require every digit, and of a fraction take three; Python's also accept 5 for
     # 05, and six.
     text, whole = str(value), found.strftime(pattern)
-    if not whole.startswith(text) or len(whole) - len(text) not in _cut(pattern):
+    missing = range(3, 6) if pattern.endswith("%f") else range(1)
+    if not whole.startswith(text) or len(whole) - len(text) not in missing:
         return None
     return found if found.tzinfo else found.replace(tzinfo=UTC)
-
-
-def _cut(pattern: str) -> range:
-    """Return how many of the last digits of a time in Python's pattern a text may lack."""
-    return range(3, 6) if pattern.endswith("%f") else range(1)
 
 
 _Number = int | Decimal | None

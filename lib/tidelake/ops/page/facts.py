@@ -21,10 +21,10 @@ from tidelake.config.source import described
 from tidelake.delta.commit_metadata import position, rows_read
 from tidelake.delta.locks import writer
 from tidelake.delta.log import batch_reached, commits, last_commit
-from tidelake.delta.positions import rows_between, slowest_of
+from tidelake.delta.positions import added_between, slowest_of
 from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
-from tidelake.ledger.history import rate_of
+from tidelake.ledger.history import BacklogReader, rate_of
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
@@ -74,13 +74,15 @@ class HopFacts:
     Attributes:
         sizes: Rows of its newest batches, oldest first.
         rows_per_second: Since the last pause between batches; None for a single batch.
+        lag_seconds: Age of the oldest input that waits, 0 for none; None if unknown.
         process: Process id of its writer on this machine; None if there is none.
-        measured: Its newest batch in ``ops.progress``; None if no run writes there.
+        measured: Its newest row in ``ops.progress``; None if no run writes there.
     """
 
     status: HopStatus
     sizes: tuple[int, ...]
     rows_per_second: float | None
+    lag_seconds: float | None
     process: int | None
     measured: Measured | None
 
@@ -204,14 +206,16 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
     measured = newest_measures(lake, name, now - _MEASURED_WITHIN)
-    hops = []
+    backlogs, hops = BacklogReader(lake, pipeline), []
     for one in status.hops:
         table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
         closed = [commit for commit in newest if commit.batch >= 0]
         sizes = tuple(rows_read(commit) for commit in reversed(closed))
         process, last = writer(lake, name, one.hop), measured.get(one.hop)
-        hops.append(HopFacts(one, sizes, rate_of(closed), process, last))
+        backlog = backlogs.backlog(one.hop, table, now=now, lately=timedelta(0))
+        lag = backlog.seconds(now) if backlog else None
+        hops.append(HopFacts(one, sizes, rate_of(closed), lag, process, last))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
@@ -222,7 +226,7 @@ def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
             gold.name: batch_reached(gold) if gold.exists else None
             for gold in lake.closing_tables(pipeline, "gold")
         },
-        requeued=rows_between(requeue, reached) if requeue.exists else 0,
+        requeued=added_between(requeue, reached).rows if requeue.exists else 0,
     )
 
 

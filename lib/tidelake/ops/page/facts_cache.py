@@ -28,6 +28,7 @@ from tidelake.ledger.history import offered_files
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import alerts_of, erases_or_swaps
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
+from tidelake.runtime.checkpoints import has_batches
 from tidelake.typed import Typed
 from tidelake.visible import kind_of
 
@@ -144,8 +145,10 @@ class FactsCache:
             versions, others = change_fingerprint(self._lake, pipeline)
             cost = self._clock() - began
             watch.next_check_at = began + max(_CHECK_SECONDS, _CHECK_PAUSE * cost)
-            # Bronze may have been deleted; ops.progress, the last, is of all pipelines.
-            has_run = max(versions[:-1]) >= 0
+            # Its tables may have been deleted; ops.progress, the last, is of all pipelines.
+            has_run = max(versions[:-1]) >= 0 or has_batches(
+                self._lake.checkpoints(pipeline.name, "bronze")
+            )
             self._publish(
                 name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
             )

@@ -122,7 +122,8 @@ class Renderer:
             undefined=StrictUndefined,
             trim_blocks=True,
             lstrip_blocks=True,
-            finalize=_shown,
+            # The page's own markup has another type.
+            finalize=lambda value: visible(value, lines=True) if type(value) is str else value,
         )
         texts = (number, brief, lasting, shown_instant, per, plain, excerpt, some)
         drawings = (columns, shares, lengths, line)
@@ -147,11 +148,6 @@ class Renderer:
 
     def _render(self, template: str, **values: Any) -> PageDocument:
         return PageDocument.of(self._environment.get_template(template).render(**values))
-
-
-def _shown(value: Any) -> Any:
-    """Escape control characters in strings; the page's own markup has another type."""
-    return visible(value, lines=True) if type(value) is str else value
 
 
 def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
