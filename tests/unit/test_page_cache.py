@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -16,7 +17,9 @@ from tidelake.config import Pipeline
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
-from tidelake.ops.page import facts_cache
+from tidelake.ledger.history import BacklogReader
+from tidelake.ops import alerts
+from tidelake.ops.page import facts, facts_cache
 from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.ops.page.server import verdict_of
 
@@ -193,6 +196,16 @@ def test_a_pipeline_whose_bronze_was_deleted_has_run_and_is_told(shop: Shop, clo
     assert verdict_of([facts]).state == "critical"
     (alert,) = [one for one in facts.open if one.rule == "hop_refused"]
     assert alert.message.startswith("bronze.shop was deleted")
+
+
+def test_the_flow_and_the_alerts_read_the_history_of_bronze_once(
+    shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = MagicMock(side_effect=BacklogReader)
+    for module in (facts_cache, facts, alerts):
+        monkeypatch.setattr(module, "BacklogReader", made)
+    a_cache(shop, clock).bring_up_to_date("shop")
+    made.assert_called_once_with(shop.lake, shop.pipeline)
 
 
 def test_a_pipeline_of_which_only_checkpoints_are_left_is_not_called_new(

@@ -53,8 +53,7 @@ from tidelake.visible import first_line, visible
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
 _Rated = Literal["quarantined", "late"]
-# How far back batches are read, in addition to the period of the rule.
-_LOOK_BACK = timedelta(hours=1)
+_LOOK_BACK = timedelta(hours=1)  # of batches, in addition to the period of a rule
 # A rate over fewer rows is not significant, and two slow batches may be chance.
 _MIN_ROWS, _MIN_BATCHES = 100, 3
 # The rules that compare tables with each other and with checkpoints.
@@ -187,16 +186,17 @@ def alerts_of(
     *,
     now: datetime,
     measures: Sequence[Measured] | None = None,
+    backlogs: BacklogReader | None = None,
     counts: bool = True,
     typed: Typed = PLAIN,
     publishes: bool = True,
 ) -> tuple[Alert, ...]:
     """Evaluate all rules for a pipeline at an instant (UTC); a UsageError if it has not run.
 
-    The measures default to those in ``ops.progress``. Without ``counts`` the ledger, which has to
-    count the tables' rows, is not checked. ``publishes`` is the environment's setting.
+    The measures default to those in ``ops.progress``, the reader to a new one. Without ``counts``
+    the ledger, which counts rows, is not checked. ``publishes`` is the environment's setting.
     """
-    backlogs = BacklogReader(lake, pipeline)
+    backlogs = backlogs or BacklogReader(lake, pipeline)
     context = AlertContext(lake, pipeline, now, measures, backlogs, typed, publishes)
     if has_no_tables(lake, pipeline) and (failed := judge(context, MEASURED)):
         return failed

@@ -201,12 +201,14 @@ def read_sides(lake: Lake, pipeline: Pipeline) -> Sides:
     return Sides(tuple(list_quarantine(lake, pipeline)), tuple(list_late(lake, pipeline)))
 
 
-def read_flow(lake: Lake, pipeline: Pipeline, *, now: datetime) -> Flow:
+def read_flow(
+    lake: Lake, pipeline: Pipeline, *, now: datetime, backlogs: BacklogReader | None = None
+) -> Flow:
     """Read the flow from the tables' logs; a UsageError if the pipeline has not run."""
     status = read_status(lake, pipeline, now=now)
     name = pipeline.name
     measured = newest_measures(lake, name, now - _MEASURED_WITHIN)
-    backlogs, hops = BacklogReader(lake, pipeline), []
+    backlogs, hops = backlogs or BacklogReader(lake, pipeline), []
     for one in status.hops:
         table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []

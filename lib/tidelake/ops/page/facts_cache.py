@@ -24,7 +24,7 @@ from tidelake.delta.tables import HOPS, Lake
 from tidelake.errors import TidelakeError
 from tidelake.folders import Folder, list_folder, list_matching
 from tidelake.instants import now
-from tidelake.ledger.history import offered_files
+from tidelake.ledger.history import BacklogReader, offered_files
 from tidelake.ledger.terms import read_ledger
 from tidelake.ops.alerts import alerts_of, erases_or_swaps
 from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
@@ -176,10 +176,18 @@ class FactsCache:
         """Return a reader of each part of the facts, the fast ones first."""
         # A file may be called otherwise than its pipeline, and be renamed while the page is served.
         lake, typed = self._lake, Typed(called=self._called[name])
+        # Both parts need bronze's files, which are read once.
+        backlogs = BacklogReader(lake, pipeline)
         return {
-            "flow": lambda: read_flow(lake, pipeline, now=now()),
+            "flow": lambda: read_flow(lake, pipeline, now=now(), backlogs=backlogs),
             "alerts": lambda: alerts_of(
-                lake, pipeline, now=now(), counts=False, typed=typed, publishes=self._publishes
+                lake,
+                pipeline,
+                now=now(),
+                backlogs=backlogs,
+                counts=False,
+                typed=typed,
+                publishes=self._publishes,
             ),
             "sides": lambda: read_sides(lake, pipeline),
             "plots": lambda: read_plots(lake, pipeline),
