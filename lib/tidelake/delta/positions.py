@@ -7,7 +7,7 @@ are in the topic.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import accumulate
@@ -201,8 +201,7 @@ def added_between(table: Table, after: Position, until: Position | None = None) 
     commit. Rewritten rows do not count. Delta's limit on a batch counts the same bytes. In a
     catalog they include empty files that Delta omitted.
     """
-    added = list(_files_added(table, after, until))
-    return Added(sum(item.rows for item in added), sum(item.size for item in added))
+    return _total(_files_added(table, after, until))
 
 
 def unread(inputs: Mapping[str, Table], reached: Mapping[str, Position]) -> Added:
@@ -211,8 +210,14 @@ def unread(inputs: Mapping[str, Table], reached: Mapping[str, Position]) -> Adde
     ``reached`` has the reader's positions by the keys of the inputs; one without a position was not
     read yet.
     """
-    sizes = [added_between(table, reached.get(key, BEGINNING)) for key, table in inputs.items()]
-    return Added(sum(one.rows for one in sizes), sum(one.size for one in sizes))
+    return _total(
+        added_between(table, reached.get(key, BEGINNING)) for key, table in inputs.items()
+    )
+
+
+def _total(added: Iterable[Added]) -> Added:
+    found = list(added)
+    return Added(sum(one.rows for one in found), sum(one.size for one in found))
 
 
 def has_bytes(table: Table, size: int, *, after: Position) -> bool:
