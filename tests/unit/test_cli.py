@@ -577,7 +577,7 @@ def test_dimensions_are_observed_like_every_run(
     def refuse(_: object) -> None:
         raise UsageError("nothing serves metrics here")
 
-    monkeypatch.setattr("tidelake.ops.observers.refuse_unready", refuse)
+    monkeypatch.setattr("tidelake.cli.flow.refuse_unready", refuse)
     assert run_command(app, ["run", "clickstream", "--hop", "dimensions", "--root", root]) == 2
     assert capsys.readouterr().err.endswith("tidelake: nothing serves metrics here\n")
     assert len(observed_runs) == 3

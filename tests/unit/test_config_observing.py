@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.pipelines import shop
+from tidelake.cli.flow import refuse_unready
 from tidelake.config import Alerts, load_environment
 from tidelake.errors import ConfigError, MachineError, UsageError
-from tidelake.ops.observers import refuse_unready
 
 
 @pytest.fixture(autouse=True)

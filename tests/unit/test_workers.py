@@ -33,7 +33,7 @@ def test_a_worker_leaves_what_it_has_loaded_out_of_its_collections_once(
 ) -> None:
     calls: list[int] = []
     monkeypatch.setattr(gc, "freeze", lambda: calls.append(1))
-    workers.leave_loaded_alone.cache_clear()
+    workers.prepare_worker.cache_clear()
     payloads, layouts = pa.array([b"{}"]), pa.array([b""])
     pipeline = load_pipeline("clickstream", load_environment("local", root=str(tmp_path)))
     if what == "csv":

@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 _BINARY = pa.binary()
-_NULL = pa.scalar(b"null", _BINARY)
+_NULL = b"null"
 _CONTROL_TEXT = r"[\x00-\x1f]"
 _CONTROL = re.compile(_CONTROL_TEXT.encode())
 _ODD = re.compile(rb'["\\\x00-\x1f]')

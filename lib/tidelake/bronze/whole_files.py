@@ -20,7 +20,7 @@ from tidelake.bronze.csv_files import read_csv
 from tidelake.bronze.file_format import BrokenFileError, FileReader
 from tidelake.bronze.parquet_files import read_parquet
 from tidelake.csv_records import Dialect
-from tidelake.spark.workers import leave_loaded_alone
+from tidelake.spark.workers import prepare_worker
 
 if TYPE_CHECKING:
     from tidelake.config import FilesSource
@@ -53,7 +53,7 @@ def to_chunks(reader: FileReader) -> Callable[[Iterable[Any]], Iterator[Any]]:
     """
 
     def chunks(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        leave_loaded_alone()
+        prepare_worker()
         for batch in batches:
             for at in range(batch.num_rows):
                 yield from _chunks_of(batch.slice(at, 1), reader)

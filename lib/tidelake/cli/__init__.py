@@ -22,6 +22,7 @@ from tidelake.cli.rebuilding import backfill, erase, repair, reset
 from tidelake.cli.render import escape_on_stdout
 from tidelake.cli.reports import fate, late, ledger, quarantine, status
 from tidelake.cli.trying import demo, generate, kafka
+from tidelake.without_pandas import hide_pandas, show_pandas
 
 # Commands by task, as ``--help`` lists them.
 _SECTIONS: dict[str, tuple[click.Command, ...]] = {
@@ -72,7 +73,11 @@ def main(*command: str) -> None:
         command: Words before the arguments.
     """
     escape_on_stdout()
-    code = run_command(app, [*command, *sys.argv[1:]])
+    hide_pandas()
+    try:
+        code = run_command(app, [*command, *sys.argv[1:]])
+    finally:
+        show_pandas()
     # Return on success: Databricks treats any SystemExit of a wheel's task as a failure.
     if code:
         sys.exit(code)

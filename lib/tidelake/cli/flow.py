@@ -20,7 +20,14 @@ import click
 from tidelake.cli.exits import message_of, say
 from tidelake.cli.options import Place, as_json, located, source_option
 from tidelake.cli.render import print_table
-from tidelake.config import DeltaSource, Detection, FilesSource, KafkaSource, Pipeline
+from tidelake.config import (
+    DeltaSource,
+    Detection,
+    Environment,
+    FilesSource,
+    KafkaSource,
+    Pipeline,
+)
 from tidelake.config.environment import refuse_external, refuse_service_credential
 from tidelake.config.gold_definitions import FastLane
 from tidelake.config.locations import known_pipelines, only_pipeline, pipeline_names
@@ -31,6 +38,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, reads
 from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
+from tidelake.without_pandas import show_pandas
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -229,7 +237,6 @@ def run(
 
 def _show_waiting(place: Place, pipelines: Sequence[Pipeline], hops: Sequence[Hop]) -> None:
     """Print what a run would read, after the checks that need no Spark."""
-    from tidelake.ops.observers import refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import tables_to_fill, waiting_input  # noqa: PLC0415
 
     refuse_unready(place.environment)
@@ -265,7 +272,6 @@ def run_pipelines(
     Of a single one, the source is checked and the hops are locked before Spark, which takes seconds
     to start, so that it is refused at once.
     """
-    from tidelake.ops.observers import observing, refuse_unready  # noqa: PLC0415
     from tidelake.ops.status import little_waits  # noqa: PLC0415
 
     first, is_alone = pipelines[0], len(pipelines) == 1
@@ -278,6 +284,7 @@ def run_pipelines(
     use: SessionUse = "brief" if brief else "bulk" if when.ends else "lasting"
     locks = hold_hops(place.lake, first.name, hops) if is_alone else contextlib.nullcontext()
     with locks, started(place, use, pipelines) as run:
+        from tidelake.ops.observers import observing  # noqa: PLC0415
         from tidelake.runtime.runner import run_hops  # noqa: PLC0415
 
         def run_one(pipeline: Pipeline) -> None:
@@ -290,6 +297,29 @@ def run_pipelines(
                 run_hops(observed, hops, when, held=is_alone, cold=cold, publishes=True)
 
         return run_each(pipelines, run_one, run.stop, place.lake)
+
+
+def refuse_unready(environment: Environment) -> None:
+    """Check that the environment's metrics, webhook and lineage can be used.
+
+    Loads only what the environment uses: Spark starts after it.
+
+    Raises:
+        MachineError: A client is not installed.
+        UsageError: A variable that is referred to is not set.
+    """
+    if environment.metrics.prometheus:
+        from tidelake.ops.metrics import library  # noqa: PLC0415
+
+        library()
+    if environment.alerts.webhook:
+        from tidelake.ops.alert_delivery import sender_of  # noqa: PLC0415
+
+        sender_of(environment)
+    if environment.lineage:
+        from tidelake.ops.lineage import client_of  # noqa: PLC0415
+
+        client_of(environment.lineage)
 
 
 def exit_code_of(results: Iterable[Result]) -> int:
@@ -325,20 +355,26 @@ def started(
     """
     pipelines = pipelines or [place.pipeline]
 
-    from tidelake.runtime.hop import Run  # noqa: PLC0415
-    from tidelake.runtime.progress import Progress  # noqa: PLC0415
     from tidelake.spark.internals import BridgeError  # noqa: PLC0415
     from tidelake.spark.session import build_session, reads_of, starts_spark  # noqa: PLC0415
 
     stop = threading.Event()
     owns_session = starts_spark(place.environment)
+    # Not a daemon: a process that ends while it loads libraries may crash.
+    loading = threading.Thread(target=_load_ahead, name="tidelake-loading")
     if owns_session:
+        loading.start()
         names = ", ".join(pipeline.name for pipeline in pipelines)
         say(f"Starting Spark for {names} {place.lake.place} …")
     catalog = place.lake.catalog
     reads = [path for pipeline in pipelines for path in reads_of(pipeline)]
     spark = catalog.session() if catalog else build_session(place.environment, reads=reads, use=use)
     try:
+        from tidelake.runtime.hop import Run  # noqa: PLC0415
+        from tidelake.runtime.progress import Progress  # noqa: PLC0415
+
+        if owns_session:
+            loading.join()
         stop_on_signal(stop)
         # A hop collects garbage after each batch, and would look at all that is loaded by now.
         gc.freeze()
@@ -353,6 +389,18 @@ def started(
             # A managed runtime's session is shared, so it must not be stopped.
             if owns_session:
                 spark.stop()
+
+
+def _load_ahead() -> None:
+    """Load what a run needs while the JVM starts, for which Python only waits."""
+    show_pandas()
+    # Whatever cannot be loaded fails where it is needed.
+    with contextlib.suppress(Exception):
+        # PySpark imports pandas with its first call of the JVM.
+        import pandas  # noqa: F401, PLC0415  the slowest
+
+        import tidelake.ops.observers  # noqa: PLC0415
+        import tidelake.runtime.runner  # noqa: F401, PLC0415
 
 
 def stop_on_signal(stop: threading.Event) -> None:

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming import listener
 
-from tidelake.config import Environment, Pipeline
+from tidelake.config import Pipeline
 from tidelake.delta.commit_metadata import SilverNote
 from tidelake.delta.log import Commit, commits
 from tidelake.delta.tables import HOPS, Hop, Lake, Table
@@ -34,7 +34,7 @@ from tidelake.ledger.history import BacklogReader
 from tidelake.ops.alert_delivery import AlertReporter, sender_of, watching
 from tidelake.ops.alerts import AlertContext
 from tidelake.ops.lineage import LineageReporter, client_of
-from tidelake.ops.metrics import Measured, MetricRegistry, ProgressTable, Sink, library, served
+from tidelake.ops.metrics import Measured, MetricRegistry, ProgressTable, Sink, served
 from tidelake.runtime.hop import Run
 from tidelake.runtime.progress import Observer, Say
 from tidelake.runtime.triggers import Trigger
@@ -436,20 +436,6 @@ class RunObserver(Observer):
         except Exception as error:
             self._lineage = None
             self._say(f"lineage: {first_line(error)}. The run continues without lineage.")
-
-
-def refuse_unready(environment: Environment) -> None:
-    """Check before Spark starts that the environment's metrics, webhook and lineage can be used.
-
-    Raises:
-        MachineError: A client is not installed.
-        UsageError: A variable that is referred to is not set.
-    """
-    if environment.metrics.prometheus:
-        library()
-    sender_of(environment)
-    if environment.lineage:
-        client_of(environment.lineage)
 
 
 @contextmanager

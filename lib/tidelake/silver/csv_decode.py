@@ -43,7 +43,7 @@ from tidelake.silver.values import to_text_column
 _Rows = np.ndarray[Any, np.dtype[np.int64]]
 _LF, _CR = b"\n\r"
 _Mask = np.ndarray[Any, np.dtype[np.bool_]]
-_NO_TEXTS = pa.array([], pa.string())
+_NO_TEXTS = pa.nulls(0, pa.string())
 
 
 @dataclass

@@ -29,7 +29,7 @@ from tidelake.silver.avro_schema import DATUM, END, framed, logical_types
 from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.silver.decode import DecodedField, Decoder
 from tidelake.silver.envelope import ChangeDecoder
-from tidelake.spark.workers import leave_loaded_alone
+from tidelake.spark.workers import prepare_worker
 
 arrow_udf: Any
 try:
@@ -186,7 +186,7 @@ def decoding(pipeline: Pipeline) -> Any:
     decoder = _decoder(pipeline)
 
     def decode(*columns: pa.Array) -> pa.Array:
-        leave_loaded_alone()
+        prepare_worker()
         return decoder.decode(*columns)
 
     # Spark would call a deterministic UDF once for each field extracted from its result.
@@ -200,7 +200,7 @@ def _mapped(rows: DataFrame, inputs: Sequence[Column], pipeline: Pipeline) -> Da
     kept = len(rows.columns)
 
     def decode(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        leave_loaded_alone()
+        prepare_worker()
         for batch in batches:
             decoded = decoder.decode(*batch.columns[kept:])
             yield pa.RecordBatch.from_arrays([*batch.columns[:kept], decoded], wanted.names)

@@ -25,6 +25,7 @@ from tidelake.config.locations import project_above
 from tidelake.errors import TransformError
 from tidelake.spark.internals import is_deterministic
 from tidelake.visible import visible
+from tidelake.without_pandas import show_pandas
 
 RECORD = "_record"
 _LONGEST = 300
@@ -144,6 +145,7 @@ def _imported(path: str, project: Path, place: str) -> Function:
         # Last, so that a file of the project hides no installed package.
         sys.path.append(str(project))
         importlib.invalidate_caches()
+    show_pandas()
     try:
         module = importlib.import_module(name)
     except Exception as error:

@@ -43,6 +43,7 @@ from tidelake.spark.java import (
 from tidelake.spark.quiet import output_to
 from tidelake.spark.tuning import BRIEF_DRIVER, SESSION_SETTINGS
 from tidelake.typed import runnable
+from tidelake.without_pandas import show_pandas
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -105,6 +106,8 @@ def build_session(
         MachineError: Java or Spark is missing or does not start, or there is no runtime.
         JarError: A jar's hash differs from the lock.
     """
+    # PySpark uses it, and so may functions of users.
+    show_pandas()
     environment = load_environment(env) if isinstance(env, str) else env
     if environment.remote is not None:
         return _connected(environment.remote)
@@ -218,6 +221,7 @@ def active_session() -> SparkSession | None:
     """
     from pyspark.sql import SparkSession  # noqa: PLC0415  heavy, and optional
 
+    show_pandas()
     session = SparkSession.getActiveSession()
     if session is not None:
         _set_results(session, "Set {} to {} where the session is built")
