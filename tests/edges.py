@@ -100,7 +100,7 @@ def known_rows(part: int) -> list[bytes]:
 
 
 def edges_pipeline() -> dict[str, Any]:
-    """Give a definition with every kind of gold, each with expressions that fail on some rows."""
+    """Give a definition with every kind of gold, whose expressions fail on some rows."""
     columns = [part.strip().split()[0] for part in _DDL.replace("(38,0)", "").split(",")]
     columns = [name for name in columns if name not in ("id", "at") and not name.endswith(")")]
     return {
@@ -119,6 +119,7 @@ def edges_pipeline() -> dict[str, Any]:
                 "window": {"kind": "tumbling", "size": "1 minute"},
                 "keys": ["who", "b"],
                 "measures": {**_COUNTED, **_SUMS, "ratio": {"sum": "100 / i"}},
+                "derive": {"share": "100 / (total + 5)", "named": "concat(who, mean)"},
             },
             {
                 "name": "by_century",
@@ -166,6 +167,16 @@ def edges_pipeline() -> dict[str, Any]:
                 },
                 "on": ["who"],
                 "within": "36525 days",
+            }
+        ],
+        "queries": [
+            {
+                "name": "by_hour",
+                "sql": """
+                    SELECT date_trunc('hour', window_start) AS hour, who, sum(events) AS events,
+                           max(share) AS most, 100 / sum(total) AS inverse
+                    FROM gold.by_minute GROUP BY hour, who
+                """,
             }
         ],
         "detections": [

@@ -29,7 +29,9 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib.util import cache_from_source
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, Literal
 
@@ -80,15 +82,23 @@ class Mutation:
             raise ValueError(f"its text occurs {found} times in {self.file}, not once")
         mutated = text.replace(self.was, self.becomes)
         try:
-            ast.parse(mutated)
+            if self.file.endswith(".py"):
+                ast.parse(self._around(text))
         except SyntaxError as error:
             raise ValueError(f"{self.file} is no Python after it: {error}") from error
         for test in self.killed_by:
             file, _, function = test.partition("::")
-            tests = ast.parse((project / file).read_text(encoding="utf-8")).body
-            if function not in {one.name for one in tests if isinstance(one, ast.FunctionDef)}:
+            if function not in _functions_of((project / file).read_text(encoding="utf-8")):
                 raise ValueError(f"there is no test {test}")
         return mutated
+
+    def _around(self, text: str) -> str:
+        """Return the statements of the module that the mutation is in, after it."""
+        at = text.index(self.was)
+        until = at + len(self.was)
+        met = [(first, end) for first, end in _statements(text) if first < until and end > at]
+        first, end = (met[0][0], met[-1][1]) if met else (0, len(text))
+        return text[min(first, at) : at] + self.becomes + text[until : max(end, until)]
 
     def key(self, project: Path) -> str:
         """Return a hash of the mutated file, the tests and their files."""
@@ -110,6 +120,23 @@ class Result:
 
     def __str__(self) -> str:
         return f"{self.outcome:<8} {self.seconds:>8.1f} s  {self.name}"
+
+
+@cache
+def _functions_of(text: str) -> frozenset[str]:
+    """Name the functions of a file of tests, which many mutations name."""
+    return frozenset(one.name for one in ast.parse(text).body if isinstance(one, ast.FunctionDef))
+
+
+@cache
+def _statements(text: str) -> list[tuple[int, int]]:
+    """Return where the statements of a module begin and end, decorators included."""
+    starts = [0, *accumulate(len(line) + 1 for line in text.split("\n"))]
+    found = []
+    for one in ast.parse(text).body:
+        lines = [one.lineno, *(each.lineno for each in getattr(one, "decorator_list", ()))]
+        found.append((starts[min(lines) - 1], starts[one.end_lineno or one.lineno]))
+    return found
 
 
 def read_list(project: Path, text: str = "") -> list[Mutation]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
+from typing import Any
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
@@ -68,6 +70,17 @@ def stamped(rows: DataFrame, *, generation: str, batch: int) -> DataFrame:
     )
 
 
+def in_pairs(operator: Callable[[Any, Any], Any], columns: Sequence[Column]) -> Column:
+    """Join columns, at least one, in pairs: nested in one another, hundreds overflow the stack.
+
+    Spark's analyzer and optimizer are recursive.
+    """
+    while len(columns) > 1:
+        starts = range(0, len(columns), 2)
+        columns = [reduce(operator, columns[at : at + 2]) for at in starts]
+    return columns[0]
+
+
 def is_plain_name(sql: str) -> bool:
     """Return whether an expression is only a column name."""
     return _NAME.fullmatch(sql) is not None
@@ -112,7 +125,7 @@ def try_eval(sql: str, cast: str | None = None, *, types: Types | None = None) -
         allowed.append(F.when(F.typeof(value) == "string", F.is_valid_utf8(value.cast("string"))))
     if allowed:
         known = [F.coalesce(one, F.lit(True)) for one in allowed]
-        wrapped = F.when(reduce(and_, known), wrapped)
+        wrapped = F.when(in_pairs(and_, known), wrapped)
     return null_on_error(wrapped)
 
 

@@ -257,11 +257,11 @@ def write_whole(file: Folder, text: str) -> None:
 
     On a volume without renames, those without locks, such as ``status``, may see a part of it.
     """
-    file.parent.mkdir(parents=True, exist_ok=True)
     if not isinstance(file, Path):
-        # Objects become visible only when they are complete.
+        # Objects become visible only when they are complete. On a store mkdir creates the bucket.
         file.write_text(text, encoding="utf-8")
         return
+    file.parent.mkdir(parents=True, exist_ok=True)
     # Not the suffix of the file, by which others find the files of a folder.
     written = file.with_name(f".{file.name}.tmp")
     try:

@@ -1,4 +1,4 @@
-"""Access to an object store, by AWS's standard variables for endpoint, region and credentials.
+"""Access to an object store, by AWS's standard variables and profiles.
 
 Python (through fsspec), Spark and DuckDB use the same settings. No secret is written anywhere:
 Python and Spark look up the credentials, DuckDB receives them in memory.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -27,21 +28,27 @@ _DENIED = {
     *("401", "403", "AccessDenied", "AccountProblem", "AllAccessDisabled", "ExpiredToken"),
     *("Forbidden", "InvalidAccessKeyId", "InvalidToken", "SignatureDoesNotMatch"),
 }
+# That of a bucket in another region.
+_MOVED = "PermanentRedirect"
 
 
 def endpoint() -> str | None:
     """Return the address of the store; None for Amazon's own.
 
     Raises:
-        UsageError: The variable is not a plain address.
+        UsageError: It is not a plain address.
     """
     url = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if not url and not _session().get_config_variable("ignore_configured_endpoint_urls"):
+        profile = _session().get_scoped_config()
+        services = _session().full_config.get("services", {}).get(profile.get("services"), {})
+        url = services.get("s3", {}).get("endpoint_url") or profile.get("endpoint_url")
     if not url:
         return None
     if not url.startswith(("http://", "https://")) or "@" in url or "?" in url:
         raise UsageError(
-            "AWS_ENDPOINT_URL is not a store's address: write http://HOST:PORT or https://HOST, "
-            "without a user name or a password in it"
+            "AWS_ENDPOINT_URL, or endpoint_url of the profile, is not a store's address: write "
+            "http://HOST:PORT or https://HOST, without a user name or a password in it"
         )
     return url.rstrip("/")
 
@@ -104,11 +111,12 @@ def duckdb_secret() -> tuple[str, list[str]]:
     }
     if at:
         scheme, _, host = at.partition("://")
-        options |= {"ENDPOINT": host, "URL_STYLE": "path"}
-        options["USE_SSL"] = str(scheme == "https").lower()
+        options |= {"ENDPOINT": host, "USE_SSL": str(scheme == "https").lower()}
     given = {key: value for key, value in options.items() if value}
     names = ", ".join(f"{key} ${number}" for number, key in enumerate(given, start=1))
-    return f"CREATE OR REPLACE SECRET store (TYPE s3, {names})", list(given.values())
+    # As a part of the host name, a bucket with dots does not match Amazon's certificate.
+    create = f"CREATE OR REPLACE SECRET store (TYPE s3, URL_STYLE 'path', {names})"
+    return create, list(given.values())
 
 
 @functools.cache
@@ -144,11 +152,26 @@ def store_error(error: BaseException, what: str) -> TidelakeError | None:
     found: BaseException | None = error
     while found is not None:
         if isinstance(found, ClientError):
-            return _answer(found.response, what)
+            return _answer(str(found.response.get("Error", {}).get("Code", "")), what)
         if isinstance(found, BotoCoreError):
             return _no_answer(found, what)
         found = found.__cause__
     return None
+
+
+def duckdb_error(error: Exception, what: str) -> TidelakeError | None:
+    """Translate DuckDB's error of a request to a store; None for a missing file and for others."""
+    # The reader of Delta's log writes the status and the store's answer into its text.
+    text = f"{error}\n{getattr(error, 'body', '')}"
+    found = re.search(r"ObjectStoreError .* status code: (\d+)", text)
+    status = str(getattr(error, "status_code", found[1] if found else ""))
+    if status == "404" or not (status or re.search("ObjectStoreError| error for HTTP ", text)):
+        return None
+    # It follows no redirect to another region.
+    if status == "301" or "incorrectly configured region" in text:
+        return _answer(_MOVED, what)
+    code = re.search(r"<Code>(\w+)</Code>", text)
+    return _answer(code[1] if code else status, what) if status else _no_answer(error, what)
 
 
 @contextmanager
@@ -171,13 +194,12 @@ def _remedy(what: str = "") -> str:
     )
 
 
-def _answer(response: Any, what: str) -> TidelakeError:
-    code = str(response.get("Error", {}).get("Code", ""))
+def _answer(code: str, what: str) -> TidelakeError:
     if code == "NoSuchBucket":
         return UsageError(f"{what}: there is no such bucket. Create it, or name another.")
     if code in _DENIED:
         return MachineError(f"{what}: the object store denied access ({code}). {_remedy(what)}.")
-    if code in ("PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
+    if code in (_MOVED, "AuthorizationHeaderMalformed", "IllegalLocationConstraint"):
         return MachineError(f"{what}: the bucket is in another region. Set AWS_REGION to it.")
     return MachineError(f"{what}: the object store answered {code or 'with an error'}.")
 
@@ -189,6 +211,8 @@ def _no_answer(error: Exception, what: str) -> TidelakeError:
         return MachineError(f"{what}: no credentials for the object store. {_remedy(what)}.")
     if isinstance(error, of.TokenRetrievalError):
         return MachineError(f"{what}: the login to the object store has expired. Log in again.")
+    if isinstance(error, of.ConfigParseError | of.ConfigNotFound):
+        return MachineError(f"{what}: {error}. Correct that file.")
     where = endpoint() or f"Amazon S3 in {region()}"
     return MachineError(
         f"{what}: the object store at {where} does not answer. Check the store and the network; "

@@ -54,6 +54,12 @@ def shortened(text: str, limit: int) -> str:
     return text if len(text) <= limit else f"{text[:limit]}…"
 
 
+def some(count: int, things: str, state: str = "") -> str:
+    """Format a count with its noun, given in the plural: ``1 file``, ``2 files are waiting``."""
+    noun, verb = (things.removesuffix("s"), "is") if count == 1 else (things, "are")
+    return f"{count:,} {noun}" + (f" {verb} {state}" if state else "")
+
+
 def visible_json(document: str) -> str:
     """Escape control characters that are raw in the strings of a JSON document."""
     return _UNSEEN_IN_LINES.sub(lambda found: f"\\u{ord(found[0]):04x}", document)
@@ -62,10 +68,14 @@ def visible_json(document: str) -> str:
 def kind_of(error: BaseException) -> str:
     """Describe an error in one line: its class, its condition and its causes.
 
-    For a :class:`TidelakeError` that is the first line of its message.
+    For a :class:`TidelakeError` that is the first line of its message. If it announces a list, the
+    name of the first item follows: a file, a column. What is wrong with it may contain values.
     """
     if isinstance(error, TidelakeError):
-        return visible(next((line for line in str(error).splitlines() if line.strip()), ""))
+        what, *more = [line for line in str(error).splitlines() if line.strip()] or [""]
+        if what.endswith(":") and more:
+            what += " " + more[0].removeprefix("  - ").partition(": ")[0]
+        return visible(what)
     found = list(dict.fromkeys(_links(error)))
     return visible(", caused by ".join(found))[:_LONGEST]
 

@@ -7,6 +7,7 @@ installed: a second of CPU and 60 MB in each command that reads tables and in ea
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec
@@ -43,6 +44,8 @@ class _Finder:
 
 
 _FINDER = _Finder()
+# Spark sets it in the environment of Python workers, wherever they run.
+_IN_WORKERS = "TIDELAKE_WORKERS_WITHOUT_PANDAS"
 
 
 def hide_pandas() -> None:
@@ -64,3 +67,22 @@ def show_pandas() -> None:
         api = getattr(sys.modules.get("pyarrow.lib"), "_pandas_api", None)
         _FINDER.is_missed = api is not None and not api.have_pandas
     _FINDER.is_hidden = False
+
+
+def leave_out_of_workers(*, of_users: bool) -> None:
+    """Let the Python workers of sessions that this process starts do without pandas.
+
+    Not where functions of users run in them (``of_users``): such a process knows no null of pandas
+    inside of a list or a struct. Workers of sessions that others start have it.
+    """
+    os.environ[_IN_WORKERS] = "" if of_users else "1"
+
+
+def worker_settings() -> dict[str, str]:
+    """Return the setting of a Spark session that tells its Python workers."""
+    return {f"spark.executorEnv.{_IN_WORKERS}": os.environ.get(_IN_WORKERS, "")}
+
+
+def is_left_out_of_workers() -> bool:
+    """Return whether this process, a worker, does without pandas."""
+    return bool(os.environ.get(_IN_WORKERS))

@@ -66,6 +66,7 @@ def kept(*folders: str) -> set[str]:
     return {name for name in listed.split("\0") if (PROJECT / name).is_file()}
 
 
+@pytest.mark.long
 def test_the_same_commit_gives_the_same_bytes(dist: Path, tmp_path: Path) -> None:
     build_wheel(tmp_path)
     for archive in dist.iterdir():

@@ -194,16 +194,17 @@ def test_promoted_tables_follow_from_bronze_and_go_on_and_a_rollback_puts_back(
         rollback(played.context)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("commit", "then"),
     [
-        pytest.param(0, "promote", marks=pytest.mark.long),
-        pytest.param(1, "rollback", marks=pytest.mark.long),
-        pytest.param(2, "promote", marks=pytest.mark.long),
-        pytest.param(3, "rollback", marks=pytest.mark.long),
+        (0, "promote"),
+        (1, "rollback"),
+        (2, "promote"),
+        (3, "rollback"),
         (4, "promote"),
-        pytest.param(5, "rollback", marks=pytest.mark.long),
-        pytest.param(5, "promote", marks=pytest.mark.long),
+        (5, "rollback"),
+        (5, "promote"),
     ],
 )
 def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
@@ -224,7 +225,6 @@ def test_a_swap_that_is_cut_off_goes_on_or_is_taken_back(
     _assert_right(old, events=63)
 
 
-@pytest.mark.long
 def test_gold_alone_is_filled_from_silver(filled: World, tmp_path: Path) -> None:
     played = filled.copied(tmp_path / "copy").redefined(gold=_CHANGED["gold"])
     silver = last_commit(played.lake.silver("clickstream"))
@@ -338,6 +338,7 @@ def _fates(played: World) -> set[tuple[Any, ...]]:
     }
 
 
+@pytest.mark.long
 def test_of_another_definition_nothing_is_promoted(built: World) -> None:
     with pytest.raises(UsageError, match="changed after its backfill was filled"):
         promote(built.redefined().context)

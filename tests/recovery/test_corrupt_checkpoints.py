@@ -175,6 +175,7 @@ def drawn(filled: World, chance: random.Random, count: int) -> list[list[Case]]:
     return [cases for cases in lists if cases]
 
 
+@pytest.mark.long
 def test_a_damaged_file_is_refused_by_name_or_harms_nobody(
     filled: World, tmp_path: Path, report: Callable[..., Report]
 ) -> None:

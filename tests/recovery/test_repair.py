@@ -232,6 +232,7 @@ def test_the_first_batch_after_a_repair_may_be_cut_off(broken: World) -> None:
     _assert_whole(broken, [line for part in range(3) for line in _lines(part)])
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("hop", ["silver", pytest.param("gold", marks=_LONG)])
 def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
     broken: World, hop: Hop
@@ -255,6 +256,7 @@ def test_commits_that_expired_unread_are_refused_until_all_rows_are_read_again(
     assert broken.run() == []
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "step",
     [

@@ -85,6 +85,7 @@ def _generation(played: World, table: str) -> str:
     return last.generation
 
 
+@pytest.mark.long
 def test_without_its_lock_a_command_of_one_step_does_nothing(filled: World) -> None:
     """Nothing is sent again or given up, and no hop is repaired."""
     before = versions(filled.lake)

@@ -94,6 +94,7 @@ def test_a_topic_that_was_made_anew_stops_the_run_however_far_it_has_come(
         _refused(clicks, f"{topic} was deleted and recreated", told)
 
 
+@pytest.mark.long
 def test_what_was_given_up_is_never_seen_and_what_is_open_comes_once_it_is_committed(
     spark: SparkSession, tmp_path: Path, kafka: Kafka, report: Callable[..., Report]
 ) -> None:

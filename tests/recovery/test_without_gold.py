@@ -44,6 +44,7 @@ def silver_only(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -
     return made
 
 
+@pytest.mark.long
 def test_rows_are_judged_by_the_files_own_rules(silver_only: World) -> None:
     lake = silver_only.lake
     assert read(lake, "silver.clickstream", "DISTINCT value") == [(Decimal("10.25"),), (None,)]
@@ -52,6 +53,7 @@ def test_rows_are_judged_by_the_files_own_rules(silver_only: World) -> None:
     assert read_status(lake, silver_only.pipeline).warnings == {"known: value IS NOT NULL": 6}
 
 
+@pytest.mark.long
 def test_the_flow_ends_with_silver(silver_only: World) -> None:
     lake, pipeline = silver_only.lake, silver_only.pipeline
     assert read_ledger(lake, pipeline).problems == ()
@@ -70,6 +72,7 @@ def test_the_flow_ends_with_silver(silver_only: World) -> None:
     assert "defines no gold table" in said
 
 
+@pytest.mark.long
 def test_nothing_of_gold_is_recomputed(silver_only: World) -> None:
     for attempt in (
         lambda: repair(silver_only.context, "gold"),

@@ -137,6 +137,7 @@ def test_a_dimension_of_five_lines_follows_a_table_in_any_order(
     assert replay_quarantine(customers.context, Choice()).requeued == 0
 
 
+@pytest.mark.long
 def test_events_keep_every_change_with_op_time_and_position(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -130,6 +130,7 @@ def _quotients(played: World, table: str, columns: str) -> Iterator[tuple[float 
         yield (float(over) / float(under) if under else None), stored
 
 
+@pytest.mark.long
 def test_derived_values_follow_from_the_events_and_from_their_own_row(filled: World) -> None:
     found = read(filled.lake, "gold.by_minute", "window_start, who, rate, per_click::DOUBLE, about")
     expected = []
@@ -183,6 +184,7 @@ def _visits(parts: int) -> list[list[_Event]]:
     return found
 
 
+@pytest.mark.long
 def test_rows_on_which_a_derived_column_fails_are_counted_in_their_batch(filled: World) -> None:
     minutes = visits = 0
     for part in range(_PARTS):
@@ -226,6 +228,7 @@ def test_verify_finds_a_derived_value_that_is_off_by_the_least(
     }
 
 
+@pytest.mark.long
 def test_a_changed_expression_is_refused_before_a_batch(filled: World) -> None:
     derive = {**_MINUTES["derive"], "rate": "2 * clicks / events"}
     changed = filled.redefined(gold=[_MINUTES | {"derive": derive}, _VISITS, _EVER])
@@ -262,6 +265,7 @@ def test_a_changed_expression_comes_by_a_backfill_which_can_be_rolled_back(
     assert verify(played.context).equal
 
 
+@pytest.mark.long
 def test_what_only_spark_can_tell_of_a_derived_column_is_refused_with_its_place(
     filled: World,
 ) -> None:

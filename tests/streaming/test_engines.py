@@ -37,11 +37,11 @@ from tidelake.ledger.query import ask
 Contents = dict[str, list[tuple[Any, ...]]]
 
 
-@pytest.fixture(scope="module", params=[False, pytest.param(True, marks=pytest.mark.long)])
+@pytest.fixture(scope="module", params=[False, True])
 def shop(
     request: pytest.FixtureRequest, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> Shop:
-    """Give the pipeline, and what it reads; in a long run with more kinds of gold."""
+    """Give the pipeline, and what it reads; also with more kinds of gold."""
     return a_shop(spark, tmp_path_factory.mktemp("shop"), whole=request.param)
 
 
@@ -119,6 +119,7 @@ def connected(
     return _connected(folder, server, plays)
 
 
+@pytest.mark.long
 def test_spark_connect_makes_the_same_tables(connected: Connected, expected: Contents) -> None:
     played = connected.played["all"]
     assert played.code == 0, played.words
@@ -265,6 +266,7 @@ def test_spark_connect_makes_the_same_tables_after_a_batch_that_died(
     assert done.answer["clickstream"]["verified"]["equal"], done.answer
 
 
+@pytest.mark.long
 def test_an_error_of_a_batch_comes_back_through_spark_connect_as_itself(
     connected: Connected,
 ) -> None:

@@ -114,6 +114,7 @@ def test_files_that_arrive_are_taken_once_and_all_are_counted(
     assert _records(made) == [(name, n) for name in names for n in range(21)]
 
 
+@pytest.mark.long
 def test_a_file_that_grows_while_it_is_read_is_not_taken_and_one_that_changes_later_stops_the_run(
     spark: SparkSession,
     tmp_path: Path,

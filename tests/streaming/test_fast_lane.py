@@ -117,6 +117,7 @@ def until(happened: Callable[[], Any], *, each: Callable[[int], None] = lambda _
     raise AssertionError("it did not happen")
 
 
+@pytest.mark.long
 def test_each_fast_alert_is_confirmed_or_retracted_and_what_was_missed_is_listed(
     spark: SparkSession, environment: Environment, kafka: Kafka, monkeypatch: pytest.MonkeyPatch
 ) -> None:

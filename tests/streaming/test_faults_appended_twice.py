@@ -68,6 +68,7 @@ def twice(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Play
     return Played(made, verify(made.context))
 
 
+@pytest.mark.long
 def test_each_event_is_accepted_once_and_every_row_has_a_fate(twice: Played) -> None:
     lake = twice.world.lake
     accepted = read(lake, "silver.clickstream", "event_id, ingested_at")
@@ -79,6 +80,7 @@ def test_each_event_is_accepted_once_and_every_row_has_a_fate(twice: Played) -> 
     assert (told["bronze"], told["silver"], told["duplicates"]) == (22, 8, 10)
 
 
+@pytest.mark.long
 def test_as_many_rows_are_requeued_as_a_side_table_holds(twice: Played) -> None:
     run, name = twice.world.context, "clickstream"
     kept = read_side(run, run.lake.quarantine(name))
@@ -89,6 +91,7 @@ def test_as_many_rows_are_requeued_as_a_side_table_holds(twice: Played) -> None:
     assert sorted(requeued) == sorted(one.select("record_id", "ingested_at").collect())
 
 
+@pytest.mark.long
 def test_the_ledger_and_verify_name_the_batches_and_the_records(
     twice: Played, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -120,6 +123,7 @@ def test_the_ledger_and_verify_name_the_batches_and_the_records(
     assert "was committed 2 times" in capsys.readouterr().out
 
 
+@pytest.mark.long
 def test_the_prefilter_drops_no_row_without_a_fate(spark: SparkSession, tmp_path: Path) -> None:
     """Of a record's rows by two writers, in one batch of silver, it keeps any one."""
     dedup = {"prefilter": "operator"}
@@ -136,6 +140,7 @@ def test_the_prefilter_drops_no_row_without_a_fate(spark: SparkSession, tmp_path
     assert len(read(made.lake, "silver.clickstream__quarantine", "stage")) == 2
 
 
+@pytest.mark.long
 def test_a_generation_that_began_during_a_batch_is_not_written_over(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def _dying_at_append(number: int, *, after: bool) -> Iterator[None]:
         yield
 
 
+@pytest.mark.long
 def test_added_tables_fill_themselves_and_the_others_are_not_touched(grown: World) -> None:
     before = versions(grown.lake)
     standings = _standings(grown)

@@ -107,6 +107,7 @@ def twins(
     yield found
 
 
+@pytest.mark.long
 def test_a_run_on_a_store_gives_the_tables_of_a_run_on_a_disk(twins: Twins) -> None:
     assert read(twins.stored.lake, "silver.clickstream__late", "event_id") == [("e90",)]
     twins.assert_alike()
@@ -126,6 +127,7 @@ def test_the_next_run_takes_what_is_new_and_asks_for_no_commit_again(twins: Twin
     assert [path for _, path in twins.store.asked if path.endswith(".json")] == []
 
 
+@pytest.mark.long
 def test_sql_reads_the_store_with_the_same_answers(
     twins: Twins, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -172,6 +174,7 @@ def test_a_lost_checkpoint_is_refused_and_a_repair_goes_on_after_the_table(twins
     twins.assert_balanced()
 
 
+@pytest.mark.long
 def test_an_object_that_changed_after_it_was_read_stops_bronze(twins: Twins) -> None:
     place = f"{twins.root}/landing/c.jsonl"
     before = (folder(place)).read_bytes()

@@ -132,6 +132,7 @@ def test_a_copy_after_a_changed_rule_is_decided_by_that_rule_also_with_the_prefi
         assert found == [(1,), (2,)]
 
 
+@pytest.mark.long
 @seed(_SEED)
 @settings(_SETTINGS, max_examples=_FEW)
 @given(stream=streams(mixed=True).filter(lambda stream: _FEW > 1 or len(stream.commits) == 1))

@@ -186,6 +186,7 @@ def _assert_follows(played: World, *queries: dict[str, Any]) -> None:
     assert read_ledger(played.lake, played.pipeline).problems == ()
 
 
+@pytest.mark.long
 def test_each_table_is_what_its_sql_says_of_the_other_one(filled: World) -> None:
     _assert_follows(filled)
     hours: dict[tuple[datetime, str | None], list[dict[str, Any]]] = defaultdict(list)
@@ -201,6 +202,7 @@ def test_each_table_is_what_its_sql_says_of_the_other_one(filled: World) -> None
     )
 
 
+@pytest.mark.long
 def test_queries_wait_for_the_tables_that_they_read(filled: World) -> None:
     read_first = {f"end gold.{name}" for name in ("by_minute", "sliding")}
     queries = [_BY_HOUR, _QUIET, _BY_WEEK, _BEST]
@@ -208,6 +210,7 @@ def test_queries_wait_for_the_tables_that_they_read(filled: World) -> None:
     assert read_first <= set(_ORDER[:begun])
 
 
+@pytest.mark.long
 def test_rows_that_a_condition_no_longer_keeps_are_deleted(filled: World) -> None:
     for table in ("quiet", "of_events"):
         stored = DeltaTable.forPath(filled.spark, str(filled.lake.gold(table).path))
@@ -215,6 +218,7 @@ def test_rows_that_a_condition_no_longer_keeps_are_deleted(filled: World) -> Non
         assert sum(int(one[0]["numTargetRowsDeleted"]) for one in merges) > 0, table
 
 
+@pytest.mark.long
 def test_all_tables_are_at_one_batch_and_say_what_is_final(filled: World) -> None:
     found = {
         target.table.name: last_commit(target.table)
@@ -234,6 +238,7 @@ def test_all_tables_are_at_one_batch_and_say_what_is_final(filled: World) -> Non
     assert {f"gold.{query['name']}" for query in _QUERIES} < set(epoch[0])
 
 
+@pytest.mark.long
 def test_rows_on_which_a_column_fails_are_null_and_counted(filled: World) -> None:
     rows = read(filled.lake, "gold.best", "odd, each")
     tops = ask(filled.lake, "SELECT max(events) FROM gold.sliding GROUP BY window_start").rows
@@ -306,6 +311,7 @@ def test_verify_finds_a_row_that_differs_from_the_query_over_silver(
     assert not since.equal
 
 
+@pytest.mark.long
 def test_what_only_spark_can_tell_is_refused_with_its_place(filled: World) -> None:
     columns = {
         "a": "sum(least)",
@@ -338,6 +344,7 @@ def test_what_only_spark_can_tell_is_refused_with_its_place(filled: World) -> No
     assert "max takes no MAP<STRING,BIGINT>; cast it" in told["queries[6].sql"]
 
 
+@pytest.mark.long
 def test_a_changed_table_redefines_its_queries(filled: World) -> None:
     where = _MINUTES | {"where": "action <> 'robot'"}
     changed = filled.redefined(gold=[where, _SLIDING])

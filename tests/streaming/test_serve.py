@@ -183,6 +183,7 @@ def scene(served: Served, tmp_path: Path) -> Iterator[Scene]:
     assert found.files() == before
 
 
+@pytest.mark.long
 def test_every_attack_is_refused_also_from_two_sessions_at_once(
     jdbc: Clients, scene: Scene
 ) -> None:
@@ -223,6 +224,7 @@ def test_settings_that_a_connection_brings_along_have_no_effect(
         assert "ERROR_STATUS" in jdbc.open_raw(brought, scene.fill(statement))
 
 
+@pytest.mark.long
 def test_sessions_share_no_settings_and_show_nothing_of_the_server(jdbc: Clients) -> None:
     jdbc.open_raw({"set:system:planted": "by a client"}, "SELECT 1")
     here = "SELECT current_timezone(), current_schema()"

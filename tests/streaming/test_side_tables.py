@@ -356,6 +356,7 @@ def test_rows_of_a_batch_that_is_not_closed_are_not_listed(cut_off: World) -> No
     assert list_late(cut_off.lake, cut_off.pipeline) == []
 
 
+@pytest.mark.long
 def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_path: Path) -> None:
     played = cut_off.copied(tmp_path / "copy")
     assert apply_late(played.context) == 0
@@ -367,6 +368,7 @@ def test_rows_of_a_batch_that_is_not_closed_are_not_sent(cut_off: World, tmp_pat
     assert apply_late(played.context) == 6
 
 
+@pytest.mark.long
 def test_a_batch_that_is_retried_under_another_definition_is_decided_by_that_one_alone(
     cut_off: World, tmp_path: Path
 ) -> None:
@@ -398,6 +400,7 @@ def test_a_batch_that_is_retried_under_another_definition_is_decided_by_that_one
     assert (told["silver"], told["duplicates"], told["quarantined"]) == (12, 2, 2)
 
 
+@pytest.mark.long
 def test_a_batch_that_is_retried_after_an_interrupted_repair_has_its_side_rows(
     cut_off: World, tmp_path: Path
 ) -> None:
@@ -411,6 +414,7 @@ def test_a_batch_that_is_retried_after_an_interrupted_repair_has_its_side_rows(
     assert_books(played.lake, played.pipeline, assert_fates(played.lake))
 
 
+@pytest.mark.long
 def test_a_silver_restored_to_before_a_late_row_that_was_applied_is_rebuilt(
     spark: SparkSession, tmp_path: Path
 ) -> None:

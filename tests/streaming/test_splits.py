@@ -93,6 +93,7 @@ def _batches(lake: Lake, table: str) -> list[tuple[int, object, object]]:
     return [(one.batch, one.note.get("watermark"), one.rows) for one in found if one.batch >= 0]
 
 
+@pytest.mark.long
 def test_hops_that_overlap_close_the_same_batches_as_hops_one_after_another(
     spark: SparkSession, tmp_path: Path
 ) -> None:

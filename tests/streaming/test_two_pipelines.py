@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 
 from tests.comparing import assert_gold_equals_oracle, distinct_events
@@ -14,6 +15,7 @@ from tidelake.delta.log import commits
 from tidelake.ledger.terms import read_ledger
 
 
+@pytest.mark.long
 def test_two_pipelines_at_once_in_one_session_fill_their_own_tables(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -106,6 +106,7 @@ def _wrong(tables: Iterable[Judged]) -> dict[str, list[tuple[str, list[str]]]]:
     }
 
 
+@pytest.mark.long
 def test_percentiles_of_many_values_are_those_of_the_stored_sketches(
     spark: SparkSession, tmp_path: Path
 ) -> None:

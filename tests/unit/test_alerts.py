@@ -214,7 +214,7 @@ def test_no_batch_for_long_is_critical_where_something_waits(shop: Shop) -> None
     shop.land("a.json", 5)
     found = shop.judge(day + 10)["stale"]
     assert (found.severity, found.command) == ("critical", "tidelake run shop")
-    assert "1 files for bronze" in found.message
+    assert "1 file for bronze" in found.message
     assert "stale" not in shop.judge(day - 10)
 
 
@@ -884,6 +884,28 @@ def test_a_first_run_that_fails_is_told_before_there_is_a_table(
     monkeypatch.setattr("tidelake.cli.operating.now", lambda: at(200))
     assert run_command(app, ["alerts", *place]) == 3
     assert "no broker can be reached" in " ".join(capsys.readouterr().out.split())
+
+
+def test_a_first_run_that_has_just_begun_does_not_complain_of_old_files(shop: Shop) -> None:
+    """Its first batch reads them; only one that hangs is told."""
+    pipeline, said = shop.define(), list[str]()
+    shop.land("a.json", 0)
+    note = {"pipeline": "shop", "hop": "bronze", "generation": "g1", "batch": -1}
+    write_commit(shop.lake.bronze("shop"), 0, note=note, second=1000)
+
+    def tell(second: float) -> list[str]:
+        said.clear()
+        backlogs = BacklogReader(shop.lake, pipeline)
+        context = AlertContext(shop.lake, pipeline, at(second), (), backlogs, PLAIN)
+        reporter = AlertReporter(shop.lake, "shop", said.append, None)
+        with watching(lambda: context, reporter, None, pytest.fail):
+            pass
+        return [line.split(": 1 file")[0] for line in said]
+
+    assert tell(1010) == []
+    assert tell(1310) == ["alert opens: warning lag_growing: shop, hop bronze"]
+    # From outside nobody knows whether a run is about to read them.
+    assert shop.judge(1010)["lag_growing"].hop == "bronze"
 
 
 def test_metrics_that_cannot_be_read_close_no_alert(shop: Shop) -> None:

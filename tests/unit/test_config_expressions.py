@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+from string import ascii_letters
+from typing import Any
 
 import pytest
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from tidelake.config import expressions as functions
@@ -382,3 +385,127 @@ def test_only_an_expression_that_cannot_fail_is_evaluated_without_a_guard(
     sql: str, kind: str | None
 ) -> None:
     assert never_fails(sql, TYPES) == kind
+
+
+NESTED = {
+    "http": "STRUCT<method: STRING, duration_ms: INT, `a b`: STRUCT<x: INT>>",
+    "items": "ARRAY<STRUCT<sku: STRUCT<x: INT>, n: INT>>",
+    **{"tags": "MAP<STRING, STRUCT<x: INT>>", "rows": "ARRAY<ARRAY<INT>>", "level": "STRING"},
+    **{"looked_up": None, "v": "VARIANT"},
+}
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("http.durationms", "http: unknown field durationms; did you mean duration_ms?"),
+        ("lower(`http`.methd)", "http: unknown field methd; did you mean method?"),
+        ("http.`a b`.y", "http.a b: unknown field y (known: x)"),
+        ("(http).bogus", "(http): unknown field bogus (known: method, duration_ms, a b)"),
+        ("items.sku.y", "items.sku: unknown field y (known: x)"),
+        ("items[0].sky", "items[0]: unknown field sky; did you mean sku?"),
+        ("tags['k'].y", "tags['k']: unknown field y (known: x)"),
+        ("tags.k.y", "tags.k: unknown field y (known: x)"),
+        ("level.x", "level is STRING, which has no field x"),
+        ("http.method.a.b.c.d", "http.method is STRING, which has no field a"),
+        (
+            "transform(items, i -> http.x)",
+            "http: unknown field x (known: method, duration_ms, a b)",
+        ),
+    ],
+)
+def test_a_field_that_its_column_s_type_lacks_is_found(sql: str, problem: str) -> None:
+    assert expression_problems(sql, NESTED) == [problem]
+    # Where the types are not known, Spark judges them.
+    assert expression_problems(sql, tuple(NESTED)) == []
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("HTTP.Duration_MS", "`http`.`duration_ms`", "http.`a b`.x", "items.sku.x", "items[0].n"),
+        *("items['sku'].x", "tags.k.x", "tags['k'].x", "rows.x", "looked_up.x.y", "v.x"),
+        *("transform(items, http -> http.bogus)", "transform(rows, r -> exists(r, i -> i.x))"),
+        *("from_json(level, 'x INT').y", "struct(level AS x).y"),
+        # Spark calls the field k, and col1; a name may be computed.
+        *("struct(tags['k']).k.x", "struct(level = level).col1"),
+        "named_struct(replace('a-b', '-', '_'), level).a_b",
+        "transform(rows, HTTP -> http.bogus)",
+    ],
+)
+def test_a_field_of_what_only_spark_knows_is_not_judged(sql: str) -> None:
+    assert expression_problems(sql, NESTED) == []
+
+
+@pytest.mark.parametrize(
+    ("sql", "kind"),
+    [
+        ("struct(level)", "STRUCT<`level`: STRING>"),
+        ("struct(level AS x, http.method)", "STRUCT<`x`: STRING,`method`: STRING>"),
+        # Spark names these k, k and col1, and may compute a name.
+        ("struct(tags['k'])", None),
+        ("struct((tags).k)", None),
+        ("struct(level = level)", None),
+        ("named_struct(replace('a-b', '-', '_'), level)", None),
+    ],
+)
+def test_the_type_of_a_struct_is_known_where_its_names_are(sql: str, kind: str | None) -> None:
+    columns = {**NESTED, "tags": "MAP<STRING, STRING>"}
+    assert type_of(sql, columns) == kind
+
+
+@pytest.mark.parametrize(
+    ("sql", "problem"),
+    [
+        ("date_format(at, 'YYYY-MM-DD')", "in which Spark refuses Y; write a year as y"),
+        ("to_timestamp(status, 'DD.MM.YYYY')", "in which Spark refuses Y; write a year as y"),
+        ("try_to_timestamp(status, 'YYYY-MM-dd')", "'YYYY-MM-dd', in which Spark refuses Y"),
+        ('coalesce(TO_DATE(status, "YYYY"), day)', "calls to_date with the pattern 'YYYY'"),
+        ("to_timestamp(status, 'yyyy-MM-ddTHH:mm')", "refuses T; put text between single quotes"),
+        ("to_date(concat(status, '('), 'EEE')", "in which Spark refuses E"),
+        (
+            "to_utc_timestamp(coalesce(at, day), 'Europe/Berln')",
+            "the time zone 'Europe/Berln', which does not exist; did you mean Europe/Berlin?",
+        ),
+    ],
+)
+def test_a_literal_that_spark_refuses_on_every_row_is_found(sql: str, problem: str) -> None:
+    (found,) = expression_problems(sql, TYPES)
+    assert problem in found
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        *("date_format(at, 'EEE')", "to_date(status)", "to_date(status, status)"),
+        *(
+            "to_timestamp(status, \"yyyy-MM-dd'T'HH:mm:ss[.SSS]XXX\")",
+            "date_format(at, 'Y' || 'y')",
+        ),
+        *("to_utc_timestamp(at, 'EST')", "from_utc_timestamp(at, 'US/Pacific')"),
+        *("to_utc_timestamp(at, '+02:00')", "to_utc_timestamp(at, 'Etc/GMT+5')"),
+        *("to_utc_timestamp(at, status)", "concat(to_date(status), 'Y')"),
+        # Of what is no text, Spark reads no pattern.
+        *("to_date(at, 'YYYY')", "to_timestamp(day, 'e')", "to_date(coalesce(at, day), 'EEE')"),
+    ],
+)
+def test_a_literal_that_spark_may_accept_is_accepted(sql: str) -> None:
+    assert expression_problems(sql, TYPES) == []
+
+
+def test_the_letters_of_patterns_are_sparks(spark: SparkSession) -> None:
+    """A letter that is refused without need would stop a pipeline that works."""
+    jvm: Any = spark._jvm
+    formatters = getattr(jvm.org.apache.spark.sql.catalyst.util, "TimestampFormatter$")
+    create = getattr(formatters, "MODULE$").apply
+    for function, reads in (("date_format", False), ("to_timestamp", True)):
+        calls = {letter: f"{function}(status, '{letter}')" for letter in ascii_letters}
+        refused = {letter for letter, sql in calls.items() if expression_problems(sql, TYPES)}
+        of_spark = set()
+        for letter in ascii_letters:
+            try:
+                create(letter, jvm.java.time.ZoneId.of("UTC"), reads).validatePatternString(False)
+            except PySparkException:
+                of_spark.add(letter)
+        # V needs two letters.
+        assert refused == of_spark - {"V"}

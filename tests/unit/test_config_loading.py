@@ -1147,6 +1147,30 @@ def test_each_option_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
     assert [message.split(maxsplit=2)[1] for message in found] == list(options)
 
 
+def test_a_key_of_another_section_hides_no_problem(tmp_path: Path) -> None:
+    gold = {
+        "name": "a",
+        "window": {"kind": "global"},
+        "keys": ["nope"],
+        "measures": {"n": {"count": "*"}},
+    }
+    found = violations(
+        tmp_path, changed(gold=[gold | {"rules": {}}], event__rules={"a": "n > 0"}, event__time="x")
+    )
+    told = {one.path for one in found}
+    assert {"gold[0].rules", "gold[0].keys[0]", "event.rules", "event.time"} <= told
+
+
+def test_a_rule_of_another_form_hides_no_problem_of_the_others(tmp_path: Path) -> None:
+    rules = {"a": "n >", "b": "n + 1", "c": {"sql": "n > 0", "severity": "info"}}
+    found = violations(tmp_path, changed(quality={"rules": rules}))
+    assert {one.path for one in found} == {
+        "quality.rules.a",
+        "quality.rules.b",
+        "quality.rules.c.severity",
+    }
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -1155,6 +1179,7 @@ def test_each_option_that_is_refused_is_named_at_once(tmp_path: Path) -> None:
         ("- a\n", "not a mapping"),
         ("name\n", "not a mapping"),
         ("name: [a\n", "is not YAML"),
+        ("name:\n\tfirst: a\n", "write blanks, not tabs"),
         ("name: *nobody\n", "is not YAML"),
         ("a: 1\n---\nb: 2\n", "is not YAML"),
         ("name: !!python/object:os.system x\n", "is not YAML"),

@@ -115,7 +115,8 @@ def test_a_nested_type_keeps_its_parts() -> None:
         ("a VARCHAR(10)", "use STRING"),
         ("a STRNG", "did you mean STRING"),
         ("a MAP<INT, STRING>", "keys must be STRING"),
-        ("_a INT", "beginning with _"),
+        ("_Broken INT", "CAST\\(payload AS STRING\\), '\\$._Broken'"),
+        ("`_in_a b` INT", "has the name of an internal column"),
         ("a INT NOT NULL", "NOT NULL"),
         ("a " + "ARRAY<" * 60 + "INT" + ">" * 60, "too deeply"),
     ],
@@ -127,5 +128,5 @@ def test_a_schema_that_cannot_be_kept_is_refused(ddl: str, message: str) -> None
 
 def test_every_problem_of_a_schema_is_listed() -> None:
     with pytest.raises(Problems) as caught:
-        parse_schema("a DECIMAL(39,2), _b INT, c VARCHAR(3), A INT, m MAP<INT, INT>")
+        parse_schema("a DECIMAL(39,2), _own_b INT, c VARCHAR(3), A INT, m MAP<INT, INT>")
     assert len(caught.value.problems) == 5

@@ -289,6 +289,7 @@ def test_a_cap_keeps_the_first_events_and_marks_the_last_file(
     assert names[-1].endswith("-first3000.jsonl")
 
 
+@pytest.mark.long
 def test_a_month_can_be_added_to_another(january: tuple[Path, Generated], tmp_path: Path) -> None:
     generate_flights(tmp_path, months=(1, 2))
     together = _content(tmp_path)
@@ -296,6 +297,7 @@ def test_a_month_can_be_added_to_another(january: tuple[Path, Generated], tmp_pa
     assert "flights-2013-02-01.jsonl" in together
 
 
+@pytest.mark.long
 def test_a_cap_beyond_january_takes_flights_of_the_year(
     january: tuple[Path, Generated], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -326,6 +326,12 @@ def test_a_name_that_is_too_long_is_wrong_use(
         "o7.save.\n: org.apache.spark.SparkException: Aborted\nCaused by: software.amazon.awssdk."
         "core.exception.SdkClientException: Unable to execute HTTP request: Connection refused\n",
         "org.apache.hadoop.fs.s3a.AWSStatus500Exception: commit: 500\n",
+        # From the function of a batch, as Spark passes it on.
+        "[STREAM_FAILED] Query [id = 1] terminated with exception: Traceback (most recent call):\n"
+        "botocore.exceptions.ClientError: An error occurred (SlowDown) when calling the PutObject "
+        "operation: Please reduce your request rate.\n\nThe above exception was the direct cause",
+        "Caused by: botocore.errorfactory.AccessDenied: An error occurred (AccessDenied) when "
+        "calling the ListObjectsV2 operation: Access Denied",
     ],
 )
 def test_a_store_that_went_away_is_told_with_its_remedy(said: str) -> None:
@@ -333,6 +339,38 @@ def test_a_store_that_went_away_is_told_with_its_remedy(said: str) -> None:
 
     assert isinstance(error, MachineError)
     assert "shop, hop silver stopped: the object store: " in str(error)
+    assert "retried by the next run" in str(error)
+
+
+@pytest.mark.parametrize("code", ["NoSuchKey", "404"])
+def test_a_missing_object_is_a_missing_file(code: str) -> None:
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    missing = FileNotFoundError("a/_delta_log/0.json")
+    missing.__cause__ = ClientError({"Error": {"Code": code}}, "GetObject")
+    error = named(missing, _PLACE, gone="its log was cleaned up. Rebuild it")
+    assert isinstance(error, RefusedError)
+    assert "Rebuild it" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("code", "wrapped", "said"),
+    [
+        ("AccessDenied", PermissionError("Access Denied"), "the object store denied access"),
+        ("SlowDown", OSError(5, "Please reduce your request rate"), "answered SlowDown"),
+    ],
+)
+def test_what_a_store_answers_python_in_a_batch_is_told_as_elsewhere(
+    code: str, wrapped: OSError, said: str
+) -> None:
+    from botocore.exceptions import ClientError  # noqa: PLC0415
+
+    wrapped.__cause__ = ClientError({"Error": {"Code": code}}, "PutObject")
+    error = named(wrapped, _PLACE)
+
+    assert isinstance(error, MachineError)
+    assert str(error).startswith("shop, hop silver stopped: the object store ")
+    assert said in str(error)
     assert "retried by the next run" in str(error)
 
 

@@ -156,6 +156,7 @@ def whole(
         return _judge(spark, filled, docs, *right, *wrong, totals=gold)
 
 
+@pytest.mark.long
 def test_every_type_passes_what_is_so_and_fails_what_is_not(whole: GateReport) -> None:
     verdicts = [(result.text, result.passed) for result in whole.results]
     right = [(expect(kind, **kwargs).text, True) for kind, kwargs, _ in JUDGED]

@@ -151,6 +151,28 @@ def test_without_a_time_the_files_own_serves() -> None:
     assert init("shop", "--source", "events").event.time == "source_timestamp"
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "is_time"),
+    [
+        ("logged", "1/20/26 10:05", True),
+        ("day_of", "Tue, 20 Jan 2026 10:00:00 GMT", True),
+        ("seen", "1/20/2026 10:05 AM", True),
+        ("seen", "2026.01.20 10h", True),
+        ("address", "10.0.2026.1", False),
+        ("at", "unknown", False),
+        ("what", "model 2026 of 1999", False),
+    ],
+)
+def test_a_time_of_an_unknown_format_is_named(
+    capsys: pytest.CaptureFixture[str], name: str, text: str, is_time: bool
+) -> None:
+    events([{"id": f"e{n}", name: text} for n in range(10)])
+    assert init("shop", "--source", "events", "--json").event.time == "source_timestamp"
+    why = json.loads(capsys.readouterr().out)["time"]["why"]
+    hint = f"if {name} does ('{text}'), give --time with SQL, such as to_timestamp({name}, "
+    assert (hint in why) is is_time
+
+
 def test_the_time_of_the_event_comes_before_that_of_its_update() -> None:
     at = START.isoformat()
     events([{"id": f"e{n}", "updated_at": at, "created_at": at} for n in range(10)])
@@ -173,7 +195,24 @@ def test_silvers_own_names_and_names_of_two_are_given_others() -> None:
         "payload_is_late": "is_late",
         "a_b": "`a.b`",
         "a_b_2": "a.b",
+        "x": "`_x`",
     }
+
+
+def test_a_field_that_begins_with_an_underscore_is_a_column_and_may_be_the_id() -> None:
+    """As in exports of MongoDB; a field without the underscore keeps its name."""
+    events([{"_id": f"{n:024x}", "id": n % 3, "_broken": n} for n in range(20)] * 2)
+    event = init("shop", "--source", "events").event
+    assert event.id == "`_id`"
+    assert event.select == {"id_2": "`_id`", "id": "id"}
+    assert [field.name for field in event.fields] == ["_id", "id"]
+    init("asked", "--source", "events", "--id", "_id")
+    assert load_pipeline("asked", load_environment()).event.id == "`_id`"
+
+
+def test_an_object_id_of_mongodb_may_be_the_id() -> None:
+    events([{"_id": {"$oid": 24 * "abcdef"[n]}, "n": n % 2} for n in range(6)])
+    assert init("shop", "--source", "events").event.id == "`_id`.`$oid`"
 
 
 def test_what_is_asked_for_is_taken() -> None:
@@ -503,8 +542,11 @@ def test_a_name_that_a_pipeline_file_would_read_as_a_variable_is_left_out(
 
 
 def test_objects_without_a_field_are_told(capsys: pytest.CaptureFixture[str]) -> None:
-    events([{"_x": 1}])
+    events([{"_in_x": 1}])
     assert "has no field that can be a column" in refused(capsys, "shop", "--source", "events")
+    events([{}])
+    told = refused(capsys, "shop", "--source", "events")
+    assert told.endswith("write records with fields, or pass another --sample\n")
 
 
 def test_no_file_is_overwritten(capsys: pytest.CaptureFixture[str]) -> None:

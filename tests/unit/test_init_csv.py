@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -131,6 +132,17 @@ def test_a_text_that_means_null_in_another_column_is_told(
     assert told.count("is null here too") == 1
 
 
+def test_blanks_around_numbers_and_times_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    Path("landing/a.csv").write_text("id, at, n, what\n" + "a, 2026-01-05T10:00:00Z, 1, x\n" * 2)
+    pipeline = _init()
+    told = " ".join(capsys.readouterr().err.split())
+    assert "Note: ' at', ' n': read as text, because blanks around a value are part" in told
+    # The SQL that is told loads.
+    [sql] = re.findall(r"CAST\(trim\(` at`\) AS TIMESTAMP\)", told)
+    assert pipeline.event.time == "source_timestamp"
+    assert run_command(app, ["init", "b", "--source", "landing", "--yes", "--time", sql]) == 0
+
+
 def test_a_broken_record_is_told_and_no_obstacle(capsys: pytest.CaptureFixture[str]) -> None:
     Path("landing/a.csv").write_text(_text() + "x,y\n")
     _init()
@@ -209,6 +221,22 @@ def _exported(*rows: str, encoding: str) -> bytes:
     return "\r\n".join(["Nr;Datum;Tag;Betrag;Menge;Text", *rows, ""]).encode(encoding)
 
 
+@pytest.mark.parametrize(
+    ("value", "sql"),
+    [
+        ("1", "CAST(trim(` v`) AS BIGINT)"),
+        ("true", "CAST(trim(` v`) AS BOOLEAN)"),
+        ("05.01.2026", "to_date(trim(` v`), 'dd.MM.yyyy')"),
+    ],
+)
+def test_blanks_are_left_out_by_sql_of_the_values_type(
+    capsys: pytest.CaptureFixture[str], value: str, sql: str
+) -> None:
+    Path("landing/a.csv").write_text(f"id, v\na, {value}\nb, {value}\n")
+    _init()
+    assert f"event.select: {sql}" in " ".join(capsys.readouterr().err.split())
+
+
 def test_decimal_commas_and_dates_of_a_spreadsheet_are_converted() -> None:
     totals = ["12,50", "-7", "1.234,00", "", "1.234.567,891"] * 8
     rows = [_spreadsheet(number, total) for number, total in enumerate(totals)]
@@ -219,7 +247,10 @@ def test_decimal_commas_and_dates_of_a_spreadsheet_are_converted() -> None:
     assert {field.type.sql for field in flown.event.fields} == {"STRING"}
     select = flown.event.select or {}
     assert select["Betrag"].startswith("CAST(translate(regexp_replace(Betrag, ")
-    assert (select["Menge"], select["Tag"]) == ("Menge", "Tag")
+    assert (select["Menge"], select["Tag"]) == (
+        "Menge",
+        "to_date(Tag, 'dd.MM.yyyy')",
+    )
     assert flown.event.time == "try_to_timestamp(Datum, 'dd.MM.yyyy HH:mm')"
     # In the files' encoding, as the test writes them to a source.
     sample = Path("tests/flown.sample.csv").read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import re
 from pathlib import Path
@@ -49,14 +50,19 @@ def test_an_empty_path_is_refused_by_its_option(
     assert sorted(Path().rglob("*")) == [Path("events"), Path("events/a.jsonl")]
 
 
-def test_half_a_character_is_written_into_no_file(empty_folder: Path) -> None:
-    """JSON may escape one; UTF-8 has no bytes for it."""
+def test_half_a_character_is_written_into_no_file(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """JSON may escape one; UTF-8 has no bytes for it, and silver quarantines the record."""
     Path("events").mkdir()
     rows = [
-        {"id": f"e{n}", "type": "\udc00" if n % 2 else "a", "mode": "ab"[n % 2]} for n in range(30)
+        {"id": f"e{n}", "type": "a" if n % 3 else "\udc00", "mode": "ab"[n % 2]} for n in range(30)
     ]
     Path("events/a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     assert run_command(app, ["init", "shop", "--source", "events", "--yes"]) == 0
+    told = " ".join(capsys.readouterr().err.split())
+    assert "10 of 30 records will be quarantined: not one JSON object; the first: " in told
+    assert "events/a.jsonl line 1: not JSON: half of a character, \\udc00" in told
     suite = Path("conf/expectations/shop.yml").read_text()
     assert "value_set: [a, b]" in suite
     assert suite.count("value_set") == 1
@@ -74,6 +80,17 @@ def test_an_array_is_not_called_csv(
     told = capsys.readouterr().err
     assert "A source is JSON, one object per line." in told
     assert "CSV" not in told
+
+
+@pytest.mark.parametrize("name", ["a.json", "a.csv", "a"])
+def test_gzip_that_its_name_hides_is_refused(
+    empty_folder: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    Path("events").mkdir()
+    Path("events", name).write_bytes(gzip.compress(b'{"id": 1}\n'))
+    assert run_command(app, ["init", "shop", "--source", "events", "--yes"]) == 2
+    told = capsys.readouterr().err
+    assert f"events/{name} is compressed with gzip: let its name end in .gz" in told
 
 
 _HIT = '10.0.0.1 - - [05/Jan/2026:10:00:00 +0000] "GET / HTTP/1.1" 200 12 "-" "A (like B, C)"'

@@ -14,7 +14,8 @@ from pyspark.sql import functions as F
 
 from tidelake.bronze.records import BRONZE_DDL
 from tidelake.config import Pipeline, load_environment, load_pipeline
-from tidelake.silver.lenient_parse import lenient_parse
+from tidelake.config.types import is_internal
+from tidelake.silver.lenient_parse import _scope, lenient_parse
 from tidelake.silver.payloads import decoder_of
 from tidelake.silver.values import MOST_DEPTH
 
@@ -196,6 +197,18 @@ def test_an_expression_may_name_bronze_s_columns(spark: SparkSession, tmp_path: 
     ((one, arrived),) = _seen(spark, pipeline, _GOOD, needed=frozenset({"arrived"}))
     assert one == "e1"
     assert arrived is not None
+
+
+def test_a_field_that_begins_with_an_underscore_is_no_internal_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    schema = "_id STRING, at TIMESTAMP, _read STRUCT<a: INT>, kind STRING"
+    pipeline = _pipeline(tmp_path, schema=schema, select={"a": "_read.a"}, id="_id")
+    sent = {**_GOOD, "_id": "m1", "_read": {"a": 7}}
+    assert _seen(spark, pipeline, sent, needed=frozenset({"a"})) == [("m1", 7)]
+    records = _records(spark, spark.sql("SELECT '{}' AS payload"))
+    scope = _scope(records, pipeline, {"_id", "_read"}).columns
+    assert {name for name in scope if not is_internal(name)} == {"_id", "_read"}
 
 
 def test_exactly_the_payloads_that_silver_can_parse_are_seen(

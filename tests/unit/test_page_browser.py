@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
+from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 
@@ -16,7 +18,11 @@ from selenium.webdriver.common.keys import Keys
 from tests.browsers import a_browser, look_like
 from tests.pages import served, wait_until_read
 from tests.shops import Shop
-from tidelake.ops.page.server import PageServer
+from tidelake.instants import now
+from tidelake.ops import page as ops_page
+from tidelake.ops.page.facts import Bar, Facts, Plot
+from tidelake.ops.page.server import PageServer, Renderer
+from tidelake.typed import Typed
 
 pytestmark = pytest.mark.browser
 
@@ -103,6 +109,33 @@ def test_nothing_scrolls_sideways_and_all_text_has_contrast(
         assert browser.execute_script(CONTRAST) == []
 
 
+def test_long_totals_stay_inside_their_card(
+    browser: webdriver.Chrome, shop: Shop, tmp_path: Path
+) -> None:
+    bars = tuple(Bar(key, 4.2e12 + at) for at, key in enumerate(("k3", "z" * 130, "a key " * 9)))
+    plots = (Plot("gold.totals", "totals", 3, "total, all", (*bars, Bar("least", -1.5e36))),)
+    facts = Facts("shop", shop.pipeline, looked_at=now(), has_run=True, plots=plots)
+    page = Renderer(("shop",), tmp_path, Typed()).pipeline(facts).body.decode()
+    # A file's page may load no script.
+    bare = re.sub(r'<script.*?</script>|<link rel="icon"[^>]*>', "", page)
+    styles = str(resources.files(ops_page) / "static/page.css")
+    file = tmp_path / "page.html"
+    file.write_text(bare.replace("/static/page.css", styles), encoding="utf-8")
+    for width in (360, 1280):
+        look_like(browser, width)
+        browser.get(file.as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        cut = (
+            "const card = document.querySelector('.plot').getBoundingClientRect();"
+            "return [...document.querySelectorAll('.bars td, .bars th')].map((one) => one"
+            ".getBoundingClientRect()).filter((one) => one.width && one.right > card.right).length"
+        )
+        assert browser.execute_script(cut) == 0
+        widths = "return [...document.querySelectorAll('.bars rect')].map((one) => one"
+        widths += ".parentElement.getBoundingClientRect().width)"
+        assert min(browser.execute_script(widths)) >= 40
+
+
 def test_the_dark_is_dark(browser: webdriver.Chrome, server: PageServer) -> None:
     grounds = []
     for dark in (False, True):
@@ -124,7 +157,8 @@ def test_the_first_line_says_what_is_wrong_and_what_to_type(
     assert browser.find_element(By.TAG_NAME, "h1").text.startswith("shop: ")
     first = browser.find_element(By.CSS_SELECTOR, ".alert")
     assert "its checkpoint is gone" in first.text
-    typed = first.find_element(By.TAG_NAME, "code").text
+    assert first.find_element(By.TAG_NAME, "code").text == "hop_refused"
+    typed = first.find_element(By.CSS_SELECTOR, ".command code").text
     assert f"tidelake repair {shop.file} --hop silver" in typed
     assert browser.title.endswith("· Tidelake")
 
@@ -221,6 +255,25 @@ def test_a_new_batch_comes_in_by_itself_and_nothing_that_was_opened_closes(
             == scrolled
         )
         assert "batch 12" in browser.page_source
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_many_pipelines_take_one_row_that_shows_the_current_one(
+    browser: webdriver.Chrome, shop: Shop, width: int
+) -> None:
+    names = [f"orders_of_region_{number}" for number in range(60)]
+
+    def edge(of: str, side: str) -> float:
+        place = f"document.getElementById('{of}').getBoundingClientRect().{side}"
+        return float(browser.execute_script(f"return {place}"))
+
+    with served(shop, *names) as server:
+        look_like(browser, width)
+        browser.get(f"{server.url}p/{names[50]}")
+        assert edge("verdict", "top") < 160
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= width
+        wait_for(lambda: edge(f"nav-{names[50]}", "right") <= width)
+        assert edge(f"nav-{names[50]}", "left") >= 0
 
 
 def test_a_hidden_page_asks_for_nothing_and_a_lost_server_is_told(

@@ -13,15 +13,19 @@ from unittest.mock import MagicMock
 import pytest
 
 from tests.shops import Shop
+from tests.unit.handmade import write_measures
 from tidelake.config import Pipeline
 from tidelake.delta.locks import hold_hops
 from tidelake.delta.tables import HOPS
 from tidelake.errors import UsageError
+from tidelake.instants import now
 from tidelake.ledger.history import BacklogReader
 from tidelake.ops import alerts
+from tidelake.ops.metrics import Measured
 from tidelake.ops.page import facts, facts_cache
 from tidelake.ops.page.facts_cache import FactsCache
-from tidelake.ops.page.server import verdict_of
+from tidelake.ops.page.server import Renderer, verdict_of
+from tidelake.typed import Typed
 
 
 class Clock:
@@ -362,8 +366,101 @@ def test_a_part_that_cannot_be_read_leaves_the_others(
     cache.bring_up_to_date("shop")
 
     facts = cache.get(["shop"], patience=0)[0]
-    assert facts.broken == (("books", "books cannot be read: a file is gone"),)
+    assert facts.broken == (("books", "the ledger cannot be read: a file is gone"),)
     assert facts.sides is not None
+
+
+def test_a_ledger_that_was_read_is_not_shown_once_it_cannot_be(
+    shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> Any:
+        raise UsageError("a file is gone")
+
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+    monkeypatch.setattr(facts_cache, "read_ledger", fail)
+    shop.run(1)
+    clock.now += 60
+    cache.bring_up_to_date("shop")
+    assert cache.get(["shop"], patience=0)[0].books is None
+
+
+def test_a_gold_table_that_cannot_be_read_is_a_problem_until_its_file_is_restored(
+    shop: Shop, clock: Clock
+) -> None:
+    file = shop.lake.gold("visits").path / "part-1.parquet"
+    content = file.read_bytes()
+    file.unlink()
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+
+    facts = cache.get(["shop"], patience=0)[0]
+    (alert,) = [one for one in facts.open if one.rule == "unreadable"]
+    assert (alert.hop, alert.severity) == ("gold", "critical")
+    assert "part-1.parquet" in alert.message
+    assert alert.command == 'tidelake sql "SELECT count(*) FROM gold.visits"'
+    page = Renderer(("shop",), shop.root, Typed()).pipeline(facts).body.decode()
+    assert ", 0 rows" not in page
+
+    # No commit says so.
+    file.write_bytes(content)
+    clock.now += 60
+    cache.bring_up_to_date("shop")
+    assert "unreadable" not in {one.rule for one in cache.get(["shop"], patience=0)[0].open}
+
+
+def test_a_sound_table_that_an_edited_definition_does_not_fit_is_no_damage(
+    shop: Shop, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unfit(*_: Any) -> Any:
+        raise UsageError("Binder Error: Referenced column not found")
+
+    monkeypatch.setattr("tidelake.ops.page.facts.ask", unfit)
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+    facts = cache.get(["shop"], patience=0)[0]
+    assert "unreadable" not in {one.rule for one in facts.open}
+    assert {one.missing for one in facts.plots or ()} == {
+        "Binder Error: Referenced column not found"
+    }
+
+
+def test_of_tables_that_were_deleted_no_problem_stays(shop: Shop, clock: Clock) -> None:
+    (shop.lake.gold("visits").path / "part-1.parquet").unlink()
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+    assert "unreadable" in {one.rule for one in cache.get(["shop"], patience=0)[0].open}
+    for layer in ("bronze", "silver", "gold", "checkpoints"):
+        shutil.rmtree(Path(str(shop.lake.root)) / layer, ignore_errors=True)
+    clock.now += 60
+    cache.bring_up_to_date("shop")
+    facts = cache.get(["shop"], patience=0)[0]
+    assert (facts.has_run, facts.plots, facts.flow) == (False, None, None)
+    assert "unreadable" not in {one.rule for one in facts.open}
+
+
+def test_a_first_run_that_failed_before_any_table_is_told(tmp_path: Path, clock: Clock) -> None:
+    shop = Shop(tmp_path)
+    cache = a_cache(shop, clock)
+    cache.bring_up_to_date("shop")
+    new = cache.get(["shop"], patience=0)
+    assert verdict_of(new).text == "Nothing has run here yet"
+
+    at = now()
+    error = {"error_class": "SourceError", "error": "the source is empty"}
+    write_measures(shop.lake, [Measured("shop", "bronze", "g1", -1, "r", at, at, **error)])
+    clock.now += 60
+    cache.bring_up_to_date("shop")
+    failed = cache.get(["shop"], patience=0)
+    assert [one.rule for one in failed[0].open] == ["hop_failed"]
+    assert not failed[0].has_run
+    renderer = Renderer(("shop",), shop.root, Typed())
+    page = renderer.pipeline(failed[0]).body.decode()
+    assert "SourceError: the source is empty" in page
+    assert "There are no tables" not in page
+    overview = renderer.overview(failed).body.decode()
+    assert 'id="card-shop"' in overview
+    assert "Not run here" not in overview
 
 
 @pytest.mark.parametrize("broken", ["change_fingerprint", "read_flow", "erases_or_swaps"])

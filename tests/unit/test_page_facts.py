@@ -12,10 +12,12 @@ import pytest
 
 from tests.shops import BATCH_ROWS, Shop
 from tests.unit.handmade import write_measures
+from tidelake.delta.log import Commit
 from tidelake.delta.tables import HOPS
+from tidelake.ledger.history import rate_of
 from tidelake.ledger.query import Answer, ask
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops import metrics
+from tidelake.ops import metrics, status
 from tidelake.ops.alerts import Alert
 from tidelake.ops.metrics import Measured
 from tidelake.ops.page.facts import Facts, read_flow, read_sides
@@ -90,6 +92,36 @@ def test_a_pipeline_that_never_ran_is_new_and_spoils_nobody_elses_verdict(shop: 
     assert verdict_of([new, facts_of(shop)]).state == "well"
 
 
+def test_one_message_of_several_rules_counts_once_and_keeps_their_names() -> None:
+    told = "cannot be evaluated: DamagedError: the log of silver.shop lacks a commit"
+    one, other = (replace(REFUSED, rule=rule, hop=None, message=told) for rule in ("stale", "rate"))
+    late = replace(WARNING, message=told)
+    facts = Facts("shop", looked_at=NOW, alerts=(late, one, other, REFUSED))
+
+    verdict = verdict_of([facts])
+
+    assert verdict.text == "2 things are wrong"
+    assert verdict.alerts == (one, other, REFUSED, late)
+    elsewhere = replace(one, pipeline="other")
+    assert verdict_of([replace(facts, alerts=(one, elsewhere))]).text == "2 things are wrong"
+
+
+@pytest.mark.parametrize(
+    ("part", "command"),
+    [
+        ("fingerprint", "status"),
+        ("flow", "status"),
+        ("alerts", "alerts"),
+        ("sides", "quarantine list"),
+        ("plots", "status"),
+        ("books", "ledger"),
+    ],
+)
+def test_the_command_of_a_part_that_cannot_be_read_says_more_of_it(part: str, command: str) -> None:
+    (alert,) = Facts("shop", broken=((part, "gone"),)).open
+    assert alert.command == f"tidelake {command} shop"
+
+
 def test_what_cannot_be_read_is_an_alert_of_its_own() -> None:
     broken = Facts("shop", broken=(("definition", "shop.yml: 1 error"),), looked_at=NOW)
 
@@ -112,8 +144,8 @@ def test_the_flow_tells_pace_sizes_and_what_waits(shop: Shop) -> None:
     assert [hop.lag_seconds for hop in flow.hops] == [5 * 3600, 0, 0]
     assert bronze.status.waiting == 1
     assert bronze.sizes == silver.sizes == (BATCH_ROWS,) * 3
-    assert bronze.rows_per_second == pytest.approx(1.0)
-    assert gold.rows_per_second == pytest.approx(0.8)
+    assert bronze.status.rows_per_second == pytest.approx(1.0)
+    assert gold.status.rows_per_second == pytest.approx(0.8)
     assert list(flow.golds) == list(shop.pipeline.gold_names)
     assert not flow.runs
     assert flow.requeued == 0
@@ -122,13 +154,34 @@ def test_the_flow_tells_pace_sizes_and_what_waits(shop: Shop) -> None:
 def test_the_pace_is_that_of_the_batches_since_the_last_pause(shop: Shop) -> None:
     shop.began += timedelta(hours=1)
     shop.run(1)
-    assert read_flow(shop.lake, shop.pipeline, now=NOW).hops[0].rows_per_second is None
+    bronze = read_flow(shop.lake, shop.pipeline, now=NOW).hops[0]
+    assert bronze.status.rows_per_second is None
 
     shop.run(2)
     bronze = read_flow(shop.lake, shop.pipeline, now=NOW).hops[0]
 
     assert bronze.sizes == (BATCH_ROWS,) * 6
-    assert bronze.rows_per_second == pytest.approx(1.0)
+    assert bronze.status.rows_per_second == pytest.approx(1.0)
+
+
+def test_the_creation_of_a_table_is_no_batch_of_its_pace() -> None:
+    created, *closed = [
+        Commit(n, NOW + timedelta(seconds=10 * n), 8, {"batch": n - 1, "records": 8})
+        for n in range(3)
+    ]
+    assert rate_of([closed[0], created]) is None
+    assert rate_of([*reversed(closed), created]) == pytest.approx(0.8)
+
+
+def test_the_pace_of_a_hop_is_that_of_its_newest_batches(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(status, "rate_of", lambda commits: asked.append(len(commits)))
+    for _ in range(12):
+        shop.run(1)
+    status.read_status(shop.lake, shop.pipeline)
+    assert max(asked) == 10
 
 
 def test_the_flow_reads_the_newest_metrics_of_each_hop_and_no_others(

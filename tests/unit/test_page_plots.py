@@ -209,3 +209,4 @@ def test_a_table_that_is_not_there_or_cannot_be_read_says_so_alone(tmp_path: Pat
     assert found["gold.takings_1m"].missing == ""
     assert found["gold.totals"].missing == "does not exist yet"
     assert "part-1.parquet" in found["gold.visits"].missing
+    assert [name for name, plot in found.items() if plot.is_damaged] == ["gold.visits"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,8 +12,9 @@ import pytest
 from tests.shops import Shop
 from tidelake.delta.commit_metadata import DimensionUse, FateCount
 from tidelake.ledger.terms import read_ledger
+from tidelake.ops.alerts import Alert
 from tidelake.ops.metrics import Measured
-from tidelake.ops.page.facts import Facts, Flow, HopFacts, read_flow
+from tidelake.ops.page.facts import Bar, Facts, Flow, HopFacts, Plot, read_flow
 from tidelake.ops.page.server import Renderer
 from tidelake.ops.status import Advice, PartitionLag, SourceLag, TopicStatus
 from tidelake.typed import Typed
@@ -81,6 +82,69 @@ def test_what_is_not_read_yet_says_so(facts: Facts) -> None:
     assert "No problem found so far; some tables are not read yet".lower() in page.lower()
     assert "The ledger is being read …" in page
     assert "being counted …" in page
+
+
+def test_what_cannot_be_read_is_not_said_to_be_read_for_ever(facts: Facts) -> None:
+    broken = tuple((part, "gone") for part in ("sides", "plots", "books"))
+    page = written(replace(facts, broken=broken))
+    assert page.count("It cannot be read: see the top of this page.") == 3
+    assert "being read …" not in page
+    assert "being counted …" not in page
+
+    page = written(replace(facts, flow=None, broken=(("flow", "gone"),)))
+    assert "The hops are being" not in page
+
+
+def test_alerts_name_their_rule_apart_from_their_pipeline_and_hop(facts: Facts) -> None:
+    alert = Alert("hop_failed", "shop", "gold", "critical", "stopped", None, "tidelake run shop")
+    renderer = Renderer(("shop", "other"), Path("/lake"), Typed())
+    page = renderer.overview([replace(facts, alerts=(alert,))]).body.decode()
+    shown = re.findall(r'<p class="alert-what">.*?</p>', page, re.DOTALL)[0]
+    words = re.sub("<[^>]*>", "", shown).split()
+    assert words == ["critical", "shop", "gold", "hop_failed", "stopped"]
+
+
+def test_a_pipeline_without_gold_has_no_empty_part_for_it(facts: Facts) -> None:
+    assert facts.pipeline is not None
+    assert 'id="gold"' in written(facts)
+    pipeline = facts.pipeline.model_copy(update={"gold": ()})
+    assert 'id="gold"' not in written(replace(facts, pipeline=pipeline, plots=()))
+
+
+def test_the_overview_has_no_heading_without_a_pipeline_and_no_batch_that_was_not_closed(
+    facts: Facts,
+) -> None:
+    def shown(*all_facts: Facts) -> str:
+        renderer = Renderer(("shop", "other"), Path("/lake"), Typed())
+        return " ".join(renderer.overview(all_facts).body.decode().split())
+
+    idle = Facts("other", facts.pipeline, looked_at=NOW)
+    headings = re.compile("<h2[^>]*>([^<]*)")
+    assert headings.findall(shown(idle)) == ["Not run here"]
+    assert headings.findall(shown(facts)) == ["Pipelines"]
+    assert headings.findall(shown(facts, idle)) == ["Pipelines", "Not run here"]
+
+    assert "<dt>last batch</dt><dd><time" in shown(facts)
+    flow = flow_of(facts)
+    hops = tuple(replace(hop, status=replace(hop.status, batch=-1)) for hop in flow.hops)
+    assert "<dt>last batch</dt><dd>none</dd>" in shown(
+        replace(facts, flow=replace(flow, hops=hops))
+    )
+
+
+def test_plots_show_values_below_zero_and_blank_keys(facts: Facts) -> None:
+    keys = (Bar("u1", 5.0), Bar("", -5.0))
+    bars = Plot("gold.totals", "totals", 2, "total, all", keys)
+    times = tuple(Bar("", value, NOW) for value in (4.0, -1234.0))
+    line = Plot("gold.takings_1m", "tumbling windows", 2, "total", times, timedelta(minutes=1))
+    page = written(replace(facts, plots=(bars, line)))
+
+    assert '<rect width="1000.0"' in page
+    assert '<rect class="negative" width="1000.0"' in page
+    assert '<span class="quiet">blank text</span>' in page
+    assert '<p class="scale"><span>-1,234</span></p>' in page
+    above = replace(line, bars=times[:1])
+    assert written(replace(facts, plots=(above,))).count('<p class="scale">') == 1
 
 
 def test_a_topic_shows_what_waits_what_would_help_and_why_nobody_was_asked(facts: Facts) -> None:
@@ -151,14 +215,15 @@ def test_what_runs_measured_shows_at_its_hop(facts: Facts) -> None:
 
 
 def test_a_hop_that_runs_is_told_and_nothing_else_is_to_be_started(facts: Facts) -> None:
-    def waiting(process: int | None) -> Facts:
+    def waiting(process: int | None, files: int = 3) -> Facts:
         flow = flow_of(facts)
         first: HopFacts = flow.hops[0]
-        held = replace(first, status=replace(first.status, waiting=3), process=process)
+        held = replace(first, status=replace(first.status, waiting=files), process=process)
         return replace(facts, flow=replace(flow, hops=(held, *flow.hops[1:])))
 
     assert "Read the waiting input with" in written(waiting(None))
     running = written(waiting(4711))
     assert "is alive: process 4711" in running
     assert "Read the waiting input with" not in running
-    assert "3 files wait" in running
+    assert "3 files wait<" in running
+    assert "1 file waits<" in written(waiting(None, 1))

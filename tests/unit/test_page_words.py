@@ -11,7 +11,19 @@ from tidelake.ops.page import server as words
 
 @pytest.mark.parametrize(
     ("value", "told"),
-    [(None, "-"), (0, "0"), (1234567, "1,234,567"), (12.34, "12.3"), (0.8, "0.80"), (5.0, "5")],
+    [
+        (None, "-"),
+        (0, "0"),
+        (1234567, "1,234,567"),
+        (12.34, "12.3"),
+        (0.8, "0.80"),
+        (5.0, "5"),
+        (0.01, "0.01"),
+        (0.004126, "0.00413"),
+        (-0.00000055, "-5.5e-07"),
+        (4200358023456.0, "4,200,358,023,456"),
+        (-1.23456e30, "-1.23e+30"),
+    ],
 )
 def test_numbers_are_as_exact_as_they_can_be_read(value: float | None, told: str) -> None:
     assert words.number(value) == told

@@ -219,7 +219,10 @@ def test_rows_that_are_converted_singly_have_their_own_int96_times(
     ]
 
 
-@pytest.mark.parametrize("groups", [1000, 2000, 6000, 10_000])
+@pytest.mark.parametrize(
+    "groups",
+    [*(pytest.param(groups, marks=pytest.mark.long) for groups in (1000, 10_000)), 2000, 6000],
+)
 def test_rows_of_any_groups_with_long_texts_have_their_own_int96_times(groups: int) -> None:
     # As Spark writes texts that repeat, in row groups of which a batch may hold several.
     count = 10_000

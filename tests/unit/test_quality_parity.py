@@ -1,8 +1,15 @@
-"""Compiled rules fail the rows that Great Expectations calls unexpected on Spark, no others."""
+"""Compiled rules fail the rows that Great Expectations calls unexpected on Spark, no others.
+
+A validation of all cases takes a long time. Each change compares the rules with its recorded
+verdicts, and a long test compares those with the library.
+"""
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,6 +21,8 @@ from tidelake.ops.gate import as_gx, import_gx
 from tidelake.silver.quality import compile_rules
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+# Of a version of the library: the ids of the unexpected rows of each case.
+VERDICTS = Path(__file__).parent.parent / "data" / "unexpected_rows.json"
 OF_TYPES = {"expect_column_values_to_be_of_type", "expect_column_values_to_be_in_type_list"}
 COMPLETE = {
     "result_format": "COMPLETE",
@@ -42,10 +51,18 @@ def compiled(frame: DataFrame) -> dict[str, set[int]]:
 
 
 @pytest.fixture(scope="module")
-def great(spark: SparkSession, frame: DataFrame) -> dict[str, set[int]]:
-    """Give the unexpected rows of each case by Great Expectations, all in one validation.
+def recorded() -> dict[str, Any]:
+    """Give the recorded verdicts, with the version that gave them."""
+    return json.loads(VERDICTS.read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
-    It asks for each case several times. Of a local relation Spark answers that without a job.
+
+@pytest.mark.long
+def test_the_library_gives_the_recorded_verdicts(
+    spark: SparkSession, frame: DataFrame, recorded: dict[str, Any], tmp_path: Path
+) -> None:
+    """All in one validation, which asks for each case several times.
+
+    Of a local relation Spark answers that without a job.
     """
     local = spark.createDataFrame(frame.toArrow(), frame.schema)
     gx = import_gx()
@@ -63,7 +80,22 @@ def great(spark: SparkSession, frame: DataFrame) -> dict[str, set[int]]:
     )
     with judged.without_codegen(spark):
         run = definition.run(batch_parameters={"dataframe": local}, result_format=COMPLETE)
-    return {texts[each.expectation_config.id]: _unexpected(each) for each in run.results}
+    rows = {texts[each.expectation_config.id]: _written(_unexpected(each)) for each in run.results}
+    found = {"great-expectations": version("great-expectations"), "rows": rows}
+    asked = tmp_path / VERDICTS.name
+    asked.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+    assert found == recorded, f"Great Expectations says otherwise; its verdicts are in {asked}"
+
+
+def test_the_verdicts_are_of_the_installed_version_and_of_every_case(
+    recorded: dict[str, Any],
+) -> None:
+    assert recorded["great-expectations"] == version("great-expectations")
+    assert recorded["rows"].keys() == {case.text for case in judged.CASES}
+
+
+def _written(ids: set[int]) -> str:
+    return " ".join(map(str, sorted(ids)))
 
 
 def _unexpected(result: Any) -> set[int]:
@@ -78,9 +110,9 @@ def _unexpected(result: Any) -> set[int]:
 
 @pytest.mark.parametrize("case", judged.CASES, ids=lambda case: case.text)
 def test_both_fail_the_same_rows(
-    case: Expectation, compiled: dict[str, set[int]], great: dict[str, set[int]]
+    case: Expectation, compiled: dict[str, set[int]], recorded: dict[str, Any]
 ) -> None:
-    assert compiled[case.text] == great[case.text]
+    assert _written(compiled[case.text]) == recorded["rows"][case.text]
 
 
 def test_every_type_of_row_expectations_has_a_case_that_fails_and_one_that_passes(

@@ -37,6 +37,7 @@ from tidelake.spark.session import (
     starts_spark,
     whole_file_session,
 )
+from tidelake.without_pandas import leave_out_of_workers
 
 _ZONE, _OURS = "spark.sql.session.timeZone", "spark.tidelake.test"
 _ANSI, _CASE = "spark.sql.ansi.enabled", "spark.sql.caseSensitive"
@@ -97,6 +98,16 @@ def test_every_session_has_the_settings_that_results_depend_on(runtime: SparkSes
     assert joined.conf.get(_ANSI) == "true"
     started = Environment(name="x", root=Path("/lake"), spark={_ZONE: "Asia/Tokyo", _ANSI: "false"})
     assert RESULT_SETTINGS.items() <= _settings(started, JARS).items()
+
+
+@pytest.mark.parametrize(("of_users", "told"), [(True, ""), (False, "1")])
+def test_workers_are_told_whether_pandas_is_used(
+    monkeypatch: pytest.MonkeyPatch, of_users: bool, told: str
+) -> None:
+    monkeypatch.setenv("TIDELAKE_WORKERS_WITHOUT_PANDAS", "")
+    leave_out_of_workers(of_users=of_users)
+    found = _settings(Environment(name="local", root=Path("/lake")), JARS)
+    assert found["spark.executorEnv.TIDELAKE_WORKERS_WITHOUT_PANDAS"] == told
 
 
 def test_a_sibling_has_the_settings_that_results_depend_on(

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from tests.pipelines import bronze, shop
-from tidelake.names import ID_HASH
-from tidelake.silver.payloads import REFUSAL, UNKNOWN
+from tidelake.config.types import is_internal
+from tidelake.names import BRONZE_COLUMNS, ID_HASH
+from tidelake.silver.payloads import REFUSAL, SKIPPED, UNKNOWN, read_payloads
 from tidelake.silver.stages import (
     ORIGIN,
     PAYLOAD_HASH,
@@ -23,6 +26,7 @@ from tidelake.silver.stages import (
     WARNINGS,
     Judging,
     classify,
+    payload_scope,
     reasons_by_stage,
 )
 
@@ -39,7 +43,7 @@ def judgements(classified: DataFrame) -> dict[str, tuple[str | None, list[str]]]
 
 
 def stages(
-    spark: SparkSession, folder: Path, payloads: dict[str, str], **event: str
+    spark: SparkSession, folder: Path, payloads: dict[str, str], **event: Any
 ) -> dict[str, tuple[str | None, list[str]]]:
     rows = bronze(spark, [{"record_id": name, "payload": p} for name, p in payloads.items()])
     pipeline = shop(folder, event=event, watermark={"max_future_skew": "5 minutes"})
@@ -163,6 +167,29 @@ def test_a_payload_field_hides_the_bronze_column_of_its_name(
     assert row.asDict() == {"source": "file", "user_id": "phone/f:0", STAGE: None}
 
 
+def test_a_field_that_begins_with_an_underscore_is_no_internal_column(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """As the id of MongoDB. A field of an internal column's name is refused by its schema."""
+    pipeline = shop(
+        tmp_path,
+        event={
+            "schema": "_id STRING, event_time TIMESTAMP, _row STRING, _values STRING, value INT",
+            "select": {"user_id": "_row", "given": "_values", "value": "value"},
+            "id": "_id",
+        },
+    )
+    sent = payload(_id="m1", _row="r", _values="v", value=1)
+    rows = bronze(spark, [{"record_id": "f:0", "payload": sent}])
+    [row] = classify(rows, Judging(pipeline)).select("event_id", f"{SELECTED}.*", STAGE).collect()
+    assert row.asDict() == {
+        "event_id": "m1", "user_id": "r", "given": "v", "value": 1, STAGE: None,
+    }  # fmt: skip
+    scope = payload_scope(read_payloads(rows, pipeline), pipeline).columns
+    internal = {SKIPPED, *scope} - {*pipeline.payload_columns, *BRONZE_COLUMNS}
+    assert {name for name in internal if not is_internal(name)} == set()
+
+
 def test_a_requeued_row_is_another_row_that_knows_why_and_when_it_was_sent_again(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -229,3 +256,16 @@ def test_classification_carries_what_later_steps_need(spark: SparkSession, tmp_p
     ).collect()
     assert bytes(row["payload"]) == text.encode()
     assert (row["day"], row["selected"]) == ("2024-01-02", '{"user_id":"u","value":1.50}')
+
+
+@pytest.mark.long
+def test_a_payload_may_have_hundreds_of_fields(spark: SparkSession, tmp_path: Path) -> None:
+    """Their tests, nested in one another, would overflow the stack of Spark's analyzer."""
+    names = [f"f{number}" for number in range(500)]
+    own = ["event_id STRING", "event_time TIMESTAMP", "user_id STRING"]
+    schema = ", ".join([*own, *(f"{name} INT" for name in names)])
+    select = {"user_id": "user_id", **{name: f"{name} + 0" for name in names}}
+    payloads = {"sound": payload(**dict.fromkeys(names, 1)), "broken": payload(f499="x")}
+    found = stages(spark, tmp_path, payloads, schema=schema, select=select)
+    assert found["sound"] == (None, [])
+    assert found["broken"][0] == "contract"

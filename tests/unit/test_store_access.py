@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import re
 import time
 from collections.abc import Callable
+from pathlib import Path
 
+import duckdb
 import pytest
 
 from tests.stores import Store, a_free_port
@@ -14,7 +18,10 @@ from tidelake.config import load_environment
 from tidelake.delta.tables import Lake
 from tidelake.errors import MachineError, TidelakeError, UsageError
 from tidelake.object_store import (
+    duckdb_error,
     duckdb_secret,
+    endpoint,
+    filesystem_options,
     refuse_unreachable_bucket,
     spark_settings,
     translating_errors,
@@ -30,7 +37,7 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def change(**variables: str | None) -> None:
         for name, value in variables.items():
             if value is None:
-                monkeypatch.delenv(name)
+                monkeypatch.delenv(name, raising=False)
             else:
                 monkeypatch.setenv(name, value)
         object_store._session.cache_clear()
@@ -148,6 +155,116 @@ def test_amazons_own_store_gets_no_endpoint(anew: Callable[..., None]) -> None:
     statement, given = duckdb_secret()
     assert "ENDPOINT" not in statement
     assert given == ["tests", "of the store", "eu-central-1"]
+
+
+@pytest.mark.parametrize(
+    ("url", "lines"),
+    [
+        ("http://of-the-profile:9000", "endpoint_url = http://of-the-profile:9000\n"),
+        (
+            "https://of-the-service",
+            "endpoint_url = http://of-the-profile:9000\nservices = mine\n"
+            "[services mine]\ns3 =\n  endpoint_url = https://of-the-service/\n",
+        ),
+    ],
+)
+def test_the_endpoint_of_a_profile_is_that_of_all_three_clients(
+    anew: Callable[..., None], tmp_path: Path, url: str, lines: str
+) -> None:
+    config = tmp_path / "config"
+    config.write_text(f"[profile minio]\n{lines}", encoding="utf-8")
+    anew(AWS_CONFIG_FILE=str(config), AWS_PROFILE="minio")
+    assert endpoint() == os.environ["AWS_ENDPOINT_URL"]
+    anew(AWS_ENDPOINT_URL=None)
+
+    assert filesystem_options()["endpoint_url"] == url
+    assert filesystem_options()["config_kwargs"] == {"s3": {"addressing_style": "path"}}
+    assert spark_settings()["spark.hadoop.fs.s3a.endpoint"] == url
+    # The keys are those of the variables, which precede a profile without any.
+    assert url.partition("://")[2] in duckdb_secret()[1]
+
+
+def test_an_error_of_duckdb_has_the_stores_answer_in_its_body() -> None:
+    error = duckdb.IOException("HTTP Error: HTTP GET error reading 's3://a/b' (HTTP 400)")
+    error.status_code, error.body = 400, "<Code>ExpiredToken</Code>"  # type: ignore[attr-defined]
+    assert "denied access (ExpiredToken)" in str(duckdb_error(error, "the statement stopped"))
+
+
+def test_a_profiles_endpoint_that_is_to_be_ignored_is_ignored(
+    anew: Callable[..., None], tmp_path: Path
+) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile minio]\nendpoint_url = http://a:9000\n", encoding="utf-8")
+    anew(AWS_CONFIG_FILE=str(config), AWS_PROFILE="minio", AWS_ENDPOINT_URL=None)
+    assert endpoint() == "http://a:9000"
+    anew(AWS_IGNORE_CONFIGURED_ENDPOINT_URLS="true")
+    assert endpoint() is None
+
+
+def test_a_broken_file_of_profiles_is_named(anew: Callable[..., None], tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    config.write_text("[profile", encoding="utf-8")
+    anew(AWS_CONFIG_FILE=str(config), AWS_ENDPOINT_URL=None)
+    with pytest.raises(MachineError, match=r"config.*Correct that file"), translating_errors("x"):
+        filesystem_options()
+
+
+@pytest.mark.parametrize("at", ["http://127.0.0.1:9000", None])
+def test_duckdb_never_makes_a_bucket_a_part_of_the_host(
+    anew: Callable[..., None], at: str | None
+) -> None:
+    anew(AWS_ENDPOINT_URL=at)
+
+    assert "URL_STYLE 'path'" in duckdb_secret()[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "status", "told"),
+    [
+        ("HTTP Error: HTTP GET error reading 's3://a/b' (HTTP 301)", 301, "AWS_REGION"),
+        (
+            "IO Error: DeltaKernel ObjectStoreError (8): Received redirect without LOCATION, this "
+            "normally indicates an incorrectly configured region",
+            None,
+            "AWS_REGION",
+        ),
+        (
+            "IO Error: DeltaKernel ObjectStoreError (8): … status code: 400 Bad Request: "
+            "<Error><Code>ExpiredToken</Code></Error>",
+            None,
+            r"denied access \(ExpiredToken\)",
+        ),
+        ("HTTP Error: HTTP GET error reading 'http://a/b.parquet'", 403, r"denied access \(403\)"),
+        ("HTTP Error: Request returned HTTP 503 for HTTP HEAD to 'x'", 503, "answered 503"),
+        (
+            "IO Error: Could not resolve hostname error for HTTP HEAD to 'x'",
+            None,
+            "does not answer",
+        ),
+        (
+            "IO Error: DeltaKernel ObjectStoreError (8): Error interacting with object store: … "
+            "GET http://a/0 in 1ms - Server returned non-2xx status code: 403 Forbidden: <?xml",
+            None,
+            r"denied access \(403\)",
+        ),
+        ("IO Error: DeltaKernel ObjectStoreError (8): … error sending", None, "does not answer"),
+        ("HTTP Error: HTTP GET error reading 's3://a/b.parquet' (HTTP 404)", 404, None),
+        ("IO Error: DeltaKernel FileNotFoundError (11): File not found: a/0.json", None, None),
+        ("Conversion Error: Could not convert string 'status code: 403'", None, None),
+    ],
+)
+def test_what_a_store_answers_duckdb_is_told_as_elsewhere(
+    text: str, status: int | None, told: str | None
+) -> None:
+    error = duckdb.IOException(text)
+    if status:
+        error.status_code = status  # type: ignore[attr-defined]
+    found = duckdb_error(error, "the statement stopped")
+
+    assert (found is None) == (told is None)
+    if told:
+        assert isinstance(found, MachineError)
+        assert re.match(f"the statement stopped: the (object store|bucket) .*{told}", str(found))
 
 
 def test_what_is_made_for_disks_is_not_used_on_a_store() -> None:

@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import json
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from botocore.exceptions import ClientError
+from s3fs import S3FileSystem
 
 from tests.stores import Store
-from tidelake import folders
+from tidelake import folders, object_store
 from tidelake.config import FilesSource
 from tidelake.delta.log import CREATION, commits, last_commit, newest_version
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import SourceChangedError, SourceError
+from tidelake.errors import (
+    GenerationError,
+    SourceChangedError,
+    SourceError,
+    SourceNameError,
+    UsageError,
+)
+from tidelake.examples import generate
 from tidelake.folders import Folder, folder, list_folder, list_matching, remove_tree, write_whole
 from tidelake.runtime.checkpoints import (
     batch_paths,
@@ -179,6 +190,42 @@ def test_an_open_batch_gives_the_prepared_one_before_it_its_partitions(place: Fo
     assert (checkpoint / "offsets" / "4").read_text(encoding="utf-8") == planned
 
 
+def test_small_files_are_written_without_asking_the_store_for_the_bucket(s3: Store) -> None:
+    lake = folder(s3.prefix())
+    s3.asked.clear()
+
+    write_whole(lake / "state" / "file.json", "{}")
+    assert [method for method, _ in s3.asked] == ["PUT"]
+    prepare(lake / "g1", 3, ["{}"])
+    of_the_bucket = [one for one in s3.asked if one[1].partition("?")[0].strip("/") == "tidelake"]
+    assert {(method, "list-type=2" in path) for method, path in of_the_bucket} == {("GET", True)}
+
+
+def test_files_are_not_generated_into_a_bucket_that_is_not_there(s3: Store) -> None:
+    with pytest.raises(UsageError, match="the folder s3://no-such-bucket/in: there is no such"):
+        generate("clickstream", folder("s3://no-such-bucket/in"), events=10, seed=1)
+
+    assert "no-such-bucket" not in {one["Name"] for one in s3.client.list_buckets()["Buckets"]}
+    into = s3.prefix()
+    assert generate("clickstream", folder(into), events=10, seed=1).written == len(s3.keys(into))
+
+
+def test_a_bucket_that_is_gone_is_not_taken_for_a_checkpoint_that_is(
+    s3: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = folder(s3.prefix())
+    tables, checkpoints = [log_of(lake, -1, 0)], Lake(lake).checkpoints("shop", "silver")
+    with pytest.raises(GenerationError, match="its checkpoint is gone"):
+        open_generation("shop", "silver", tables, checkpoints)
+
+    def gone(**_: object) -> object:
+        raise ClientError({"Error": {"Code": "NoSuchBucket"}}, "ListObjectsV2")
+
+    monkeypatch.setattr(object_store, "_client", gone)
+    with pytest.raises(UsageError, match="there is no such bucket"):
+        open_generation("shop", "silver", tables, checkpoints)
+
+
 def test_a_checkpoint_without_a_batch_is_left_to_the_query(place: Folder) -> None:
     prepare(place / "g1", CREATION, [])
 
@@ -204,6 +251,22 @@ def test_a_source_on_a_store_offers_objects_and_no_hidden_ones(s3: Store) -> Non
     assert list(found) == [f"{root}/{name}" for name in names]
     assert {file.size for file in found.values()} == {3}
     assert {file.modified % 1000 for file in found.values()} == {0}
+
+
+@pytest.mark.parametrize("name", ["/x.jsonl", "sub//x.jsonl", "./x.jsonl", "sub/../x.jsonl"])
+def test_an_object_that_spark_would_read_under_another_name_is_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """The client of these tests would not send such a name as it is."""
+    entry = {"type": "file", "size": 3, "LastModified": datetime(2026, 1, 1, tzinfo=UTC)}
+    names = ("a.jsonl", "sub/", "_tmp//hidden.jsonl", name)
+    listed = {one: {**entry, "name": f"bucket/landing/{one}"} for one in names}
+    monkeypatch.setattr(S3FileSystem, "find", lambda *_, **__: listed)
+
+    with pytest.raises(SourceNameError, match=rf"landing/{re.escape(name)}, .* //, /\./ or "):
+        list_files("s3://bucket/landing")
+    del listed[name]
+    assert list(list_files("s3://bucket/landing")) == ["s3://bucket/landing/a.jsonl"]
 
 
 def test_a_source_on_a_store_that_holds_nothing_is_named(s3: Store) -> None:

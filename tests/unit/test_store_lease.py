@@ -15,6 +15,7 @@ from threading import Thread
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.stores import Store
 from tidelake.delta import holders
@@ -320,6 +321,74 @@ def test_a_store_without_conditional_writes_is_refused(
 
         def put_object(self, **_: object) -> dict[str, str]:
             return {"ETag": "same"}
+
+    monkeypatch.setattr(module, "client", Client)
+
+    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
+        pass
+
+
+class Ignores:
+    """Honours one of the two conditions alone."""
+
+    def __init__(self, condition: str) -> None:
+        self._ignored = condition
+
+    def put_object(self, **request: Any) -> Any:
+        request.pop(self._ignored, None)
+        return client().put_object(**request)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(client(), name)
+
+
+def test_a_store_that_ignores_the_condition_of_a_new_lock_is_refused(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "client", lambda: Ignores("IfNoneMatch"))
+
+    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
+        pass
+
+
+@pytest.mark.parametrize("is_new", [True, False])
+def test_a_store_that_ignores_the_condition_of_a_takeover_is_refused(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch, is_new: bool
+) -> None:
+    if not is_new:
+        left_behind(s3, place, process=99999999)
+    monkeypatch.setattr(module, "client", lambda: Ignores("IfMatch"))
+
+    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
+        pass
+
+
+def test_a_lock_that_is_refused_is_held_by_nobody(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "client", lambda: Ignores("IfMatch"))
+    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
+        pass
+    monkeypatch.setattr(module, "client", client)
+    (lock,) = place.iterdir() if place.is_dir() else [place]
+    assert json.loads(lock.read_bytes())["free"] is True
+
+
+def test_of_a_lock_that_is_there_each_condition_is_tried_once(s3: Store, place: Folder) -> None:
+    with hold(place, "shop"):
+        pass
+    s3.asked.clear()
+    with hold(place, "shop"):
+        # Create it, which fails; read it, take it, and take it by another tag, which fails.
+        assert [method for method, _ in s3.asked] == ["PUT", "GET", "PUT", "PUT"]
+
+
+def test_a_store_that_implements_no_conditions_is_refused_as_one_that_ignores_them(
+    place: Folder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Client:
+        def put_object(self, **_: object) -> None:
+            raise ClientError({"Error": {"Code": "NotImplemented"}}, "PutObject")
 
     monkeypatch.setattr(module, "client", Client)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, cast
 
 import duckdb
 import pytest
@@ -12,8 +13,9 @@ from tests.stores import Store
 from tidelake.cli import app
 from tidelake.cli.exits import run_command
 from tidelake.delta.tables import Lake, Table
-from tidelake.errors import UsageError
+from tidelake.errors import DamagedError, MachineError, UsageError
 from tidelake.folders import folder, is_stored
+from tidelake.ledger import query
 from tidelake.ledger.query import ask, ask_for_user
 
 _ROWS = "VALUES ('a', 1.10::DECIMAL(18, 2)), ('b', NULL), ('c', 2.20)"
@@ -69,3 +71,50 @@ def test_no_statement_shows_the_secret(stored: Lake, capsys: pytest.CaptureFixtu
     told = capsys.readouterr()
     assert "duckdb_secrets() is refused" in told.err
     assert "of the store" not in told.out + told.err
+
+
+@pytest.mark.parametrize("kept", [0, 99])
+def test_a_file_that_is_gone_or_truncated_is_damage_as_on_a_disk(
+    s3: Store, stored: Lake, kept: int
+) -> None:
+    table = str(stored.table("silver.shop").path)
+    for key in s3.keys(table):
+        if key.endswith(".parquet"):
+            place = f"s3://tidelake/{key}"
+            part = s3.get(place)[:kept]
+            s3.client.delete_object(Bucket="tidelake", Key=key)
+            if part:
+                s3.put(place, part)
+
+    for reader in (ask, ask_for_user):
+        with pytest.raises(DamagedError, match=r"^silver\.shop cannot be read .*from a backup\.$"):
+            reader(stored, "SELECT max(value) FROM silver.shop")
+
+
+def test_a_gap_in_a_log_is_damage_as_on_a_disk(s3: Store, stored: Lake) -> None:
+    add(stored.table("silver.shop"))
+    log = f"{stored.table('silver.shop').path}/_delta_log"
+    s3.client.delete_object(Bucket="tidelake", Key=f"{log}/{1:020}.json".partition("tidelake/")[2])
+
+    with pytest.raises(DamagedError, match=r"^silver\.shop cannot be read .*from a backup\.$"):
+        ask(stored, "SELECT max(value) FROM silver.shop")
+
+
+def test_a_file_or_log_that_may_not_be_read_is_no_wrong_use(
+    stored: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a store with rights for each object would answer."""
+    error = duckdb.HTTPException("HTTP Error: HTTP GET error reading 'http://a/b' (HTTP 403)")
+    error.status_code = 403  # type: ignore[attr-defined]
+    assert isinstance(query._refused(error, stored), MachineError)
+
+    class Refuses:
+        def execute(self, sql: str) -> None:
+            if "VIEW" in sql:
+                raise error
+
+    shop = {"silver.shop": stored.table("silver.shop")}
+    with pytest.raises(
+        MachineError, match=r"^silver\.shop cannot be read: the object store denied"
+    ):
+        query._create_views(cast(Any, Refuses()), shop, {})

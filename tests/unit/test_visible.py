@@ -20,11 +20,13 @@ from pyspark.sql import functions as F
 from tests.pipelines import bronze
 from tidelake.cli.exits import run_command, say
 from tidelake.cli.render import FORMATS, format_answer, print_json, print_line, print_table
+from tidelake.errors import SourceError
 from tidelake.ledger.query import Answer
 from tidelake.ops.alerts import Alert
 from tidelake.runtime.failures import named
+from tidelake.runtime.landed_files import refuse_broken
 from tidelake.spark.session import spark_log
-from tidelake.visible import first_line, kind_of, kind_of_text, visible
+from tidelake.visible import first_line, kind_of, kind_of_text, some, visible
 
 MARK = "mrsjones42"
 # What would clear a screen, forge a line, turn a line round, or end one.
@@ -100,6 +102,23 @@ def test_no_error_of_spark_s_tells_a_value_of_a_row(
         told += [kind_of_text(str(error)), capsys.readouterr().err]
         assert not [one for one in told if "jones" in one], name
         assert type(error).__name__ in told[0]
+
+
+def test_of_an_error_that_lists_files_the_first_is_named_without_what_is_wrong_with_it() -> None:
+    header = f"its header has the name {MARK} 2 times"
+    with pytest.raises(SourceError) as caught:
+        refuse_broken({"/landing/b.csv": header, "/landing/a.csv": header})
+    assert header in str(caught.value)
+    what = "files of the source are broken, and none of their batch was ingested: /landing/a.csv"
+    assert kind_of(caught.value) == what
+    assert kind_of(SourceError("shop: \x1b\nSee the log.")) == "shop: \\x1b"
+    assert kind_of(SourceError("one line:")) == "one line:"
+
+
+def test_a_count_has_a_noun_and_a_verb_that_fit() -> None:
+    assert [some(count, "files") for count in (0, 1, 1234)] == ["0 files", "1 file", "1,234 files"]
+    assert some(1, "rows", "waiting") == "1 row is waiting"
+    assert some(2, "rows", "waiting") == "2 rows are waiting"
 
 
 def raised_by(action: Callable[[], Any]) -> Exception:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+
+from tidelake.cli import flow
+from tidelake.config import load_environment, load_pipeline
+from tidelake.delta.tables import Lake
+from tidelake.folders import folder
+from tidelake.spark import session
+from tidelake.without_pandas import is_left_out_of_workers
 
 _CONVERTS = "import duckdb, pyarrow; pyarrow.array([0]); duckdb.execute('SELECT $1', ['a'])"
 # pyarrow turns this into an integer column only if it knows pandas.
@@ -17,8 +27,11 @@ _KNOWN = (
 
 
 def _run(code: str, folder: Path | None = None) -> None:
+    prepared = "from tidelake.without_pandas import leave_out_of_workers\n"
+    # A test before this one may have started a run in this process.
+    prepared += "leave_out_of_workers(of_users=True)\n"
     done = subprocess.run(
-        [sys.executable, "-c", code],
+        [sys.executable, "-c", prepared + code],
         cwd=folder,
         capture_output=True,
         text=True,
@@ -45,11 +58,16 @@ cli.main("sql")
 @pytest.mark.parametrize(
     "use",
     [
-        "from tidelake.spark.session import active_session; active_session()",
+        pytest.param(
+            "from tidelake.spark.session import active_session; active_session()",
+            marks=pytest.mark.long,
+        ),
         "from tidelake.spark.session import build_session\n"
         "try: build_session('mars')\n"
         "except Exception: pass",
-        "from tidelake.cli.flow import _load_ahead; _load_ahead()",
+        pytest.param(
+            "from tidelake.cli.flow import _load_ahead; _load_ahead()", marks=pytest.mark.long
+        ),
     ],
 )
 def test_where_spark_is_used_pandas_is_there(use: str) -> None:
@@ -76,17 +94,47 @@ assert _imported("own:change", Path.cwd(), "transform").__name__ == "change"
     )
 
 
-def test_a_python_worker_decodes_without_it_and_functions_of_users_may_import_it() -> None:
+def test_a_python_worker_decodes_without_it_and_may_import_it() -> None:
     _run(f"""
 import sys
 from tidelake.bronze.whole_files import to_chunks
 from tidelake.silver.csv_decode import CsvDecoder
 from tidelake.spark.workers import prepare_worker
+from tidelake.without_pandas import leave_out_of_workers
+leave_out_of_workers(of_users=False)
 prepare_worker()
 {_CONVERTS.partition("; duckdb")[0]}
 assert "pandas" not in sys.modules
 {_KNOWN}
 """)
+
+
+def test_a_python_worker_of_users_functions_knows_its_nulls_in_lists() -> None:
+    _run("""
+import pyarrow
+from tidelake.spark.workers import prepare_worker
+prepare_worker()
+pyarrow.array([0])
+import pandas
+lists, numbers = pandas.Series([[1, pandas.NA]]), pyarrow.list_(pyarrow.int64())
+assert pyarrow.Array.from_pandas(lists, type=numbers).to_pylist() == [[1, None]]
+""")
+
+
+@pytest.mark.parametrize("has_transform", [False, True])
+def test_workers_do_without_it_where_no_function_of_the_user_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_transform: bool
+) -> None:
+    monkeypatch.setattr(os, "environ", {**os.environ})
+    monkeypatch.setattr(session, "build_session", lambda *_, **__: pytest.fail("built"))
+    environment = load_environment("local", root=str(tmp_path))
+    pipeline = load_pipeline("clickstream", environment)
+    if has_transform:
+        pipeline = pipeline.model_copy(update={"transform": object()})
+    place: Any = SimpleNamespace(environment=environment, lake=Lake(folder(str(tmp_path))))
+    with pytest.raises(pytest.fail.Exception, match="built"):
+        flow.started(place, pipelines=[pipeline]).__enter__()
+    assert is_left_out_of_workers() is not has_transform
 
 
 def test_a_process_that_has_it_keeps_it() -> None:

@@ -38,7 +38,7 @@ from tidelake.delta.tables import HOPS, Hop, Lake, reads
 from tidelake.errors import NotBuiltError, SourceError, UsageError
 from tidelake.runtime.landed_files import check_landing, taken_files
 from tidelake.runtime.triggers import AVAILABLE_NOW, Trigger, parse_trigger
-from tidelake.without_pandas import show_pandas
+from tidelake.without_pandas import leave_out_of_workers, show_pandas
 
 if TYPE_CHECKING:
     from tidelake.runtime.hop import Run
@@ -364,8 +364,8 @@ def started(
     loading = threading.Thread(target=_load_ahead, name="tidelake-loading")
     if owns_session:
         loading.start()
-        names = ", ".join(pipeline.name for pipeline in pipelines)
-        say(f"Starting Spark for {names} {place.lake.place} …")
+        leave_out_of_workers(of_users=any(pipeline.transform for pipeline in pipelines))
+        say(f"Starting Spark for {', '.join(one.name for one in pipelines)} {place.lake.place} …")
     catalog = place.lake.catalog
     reads = [path for pipeline in pipelines for path in reads_of(pipeline)]
     spark = catalog.session() if catalog else build_session(place.environment, reads=reads, use=use)

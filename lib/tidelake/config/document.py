@@ -221,6 +221,7 @@ def _parsed(path: str, content: bytes, may_be_empty: bool) -> Document:
         mark = getattr(error, "problem_mark", None) or getattr(error, "context_mark", None)
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         message = problem if isinstance(error, _TooLarge) else f"is not YAML: {problem}"
+        message += "; write blanks, not tabs" if r"'\t'" in problem else ""
         document.lines = {(): mark.line + 1} if mark else {}
         raise document.error([Finding((), message)]) from error
     return document

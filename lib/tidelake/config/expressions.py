@@ -17,7 +17,8 @@ from sqlglot import exp
 from sqlglot.dialects import Spark
 from sqlglot.errors import ErrorLevel, ParseError, SqlglotError
 
-from tidelake.config.inference import kind_of, operands_of_a_type
+from tidelake.config.inference import field_problems, kind_of, operands_of_a_type
+from tidelake.config.literals import literal_problems, may_overflow
 from tidelake.config.model import suggestion, unknown
 
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -48,8 +49,6 @@ DIALECT = "databricks"
 # What the parser raises; a ValueError or a LookupError on some calls without arguments, such as
 # `date_trunc()`.
 UNREADABLE = (SqlglotError, ValueError, LookupError, RecursionError)
-# A repeated group, for which Java's matcher takes several stack frames per character.
-_REPEATED_GROUP = re.compile(r"\)(?:[*+]|\{\d*,\}|\{\d*,?\d{3,}\})(?!\+)")
 
 # Without a handler Python would print the parser's warnings, which findings report, on stderr.
 logging.getLogger("sqlglot").addHandler(logging.NullHandler())
@@ -79,6 +78,8 @@ def expression_problems(sql: str, columns: Collection[str] | None) -> list[str]:
     found = [*_kind_problems(root), *_function_problems(sql, root, columns)]
     found += [*_match_problems(root), *_writing_problems(root)]
     found += _constant_problems(root, columns)
+    types = columns if isinstance(columns, Mapping) else {}
+    found += literal_problems(sql, lambda argument: type_of(argument, types))
     if columns is not None:
         found += _column_problems(root, columns)
     return list(dict.fromkeys(found))
@@ -298,6 +299,8 @@ def _column_problems(root: exp.Expr, columns: Collection[str]) -> Iterator[str]:
         name = column.parts[0].name
         if name.lower() not in known and name.lower() not in NO_PARENTHESES:
             yield unknown("column", name, columns)
+    if isinstance(columns, Mapping):
+        yield from field_problems(root, {name.lower(): kind for name, kind in columns.items()})
 
 
 def as_operand(sql: str) -> str:
@@ -317,6 +320,9 @@ def columns_in(sql: str) -> set[str]:
 
 def type_of(sql: str, columns: Types) -> str | None:
     """Infer an expression's type from its columns' types; None where only Spark can infer it."""
+    # The parser takes `b` in `struct(a = b)` for a field `a`.
+    if re.search(r"\bstruct\s*\(.*=", sql, re.DOTALL | re.IGNORECASE):
+        return None
     try:
         root = sqlglot.parse_one(f"SELECT ({as_operand(sql)})", dialect=DIALECT)
     except UNREADABLE:
@@ -332,15 +338,6 @@ def _kind_of(node: exp.Expr, columns: Types) -> str | None:
     with suppress(RecursionError):
         return kind_of(node, {name.lower(): kind for name, kind in columns.items()})
     return None
-
-
-def may_overflow(pattern: str) -> bool:
-    """Return whether a pattern repeats a group, so that a long text may overflow Java's stack.
-
-    Possessive groups (``(a|b)*+``) and repeated classes are matched in a loop.
-    """
-    bare = re.sub(r"\\.|\[(?:[^\]\\]|\\.)*\]", "x", pattern, flags=re.DOTALL)
-    return _REPEATED_GROUP.search(bare) is not None
 
 
 def operands_to_bound(node: exp.Expr) -> list[exp.Expr]:

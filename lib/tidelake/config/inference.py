@@ -12,7 +12,7 @@ from contextlib import suppress
 
 from sqlglot import exp
 
-from tidelake.config.model import Problems
+from tidelake.config.model import Problems, unknown
 from tidelake.config.types import FieldType, parse_schema
 from tidelake.names import quoted
 
@@ -87,7 +87,7 @@ def kind_of(node: exp.Expr, columns: _Types) -> str | None:
         case exp.Array():
             item = _widest(kind_of(one, columns) for one in node.expressions)
             found = f"ARRAY<{item}>" if item else None
-        case exp.Struct():
+        case exp.Struct() if all(map(_is_named, node.expressions)):
             fields = {one.name: kind_of(one.expression, columns) for one in node.expressions}
             inside = ",".join(f"{quoted(name)}: {kind}" for name, kind in fields.items())
             found = f"STRUCT<{inside}>" if all(fields.values()) else None
@@ -101,6 +101,15 @@ def kind_of(node: exp.Expr, columns: _Types) -> str | None:
         case exp.Unary() | exp.Binary():
             found = _of_operator(node, [kind_of(one, columns) for one in node.iter_expressions()])
     return found
+
+
+def _is_named(field: exp.Expr) -> bool:
+    """Return whether Spark certainly calls a field of a struct as the parser does."""
+    if not isinstance(field, exp.PropertyEQ):
+        return isinstance(field, exp.Column)
+    # Spark calls `m['k']` and `(s).k` by their last part; a name in quotes may be computed.
+    is_part = isinstance(field.expression, exp.Bracket | exp.Dot)
+    return not (is_part or field.this.args.get("quoted"))
 
 
 def _of_function(node: exp.Func, columns: _Types) -> str | None:
@@ -159,6 +168,66 @@ def _of_column(column: exp.Column, columns: _Types) -> str | None:
         inner = {field.name.lower(): field.type.sql for field in found.fields} if found else {}
         kind = inner.get(name)
     return None if kind is None else _written(kind)
+
+
+def field_problems(root: exp.Expr, columns: _Types) -> Iterator[str]:
+    """List the fields that the types of their columns lack, as ``b`` in ``a.b`` and ``a[0].b``.
+
+    Not of what only Spark knows, as results of functions, and variables of lambda functions. The
+    names of ``columns`` are in lower case.
+    """
+    for node in root.find_all(exp.Column, exp.Dot):
+        if isinstance(found := _field_type(node, columns), str) and not _is_variable(node):
+            yield found
+
+
+def _is_variable(node: exp.Expr) -> bool:
+    """Return whether a name is, in any case, a variable of a lambda function around it."""
+    column, around = node.find(exp.Column), node.parent
+    while column is not None and around is not None:
+        variables = around.expressions if isinstance(around, exp.Lambda) else []
+        if column.parts[0].name.lower() in {one.name.lower() for one in variables}:
+            return True
+        around = around.parent
+    return False
+
+
+def _field_type(node: exp.Expr, columns: _Types) -> FieldType | str | None:
+    """Return the type of a column, a field or an element; a text that says what has no field."""
+    names: list[str] = []
+    found: FieldType | str | None = None
+    match node:
+        case exp.Column() if not isinstance(node.this, exp.Star):
+            place, *names = (part.name for part in node.parts)
+            found = _nested(columns.get(place.lower()))
+        case exp.Dot(expression=exp.Identifier()):
+            place, names = node.this.sql(dialect="spark"), [node.name]
+            found = _field_type(node.this, columns)
+        case exp.Paren():
+            found = _field_type(node.this, columns)
+        case exp.Bracket():
+            found = _field_type(node.this, columns)
+            # `structs['a']` is an array of their fields.
+            if isinstance(found, FieldType):
+                found = found.value or (None if node.expressions[0].is_string else found.element)
+    for name in names:
+        if isinstance(found, FieldType):
+            found, place = _field(found, name, place), f"{place}.{name}"
+    return found
+
+
+def _field(of: FieldType, name: str, place: str) -> FieldType | str | None:
+    if of.element and of.element.kind == "struct":
+        # Spark makes an array of the fields.
+        found = _field(of.element, name, place)
+        return FieldType("array", element=found) if isinstance(found, FieldType) else found
+    if of.kind in ("map", "array"):
+        return of.value
+    if of.kind != "struct":
+        return f"{place} is {of.sql}, which has no field {name}"
+    fields = {field.name.lower(): field.type for field in of.fields}
+    known = (field.name for field in of.fields)
+    return fields.get(name.lower()) or f"{place}: {unknown('field', name, known)}"
 
 
 def _written(kind: str) -> str:

@@ -73,6 +73,7 @@ _SUBSTITUTES: dict[type[BaseModel], dict[str, dict[str, Any]]] = {
         "keys": {"window": _DAYS},
         "measures": {"measures": {"stand_in": {"count": "*"}}},
     },
+    Quality: {"rules": {"rules": {}}},
 }
 
 
@@ -171,10 +172,11 @@ def validated_section(model: type[_M], raw: object) -> _M | None:
     repaired = {key: value for key, value in raw.items() if key not in broken}
     for key, substitute in _SUBSTITUTES[model].items():
         repaired |= substitute if key in broken else {}
-    measures = raw.get("measures")
-    if "measures" in broken and isinstance(measures, dict):
-        valid = {key: body for key, body in measures.items() if ("measures", key) not in paths}
-        repaired["measures"] = valid or repaired["measures"]
+    for key in broken & _SUBSTITUTES[model].keys() & {"measures", "rules"}:
+        if isinstance(items := raw.get(key), dict):
+            wrong = {path[:2] for path in paths}
+            valid = {name: body for name, body in items.items() if (key, name) not in wrong}
+            repaired[key] = valid or repaired[key]
     return _valid(model, repaired)
 
 

@@ -32,6 +32,11 @@ _KIND_OF: dict[str, Kind] = {str(kind): kind for kind in _KINDS} | {
 }
 _SPECIAL = re.compile(r"[ ,;{}()\n\t=]")
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+# Names of the columns beside which silver and the fast lane have a payload's fields.
+_INTERNAL = re.compile(
+    "_(?:(?:in|own|tidelake)_.*|broken|corrupt_record|parsed|refusal|skipped|unknown)",
+    re.DOTALL | re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,11 @@ class FieldType:
             )
             return f"STRUCT<{inner}>"
         return self.kind.upper()
+
+
+def is_internal(name: str) -> bool:
+    """Return whether a field of a payload would have the name of an internal column."""
+    return _INTERNAL.fullmatch(name) is not None
 
 
 def unstorable_names(found: FieldType) -> Iterator[str]:
@@ -144,8 +154,13 @@ class _Reader:
             path = f"{place}{name}"
             if name.lower() in seen:
                 self.problems.append(f"field '{path}' appears twice (names are case-insensitive)")
-            if name.startswith("_") and not place:
-                self.problems.append(f"field '{name}': names beginning with _ are reserved")
+            if is_internal(name) and not place:
+                self.problems.append(
+                    f"field '{name}' has the name of an internal column; leave it out. Of payloads "
+                    "that are JSON, event.select can read it: "
+                    f"get_json_object(CAST(payload AS STRING), '$.{name}'); "
+                    "of others, rename it where it is written"
+                )
             seen.add(name.lower())
             self.take_if(":")
             found.append(Field(name, self.type(path)))

@@ -40,6 +40,7 @@ _POLLS, _POLL_SECONDS = 20, 0.05
 # Error codes for a write whose condition failed, or that conflicts with a concurrent write.
 _REFUSED = frozenset({"PreconditionFailed", "ConditionalRequestConflict", "412", "409"})
 _MISSING = frozenset({"NoSuchKey", "404"})
+_UNSUPPORTED = frozenset({"NotImplemented", "501"})
 
 
 @dataclass(frozen=True)
@@ -140,6 +141,8 @@ class _Lease:
     renewal_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def take(self, waits: Waiting | None) -> None:
+        # Must fail: a store that ignores a condition would grant the lock to everybody.
+        probes = [{"IfMatch": f'"{0:032}"'}]
         while not self._put({"IfNoneMatch": "*"}):
             seen = self._look()
             if seen is None:
@@ -157,12 +160,23 @@ class _Lease:
                     f"{seen.age:.0f} seconds ago."
                 )
             waits.pause(self.what, seen.holder)
-        # A store that ignores the condition would grant the lock to everybody.
-        if self._put({"IfNoneMatch": "*"}):
-            raise MachineError(
-                f"the object store does not support conditional writes (If-None-Match) for "
-                f"{self.place}, so two runs could write {self.what} at once. Use one that does."
-            )
+        else:
+            # Where the lock was there, that condition has failed above.
+            probes.append({"IfNoneMatch": "*"})
+        try:
+            if any(self._put(condition) for condition in probes):
+                raise self._unconditional()
+        except Exception:
+            # Other machines would wait until it expires.
+            with suppress(Exception):
+                self._put({"IfMatch": self.tag}, free=True)
+            raise
+
+    def _unconditional(self) -> MachineError:
+        return MachineError(
+            "the object store does not support conditional writes (If-None-Match and If-Match) for "
+            f"{self.place}, so two runs could write {self.what} at once. Use one that does."
+        )
 
     def _request(self, operation: str, *, unless: frozenset[str], **more: Any) -> Any:
         """Send a request for the lock object; None where the store refuses it with such a code."""
@@ -172,8 +186,12 @@ class _Lease:
         try:
             return getattr(client(), operation)(Bucket=bucket, Key=key, **more)
         except ClientError as error:
-            if str(error.response.get("Error", {}).get("Code")) in unless:
+            code = str(error.response.get("Error", {}).get("Code"))
+            if code in unless:
                 return None
+            if code in _UNSUPPORTED:
+                # Without its cause, which would be reported instead.
+                raise self._unconditional() from None
             raise
 
     def _put(self, condition: dict[str, str], **more: Any) -> bool:

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tidelake.errors import UsageError
-from tidelake.folders import VOLUMES, Folder
+from tidelake.folders import SCHEME, VOLUMES, Folder
+from tidelake.object_store import refuse_unreachable_bucket
 
 _T = TypeVar("_T")
 # In milliseconds.
@@ -98,16 +99,22 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
     time in milliseconds, and files written within the same millisecond would be in any order.
 
     Args:
-        to: The folder, created if it does not exist.
+        to: The folder, created if it does not exist; a bucket must exist.
         files: Content by name, in delivery order.
         kinds: Number of records of each kind.
         progress: Called for each written file.
 
     Raises:
-        UsageError: A file exists with other content, or ``to`` is not a folder.
+        UsageError: A file exists with other content, ``to`` is not a folder, or there is no such
+            bucket.
+        MachineError: The object store does not answer, or refuses access.
     """
+    if not isinstance(to, Path):
+        bucket, _, prefix = str(to).removeprefix(SCHEME).partition("/")
+        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the folder {to}")
     missing = missing_in(to, files)
-    to.mkdir(parents=True, exist_ok=True)
+    if isinstance(to, Path):
+        to.mkdir(parents=True, exist_ok=True)
     newest = 0
     for name in missing:
         newest = _write(to / name, files[name], after=newest)

@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F
 
 from tidelake.columns import VALUE as _VALUE
-from tidelake.columns import instant, literal, try_eval
+from tidelake.columns import in_pairs, instant, literal, try_eval
 from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
 from tidelake.config.gold_definitions import (
@@ -106,7 +106,7 @@ class Detected(GoldKind):
     def failed(self, key: str, events: DataFrame) -> Column:
         """Return the events on which an alert column or a rule input fails."""
         failures = [try_eval(sql).isNull() for sql in self.detection.columns.values()]
-        return self.eligible() & reduce(or_, failures, self._hours.typed(events).failed)
+        return self.eligible() & in_pairs(or_, [self._hours.typed(events).failed, *failures])
 
     def type_problems(self, inputs: Mapping[str, DataFrame]) -> Mapping[str, str]:
         """Return why the values of ``unusual_amount`` cannot be summed, or keys not compared.

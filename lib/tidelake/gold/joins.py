@@ -14,7 +14,7 @@ from pyspark.errors import AnalysisException
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, between, equal, failed_within, holds, try_eval
+from tidelake.columns import VALUE, between, equal, failed_within, holds, in_pairs, try_eval
 from tidelake.config import Join
 from tidelake.config.gold_definitions import FinalAfter, LeftSide, RightSide
 from tidelake.gold.kinds import OWN, Expression, GoldBatch, GoldKind, Inputs
@@ -63,7 +63,7 @@ class Joined(GoldKind):
         failures = []
         for of, side in ((OWN, self.join.left), (self._right, self.join.right)):
             if of == key:
-                broken = reduce(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
+                broken = in_pairs(or_, [try_eval(sql).isNull() for sql in side.columns.values()])
                 failures.append(failed_within(side.where, broken))
         return reduce(or_, failures)
 

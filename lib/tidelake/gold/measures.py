@@ -10,13 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, reduce
+from functools import cached_property
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, failed_within, holds, try_eval
+from tidelake.columns import VALUE, failed_within, holds, in_pairs, try_eval
 from tidelake.config import GoldTable, Measure
 from tidelake.config.expressions import as_operand
 from tidelake.config.types import is_comparable
@@ -115,7 +115,7 @@ class TypedTable:
             for measure in self.table.measures
             if not _counts_rows(measure)
         ]
-        return failed_within(self.table.where, reduce(or_, tried, F.lit(False)))
+        return failed_within(self.table.where, in_pairs(or_, tried or [F.lit(False)]))
 
 
 @dataclass

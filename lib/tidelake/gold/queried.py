@@ -8,13 +8,13 @@ batch, so each aggregate that does not depend on the order of rows is exact.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cached_property, reduce
+from functools import cached_property
 from operator import and_, or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, between, failed_within, holds, try_eval
+from tidelake.columns import VALUE, between, failed_within, holds, in_pairs, try_eval
 from tidelake.config import GlobalWindow, GoldTable, Measure, SessionWindow
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
@@ -165,7 +165,7 @@ class Queried(GoldKind):
         struct = F.struct(*[column.alias(name) for name, column in tried.items()])
         found = found.withColumn(_TRIED, struct)
         each = {name: F.col(_TRIED).getField(name) for name in tried}
-        failed = reduce(or_, [one.isNull() for one in each.values()], F.col(_FAILED) | fails)
+        failed = in_pairs(or_, [F.col(_FAILED), fails, *[one.isNull() for one in each.values()]])
         values = [one.getField(VALUE).alias(name) for name, one in each.items()]
         gone = F.col(GONE) | fails
         return found.select(*values, failed.alias(_FAILED), gone.alias(GONE))
@@ -191,7 +191,7 @@ class Queried(GoldKind):
             _HELD,
             *[column.alias(name) for name, column in tried.items()],
         )
-        failed = reduce(or_, [F.col(name).isNull() for name in tried], fails)
+        failed = in_pairs(or_, [fails, *[F.col(name).isNull() for name in tried]])
         values = {name: F.col(name).getField(VALUE) for name in tried}
         values |= {name: F.when(~fails, values[name]) for name in measures}
         each = each.select(
@@ -260,7 +260,7 @@ class Queried(GoldKind):
             for name in names
         ]
         failed = F.coalesce(F.col(f"s.{_FAILED}"), F.lit(False)).alias(_FAILED)
-        changed = sides.where(~reduce(and_, same) | is_out)
+        changed = sides.where(~in_pairs(and_, same) | is_out)
         return changed.select(*values, (is_missing | is_out).alias(GONE), failed)
 
 

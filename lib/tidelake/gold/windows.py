@@ -8,14 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
-from functools import cached_property, reduce
+from functools import cached_property
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
-from tidelake.columns import VALUE, between, holds, try_eval
+from tidelake.columns import VALUE, between, holds, in_pairs, try_eval
 from tidelake.config import GlobalWindow, GoldTable, HoppingWindow, TumblingWindow
 from tidelake.config.expressions import columns_in
 from tidelake.config.gold_definitions import FinalAfter
@@ -168,7 +168,7 @@ class Aggregated(GoldKind):
             return aggregated.select(*columns)
         tried = {name: F.col(_TRIED).getField(name) for name in self.derived}
         values = {name: one.getField(VALUE) for name, one in tried.items()}
-        failed = reduce(or_, [one.isNull() for one in tried.values()])
+        failed = in_pairs(or_, [one.isNull() for one in tried.values()])
         return (
             aggregated.withColumn(_TRIED, self._tried)
             .withColumns(values | {_FAILED: failed})

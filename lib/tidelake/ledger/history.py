@@ -150,14 +150,14 @@ def newest_batches(table: Table) -> list[Commit]:
 
 def rate_of(newest_first: Sequence[Commit]) -> float | None:
     """Return a hop's rows per second since the last pause between batches; None for one batch."""
-    times = [commit.written_at for commit in newest_first]
-    gaps = (later - earlier for later, earlier in pairwise(times))
-    batches = sum(1 for _ in takewhile(lambda gap: gap <= _PAUSE, gaps))
+    closed = [commit for commit in newest_first if commit.batch > CREATION]
+    times = [commit.written_at for commit in closed]
+    batches = sum(1 for _ in takewhile(lambda of: of[0] - of[1] <= _PAUSE, pairwise(times)))
     if not batches:
         return None
     # The rows of the first batch were read before its commit.
-    rows = sum(map(rows_read, newest_first[:batches]))
-    return rows / max((times[0] - times[batches]).total_seconds(), 1e-3)
+    seconds = max((times[0] - times[batches]).total_seconds(), 1e-3)
+    return sum(map(rows_read, closed[:batches])) / seconds
 
 
 def offered_files(

@@ -41,7 +41,7 @@ from tidelake.ledger.statements import (
     read_instead,
     tables_in,
 )
-from tidelake.object_store import duckdb_secret
+from tidelake.object_store import duckdb_error, duckdb_secret
 from tidelake.spark.engine import with_settings
 from tidelake.spark.tuning import OLD_VERSION_SETTINGS
 from tidelake.typed import runnable
@@ -140,14 +140,15 @@ def first_rows(path: Folder, count: int) -> Any:
         UsageError: The table cannot be read.
     """
     with _instance().cursor() as connection:
-        _prepare(connection, on_store=not isinstance(path, Path))
+        _prepare(connection, on_store=(on_store := not isinstance(path, Path)))
         try:
             scan = "SELECT *, filename FROM delta_scan($1) LIMIT $2"
             with _stopped_by_interrupt(connection):
                 return connection.execute(scan, [str(path), count]).to_arrow_table()
         except duckdb.Error as error:
-            why = _first_line(error)
-            raise UsageError(f"the Delta table {path} cannot be read: {why}") from error
+            what, why = f"the Delta table {path} cannot be read", _first_line(error)
+            stored = duckdb_error(error, what) if on_store else None
+            raise stored or UsageError(f"{what}: {why}") from error
 
 
 def ask_for_user(lake: Lake, sql: str, versions: Mapping[str, int] | None = None) -> Answer:
@@ -359,8 +360,10 @@ def _create_views(
             connection.execute(f'CREATE VIEW "{layer}"."{name}" AS {scan}')
         except duckdb.Error as error:
             what, why = f"{table.name} cannot be read", _first_line(error)
-            # A store may refuse an answer for many reasons, and an older version be cleaned up.
-            is_current = version in (None, _newest(table)) and isinstance(table.path, Path)
+            if not isinstance(table.path, Path) and (stored := duckdb_error(error, what)):
+                raise stored from error
+            # An older version may be cleaned up.
+            is_current = version in (None, _newest(table))
             if is_current and isinstance(error, duckdb.IOException):
                 raise DamagedError(what, why) from error
             raise UsageError(f"{what}: {why}") from error
@@ -412,11 +415,14 @@ def _refused(error: duckdb.Error, lake: Lake) -> TidelakeError:
             f"the statement does not fit into memory, and DuckDB cannot spill it to disk: {why}. "
             "Free disk space, or set TMPDIR to a folder that has more."
         )
+    on_store = lake.is_on_object_store
+    if is_io and on_store and (stored := duckdb_error(error, "the statement stopped")):
+        return stored
     # A truncated file is invalid input, as an argument in the statement may be.
-    if (is_io or isinstance(error, duckdb.InvalidInputException)) and not lake.is_on_object_store:
+    if is_io or isinstance(error, duckdb.InvalidInputException):
         named = [one.name for one in lake.existing() if f"{one.path}/" in why]
         # The statement cannot name other files.
-        if named or is_io:
+        if named or (is_io and not on_store):
             return DamagedError(f"{named[0] if named else 'a file of a table'} cannot be read", why)
     return UsageError(f"{why}\n{known_tables(lake)}")
 

@@ -12,6 +12,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from http.client import HTTPException
 from queue import Empty, SimpleQueue
@@ -22,6 +23,7 @@ from tidelake.config import Environment
 from tidelake.config.environment import resolved
 from tidelake.delta.holders import Waiting
 from tidelake.delta.locks import hold
+from tidelake.delta.log import last_commit
 from tidelake.delta.tables import Lake
 from tidelake.errors import LockedError, MachineError, UsageError
 from tidelake.folders import write_whole
@@ -45,6 +47,8 @@ _EVERY_SECONDS = 15.0
 # At most 1/20 of the time is spent on evaluation, however long one evaluation takes.
 _SHARE = 20
 _CLOSE_SECONDS = 10.0
+# How long the first batch of a new pipeline may take before its input counts as waiting.
+_FIRST_BATCH = timedelta(minutes=5)
 # How long another process may hold the lock; longer than a webhook takes in all attempts.
 _LOCK_SECONDS = 30.0
 
@@ -284,8 +288,13 @@ def watching(
 
     def evaluate() -> None:
         found = context()
-        # Before the first table nothing but a failure can be found.
-        rules = RUNNING if found.lake.bronze(found.pipeline.name).exists else MEASURED
+        bronze = found.lake.bronze(found.pipeline.name)
+        # Before the first batch nothing but a failure can be found: old files have only to be read.
+        if (last := last_commit(bronze)) is None:
+            begins = not bronze.exists
+        else:
+            begins = last.batch < 0 and found.now - last.written_at < _FIRST_BATCH
+        rules = MEASURED if begins else RUNNING
         alerts = judge(found, rules)
         reporter.report(alerts, rules=rules, measures=found.measures)
         # Last, since it may ask brokers for the lag.

@@ -48,7 +48,7 @@ from tidelake.ops.status import LAG_SECONDS, SourceLag, source_lag
 from tidelake.runtime.checkpoints import newest_logged
 from tidelake.silver.watermark import held_back_by
 from tidelake.typed import PLAIN, Typed
-from tidelake.visible import first_line, visible
+from tidelake.visible import first_line, some, visible
 
 # Critical: a table is wrong or gets no more rows. Warning: look at it today.
 Severity = Literal["critical", "warning"]
@@ -350,14 +350,14 @@ def _stale(context: AlertContext, limit: timedelta) -> Iterator[Found]:
             at, waited = resting.get(one.hop), one.seconds(context.now)
             if at is not None and waited > limit.total_seconds():
                 idle = f"no batch was committed for {lasting(context.now - at)}"
-                text = f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}"
+                text = f"{some(one.waiting, one.unit, 'waiting')}, the oldest for {lasting(waited)}"
                 yield Found(f"{idle}, and {text}", one.hop, at, options=f"--hop {one.hop}")
         return
     newest = max(closed.values())
-    waits = [f"{one.waiting:,} {one.unit} for {one.hop}" for one in context.waiting if one.waiting]
+    waits = [f"{some(b.waiting, b.unit)} for {b.hop}" for b in context.waiting if b.waiting]
     is_known, lag = any(one.hop == "bronze" for one in context.waiting), context.lag
     if lag is not None:
-        waits += [f"{lag.lag:,} records for bronze"] if lag.lag else []
+        waits += [f"{some(lag.lag, 'records')} for bronze"] if lag.lag else []
         is_known = is_known or not lag.not_asked
     idle = f"no batch was committed for {lasting(context.now - newest)}, and"
     if waits:
@@ -374,7 +374,7 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
     for one in context.waiting:
         waited = one.seconds(context.now)
         if waited > limit and one.taken <= one.arrived:
-            text = f"{one.waiting:,} {one.unit} are waiting, the oldest for {lasting(waited)}"
+            text = f"{some(one.waiting, one.unit, 'waiting')}, the oldest for {lasting(waited)}"
             lately = f"{one.arrived:,} arrived and {one.taken:,} were read"
             yield Found(f"{text}; in the last {lasting(limit)} {lately}", one.hop, one.oldest)
     lag = context.lag
@@ -383,7 +383,7 @@ def _lag_growing(context: AlertContext, limit: float) -> Iterator[Found]:
     seconds = lag.catch_up_seconds
     if lag.advice.verdict == "rests" or seconds is None or seconds > limit:
         catch_up = "never at these rates" if seconds is None else f"in {lasting(seconds)}"
-        text = f"{lag.lag:,} records are waiting, catch-up {catch_up}; {lag.advice.text}"
+        text = f"{some(lag.lag, 'records', 'waiting')}, catch-up {catch_up}; {lag.advice.text}"
         yield Found(text, "bronze", lag.checked_at)
 
 

@@ -218,7 +218,7 @@ def read_status(lake: Lake, pipeline: Pipeline, *, now: datetime | None = None) 
         if (table := slowest_of(own)) is None:
             continue
         last, found = last_commit(table), histories[table.name]
-        rows, rate = sum(map(rows_read, found)), rate_of(found)
+        rows, rate = sum(map(rows_read, found)), rate_of(found[:_RATE_BATCHES])
         generation, at = (last.generation, last.written_at) if last else (None, None)
         hops.append(HopStatus(hop, generation, batch_reached(table), rows, rate, waiting[hop], at))
     held_back, idle = held_back_by(note.partitions, idle_after=pipeline.watermark.idle_after)

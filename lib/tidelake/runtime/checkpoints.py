@@ -16,6 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
+from pathlib import Path
 
 from tidelake.config import Pipeline
 from tidelake.delta.commit_metadata import positions
@@ -41,7 +42,7 @@ from tidelake.delta.positions import (
     stream_breaks,
     unfilled_tables,
 )
-from tidelake.delta.tables import Hop, Lake, Table
+from tidelake.delta.tables import Hop, Lake, Table, refuse_unusable
 from tidelake.errors import GenerationError, RefusedError, RewrittenError
 from tidelake.folders import Folder, place_of, remove_tree, write_whole
 from tidelake.runtime.fence import Fence, bronze_is_gone, overtaken
@@ -118,14 +119,14 @@ def open_generation(pipeline: str, hop: Hop, tables: Sequence[Table], checkpoint
         batch = CREATION if commit is None else commit.batch
         if name in empty or batch in (committed, planned):
             continue
-        problem = (
-            f"is at batch {batch}, its checkpoint at {committed}: one of them is an older copy"
-        )
+        why = f"is at batch {batch}, its checkpoint at {committed}: one of them is an older copy"
         if not checkpoint.exists():
-            problem = f"holds batch {batch}, but its checkpoint is gone"
+            # Also where the bucket is.
+            refuse_unusable(checkpoints)
+            why = f"holds batch {batch}, but its checkpoint is gone"
         if hop == "bronze" and commit is None:
             raise bronze_is_gone(name)
-        raise fence.refusal(f"{name} {problem}")
+        raise fence.refusal(f"{name} {why}")
     for problem in filter(None, (overtaken(table, checkpoints) for table in tables)):
         # A repair of bronze continues: nothing can recompute its rows.
         more = "; then see `tidelake ledger`, and restore bronze if records are there twice"
@@ -407,7 +408,8 @@ def prepare(
     if batch == 0:
         raise ValueError("a checkpoint cannot resume after batch 0")
     remove_tree(folder)
-    folder.mkdir(parents=True)
+    if isinstance(folder, Path):
+        folder.mkdir(parents=True)
     if batch == CREATION:
         return
     state = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": {}})
@@ -423,9 +425,7 @@ def prepare(
         written["sources/0/0"] = [_VERSION, *files]
     written["metadata"] = [json.dumps({"id": str(uuid.uuid4())})]
     for name, lines in written.items():
-        file = folder / name
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text("\n".join(lines), encoding="utf-8")
+        write_whole(folder / name, "\n".join(lines))
 
 
 def complete_prepared(checkpoint: Folder) -> None:

@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from tidelake import errors
 from tidelake.delta.log import live_files
 from tidelake.names import is_logical_name
+from tidelake.object_store import store_error
 from tidelake.runtime.landed_files import planned_files, planned_with
 from tidelake.spark.internals import BridgeError, stack_trace
 from tidelake.spark.session import kept_log
@@ -53,6 +54,7 @@ _AWAY = re.compile(
 # Messages of object store clients when the store is unreachable or refuses access.
 _STORE = re.compile(
     HEAD + r"((?:Could not connect to the endpoint|(?:Connect|Read) timeout on endpoint"
+    r"|(?:botocore\.[\w.]+: )?An error occurred \((?!NoSuchKey|404)\w+\) when calling"
     r"|software\.amazon\.awssdk\.[\w.]*(?<!NoSuchKey)Exception: "
     r"|org\.apache\.hadoop\.fs\.s3a\.\w+: )[^\n]*)",
     re.MULTILINE,
@@ -103,6 +105,9 @@ def named(
     empty: a file of the source changed. ``retry`` says what the next run does.
     """
     text = error_text(error)
+    is_missing = isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text
+    if not is_missing and (stored := store_error(error, f"{place} stopped")):
+        return type(stored)(f"{stored} {retry}")
     reason, lost, away, store = (
         pattern.search(text) for pattern in (_REASON, _LOST, _AWAY, _STORE)
     )
@@ -124,7 +129,11 @@ def named(
             f"{place} stopped: the object store: {visible(store[1])[:300]}\n"
             f"Check the store, AWS_ENDPOINT_URL and the credentials, then run again. {retry}"
         )
-    elif "FILE_NOT_EXIST" in text or "FileNotFoundException" in text or (gone and _NO_PATH in text):
+    elif (
+        "FILE_NOT_EXIST" in text
+        or "FileNotFoundException" in text
+        or (gone and (is_missing or _NO_PATH in text))
+    ):
         file, what = _GONE.search(text), kind_of(error)
         if file and visible(file[1]) not in what:
             what += f": {visible(file[1])}"

@@ -147,11 +147,13 @@ def _list_store(root: UPath) -> dict[str, LandedFile]:
     for entry in entries:
         path = f"{SCHEME}{entry['name']}"
         *folders, name = path.removeprefix(str(root)).split("/")
+        kept = [part for part in folders if part not in ("", ".", "..")]
+        is_ignored = any(_is_ignored(part, is_folder=True) for part in kept) or _is_ignored(name)
         # Objects that represent a folder are not files.
-        is_object = entry["type"] == "file" and (name or path == str(root))
-        if any(_is_ignored(part, is_folder=True) for part in folders) or _is_ignored(name):
-            continue
-        if is_object:
+        if entry["type"] == "file" and (name or path == str(root)) and not is_ignored:
+            # Hadoop resolves such parts: Spark would plan `a//b` as `a/b`.
+            if len(kept) < len(folders) - 1:
+                raise SourceNameError(path, "//, /./ or /../")
             found[path] = LandedFile(path, *state_of(entry))
     return found
 
@@ -400,9 +402,8 @@ class LandingGuard:
         if is_first and say is not None and (moved := moved_text(offered, taken)):
             say(moved)
         if is_first and self._format is not None:
-            refuse_unfit(
-                [file for path, file in offered.items() if path not in taken], self._format
-            )
+            unread = [file for path, file in offered.items() if path not in taken]
+            refuse_unfit(unread, self._format)
         self.taken = {path: file for path, file in taken.items() if path in offered}
         self._gone.update(hash(path) for path in taken if path not in offered)
         self._version = new[0].version if new else self._version
@@ -417,10 +418,9 @@ class LandingGuard:
         if time.monotonic() >= self._due:
             try:
                 self.check()
-            except SourceNameError:
-                raise
-            except SourceError:
-                pass
+            except SourceError as error:
+                if isinstance(error, SourceNameError):
+                    raise
 
 
 def check_bytes(

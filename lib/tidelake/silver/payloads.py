@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 from operator import and_, attrgetter
 from typing import Any, NamedTuple
 
@@ -20,7 +19,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.avro.functions import from_avro
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from tidelake.columns import EXACT_TIMES
+from tidelake.columns import EXACT_TIMES, in_pairs
 from tidelake.config import Field, FieldType, Pipeline
 from tidelake.config.source import CHANGE_COLUMNS
 from tidelake.csv_records import LAYOUT_HEADER
@@ -319,21 +318,13 @@ def _as_json(
     types, valid = read.select(*columns).schema, F.lit(True)
     for name in columns:
         checks = _text_checks(F.col(name), types[name].dataType)
-        are_valid = F.coalesce(_all(checks), F.lit(True))
+        are_valid = F.coalesce(in_pairs(and_, checks or [F.lit(True)]), F.lit(True))
         valid = F.when(F.col(name).isNotNull(), are_valid).otherwise(valid)
     read = read.withColumn("_json", text)
     # Only where a character may stand for other bytes, each text is checked.
     valid = ~F.contains("_json", F.lit(_REPLACED)) | valid
     converted = read.withColumn(_TEXT, F.when(valid, F.col("_json"))).withColumn(REFUSAL, refusal)
     return converted.drop("_json", "_datum", "_digest", *columns)
-
-
-def _all(conditions: list[Column]) -> Column:
-    """Join conditions in pairs: one after the other, hundreds would be nested too deeply."""
-    while len(conditions) > 1:
-        pairs = range(0, len(conditions), 2)
-        conditions = [reduce(and_, conditions[at : at + 2]) for at in pairs]
-    return conditions[0] if conditions else F.lit(True)
 
 
 def _text_checks(value: Column, kind: DataType) -> list[Column]:
@@ -351,7 +342,9 @@ def _text_checks(value: Column, kind: DataType) -> list[Column]:
         return [check for field in fields for check in _text_checks(*field)]
     if isinstance(kind, ArrayType):
         of = kind.elementType
-        return [F.forall(value, lambda item: _all(_text_checks(item, of)))]
+        return [
+            F.forall(value, lambda item: in_pairs(and_, _text_checks(item, of) or [F.lit(True)]))
+        ]
     if isinstance(kind, MapType):
         parts = [(F.map_keys(value), kind.keyType), (F.map_values(value), kind.valueType)]
         return [check for part, of in parts for check in _text_checks(part, ArrayType(of))]

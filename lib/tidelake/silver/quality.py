@@ -22,10 +22,11 @@ from pyspark.sql import Column
 from pyspark.sql import functions as F
 from pyspark.sql import types as T
 
-from tidelake.columns import VALUE, instant, try_eval
+from tidelake.columns import VALUE, in_pairs, instant, try_eval
 from tidelake.config.arguments import as_bound
 from tidelake.config.expectations import SQL_RULE, Expectation
-from tidelake.config.expressions import expression_problems, may_overflow
+from tidelake.config.expressions import expression_problems
+from tidelake.config.literals import may_overflow
 from tidelake.config.row_guards import MOST_LETTERS
 from tidelake.errors import UsageError
 
@@ -139,17 +140,17 @@ def _pair_in_set(left: Column, right: Column, kwargs: Kwargs) -> Column:
         left.eqNullSafe(F.lit(of_left)) & right.eqNullSafe(F.lit(of_right))
         for of_left, of_right in kwargs["value_pairs_set"]
     ]
-    return reduce(or_, pairs)
+    return in_pairs(or_, pairs)
 
 
 def _all_distinct(kwargs: Kwargs, types: Types) -> Column:
     columns = [F.col(name) for name in kwargs["column_list"]]
-    return reduce(or_, [left.eqNullSafe(right) for left, right in combinations(columns, 2)])
+    return in_pairs(or_, [left.eqNullSafe(right) for left, right in combinations(columns, 2)])
 
 
 def _all_equal(kwargs: Kwargs, types: Types) -> Column:
     first, *others = [F.col(name) for name in kwargs["column_list"]]
-    return ~reduce(and_, [first.eqNullSafe(other) for other in others])
+    return ~in_pairs(and_, [first.eqNullSafe(other) for other in others])
 
 
 def _sum_equal(kwargs: Kwargs, types: Types) -> Column:
@@ -179,10 +180,10 @@ PREDICATES: dict[str, Predicate] = {
     "expect_column_values_to_match_regex": _present(lambda c, kw: _like(c, kw["regex"])),
     "expect_column_values_to_not_match_regex": _present(lambda c, kw: _unlike(c, kw["regex"])),
     "expect_column_values_to_match_regex_list": _present(
-        lambda c, kw: reduce(and_, [_like(c, regex) for regex in patterns(kw)])
+        lambda c, kw: in_pairs(and_, [_like(c, regex) for regex in patterns(kw)])
     ),
     "expect_column_values_to_not_match_regex_list": _present(
-        lambda c, kw: reduce(and_, [_unlike(c, regex) for regex in kw["regex_list"]])
+        lambda c, kw: in_pairs(and_, [_unlike(c, regex) for regex in kw["regex_list"]])
     ),
     "expect_column_values_to_be_of_type": _is_type,
     "expect_column_values_to_be_in_type_list": _is_type,
@@ -254,7 +255,7 @@ def _ignored(names: Sequence[str], ignore_row_if: str | None) -> Column:
     if ignore_row_if in {"neither", "never"}:
         return F.lit(False)
     is_any = ignore_row_if in {"either_value_is_missing", "any_value_is_missing"}
-    return reduce(or_ if is_any else and_, [F.col(name).isNull() for name in names])
+    return in_pairs(or_ if is_any else and_, [F.col(name).isNull() for name in names])
 
 
 def _class_of(simple: str) -> type[T.DataType]:

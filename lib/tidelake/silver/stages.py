@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import timedelta
-from functools import reduce
 from operator import or_
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F
 
-from tidelake.columns import VALUE, try_eval
+from tidelake.columns import VALUE, in_pairs, try_eval
 from tidelake.config import Pipeline
 from tidelake.config.pipeline import payload_types
 from tidelake.instants import EARLIEST_SECOND, LATEST_SECOND
@@ -188,7 +187,7 @@ def texts_where(tests: Sequence[tuple[Column, str]]) -> Column:
     if not tests:
         return nothing
     found = F.array_compact(F.array(*[F.when(test, F.lit(text)) for test, text in tests]))
-    return F.when(reduce(or_, [test for test, _ in tests]), found).otherwise(nothing)
+    return F.when(in_pairs(or_, [test for test, _ in tests]), found).otherwise(nothing)
 
 
 def rule_texts(pipeline: Pipeline) -> list[str]:

@@ -43,7 +43,7 @@ from tidelake.spark.java import (
 from tidelake.spark.quiet import output_to
 from tidelake.spark.tuning import BRIEF_DRIVER, SESSION_SETTINGS
 from tidelake.typed import runnable
-from tidelake.without_pandas import show_pandas
+from tidelake.without_pandas import show_pandas, worker_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -398,6 +398,7 @@ def _settings(
         "spark.sql.warehouse.dir": str(Path(tempfile.gettempdir()) / "tidelake-warehouse"),
         "spark.sql.shuffle.partitions": slots,
         **SESSION_SETTINGS,
+        **worker_settings(),
         **environment.spark,
         **RESULT_SETTINGS,
     }

@@ -20,6 +20,7 @@ from tidelake.cli.init.time_formats import clock_of
 from tidelake.config import CsvFormat
 from tidelake.csv_records import Dialect, MalformedRecord, split_fields, split_records
 from tidelake.errors import SourceError
+from tidelake.names import quoted
 from tidelake.visible import shortened
 
 _DELIMITERS = ",;\t|"
@@ -103,7 +104,7 @@ def sample_csv(
     )
     first = next((rows[0] for rows in split if rows), b"")
     notes = [_of_heading(first, dialect, is_header=has_header)]
-    notes += _lost_texts(records, dialect, nulls)
+    notes += [*_lost_texts(records, dialect, nulls), *_blanks_around(records, dialect, nulls)]
     header = first if has_header else None
     return layout, header, _valued(records, dialect, nulls), tuple(notes)
 
@@ -300,6 +301,27 @@ def _lost_texts(records: _Records, dialect: Dialect, nulls: Sequence[str]) -> It
                 "declare the columns of numbers that have it as STRING, and convert these in "
                 f"event.select: CAST(nullif(COLUMN, '{text}') AS DOUBLE)"
             )
+
+
+def _blanks_around(records: _Records, dialect: Dialect, nulls: Sequence[str]) -> Iterator[str]:
+    """Yield a note if blanks keep the values of columns from being read as numbers or times."""
+    found: dict[str, list[str]] = {}
+    for name, column in _columns(records, dialect, nulls).items():
+        texts = [text for text in column if text is not None]
+        trimmed = [text.strip(" ") for text in texts]
+        if texts and _kind(texts) == "text" and _kind(trimmed) != "text":
+            found[name] = trimmed
+    for name, trimmed in islice(found.items(), 1):
+        values, sql = _typed(trimmed), f"trim({quoted(name)})"
+        kind, clock = value_shape("", values).type, clock_of(values)
+        told = f"CAST({sql} AS {kind.sql})"
+        if kind == STRING and clock is not None:
+            told = clock.failing_sql.format(sql)
+        yield (
+            f"{', '.join(map(repr, found))}: read as text, because blanks around a value are part "
+            "of it. Write the files without them, or convert in event.time and event.select: "
+            f"{told}"
+        )
 
 
 def _columns(

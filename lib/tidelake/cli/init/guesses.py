@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -15,6 +16,7 @@ from tidelake.cli.init.sample import Record, Sample
 from tidelake.config.model import written
 from tidelake.instants import lasting
 from tidelake.names import GOLD_RESERVED
+from tidelake.visible import shortened
 
 _KINDS = (
     "action category channel class country currency event kind level method operation platform "
@@ -27,7 +29,7 @@ _OWNERS = (
     f"subject tenant user visitor {_DEVICES}"
 )
 _COORDINATES = "lat latitude lng lon long longitude"
-_IDS = "guid id key uid uuid"
+_IDS = "guid id key oid uid uuid"
 
 
 def _is_owner(name: str) -> bool:
@@ -67,6 +69,11 @@ def _time_rank(name: str) -> int:
     return 4 if has_word(name, "event occurred timestamp ts") else 3
 
 
+# A date in a text, with the year first or last.
+_DATE = (
+    "(?<![0-9])(?:19|20)[0-9]{2}[-/. ][0-9]{1,2}[-/. ][0-9]"
+    "|(?<![0-9])[0-9]{1,2}(?:[-/. ][0-9A-Za-z]+)?[-/., ]+(?:19|20)[0-9]{2}(?![0-9.])"
+)
 _STEPS = tuple(
     timedelta(**{unit: number})
     for unit, numbers in (
@@ -229,8 +236,22 @@ def event_times(sample: Sample, payload: Payload, *, from_topic: bool) -> list[D
         what = "the record's Kafka timestamp"
     elif sample.format == "delta":
         sql, what = "ingested_at", "the time of its arrival"
-    why = f"{what} is used" if ranked else f"no field holds a time; {what} is used"
+    why = f"{what} is used" if ranked else f"{_without_time(payload)}; {what} is used"
     return [*_best_first(ranked), DraftChoice(sql, why)]
+
+
+def _without_time(payload: Payload) -> str:
+    """Say that no field holds a time, and which may hold one in a format that is not recognised."""
+    for column in payload.columns:
+        texts = [value for value in column.values if isinstance(value, str)]
+        wanted = "[0-9]" if _time_rank(column.path[-1]) else _DATE
+        if column.is_scalar and texts and all(re.search(wanted, text) for text in texts):
+            return (
+                f"no field holds a time in a known format; if {column.shown} does "
+                f"({shortened(texts[0], 40)!r}), give --time with SQL, such as "
+                f"to_timestamp({column.field}, 'PATTERN')"
+            )
+    return "no field holds a time"
 
 
 def instants(choice: DraftChoice, count: int) -> list[datetime | None]:
@@ -334,9 +355,7 @@ def kinds_of(column: Column) -> list[str] | None:
     if column.type.kind not in ("string", "boolean", "bigint") or column.clock is not None:
         return None
     present = [value for value in column.values if value is not None]
-    # JSON may escape half of a character, which no file can hold.
-    valid = all(isinstance(v, str) and v.encode(errors="ignore").decode() == v for v in present)
-    if column.type.kind == "string" and not valid:
+    if column.type.kind == "string" and not all(isinstance(value, str) for value in present):
         return None
     texts = [str(value) for value in present]
     kinds = sorted(set(texts))

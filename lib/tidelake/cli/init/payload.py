@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 from tidelake.cli.init.field_names import is_amount, is_epoch, is_money, is_nameable, is_quantity
 from tidelake.cli.init.file_schema import UNTYPED
-from tidelake.cli.init.time_formats import EPOCH_UNITS, Clock, clock_of, is_iso
+from tidelake.cli.init.time_formats import EPOCH_UNITS, TIME_KINDS, Clock, clock_of, is_iso
 from tidelake.config.expressions import columns_in, expression_problems
 from tidelake.config.source import CHANGE_COLUMNS
-from tidelake.config.types import Field, FieldType, unstorable_names
+from tidelake.config.types import Field, FieldType, is_internal, unstorable_names
 from tidelake.errors import SourceError
 from tidelake.instants import from_micros, to_json
 from tidelake.names import LATE_COLUMNS, SILVER_RESERVED, is_column_name, quoted
@@ -169,7 +169,6 @@ _COMMA_DIGITS = 14
 _COMMA_TYPE = FieldType("decimal", precision=20, scale=6)
 _COMMA = "-?(?:[1-9][0-9]{0,2}(?:[.][0-9]{3}){1,4}|[0-9]{1,14})(?:,[0-9]{1,6})?"
 _DEEPEST = 4
-_TIME_KINDS = {"date", "timestamp", "timestamp_ntz"}
 _NOT_FINITE = ("NaN", "Infinity", "-Infinity")
 
 
@@ -253,8 +252,8 @@ def payload_of(
             why = "its name is blank or not printable"
         elif not is_nameable(name):
             why = "${ would begin a variable of the pipeline file"
-        elif name.startswith("_"):
-            why = "names beginning with _ are reserved"
+        elif is_internal(name):
+            why = "an internal column has this name; bronze keeps its values"
         elif changes and name.lower() in CHANGE_COLUMNS:
             why = "a column of the envelope has this name"
         elif name.lower() in seen:
@@ -271,7 +270,10 @@ def payload_of(
         is_whole = is_whole and found[0].path == (name,)
         fields.append(Field(name, found[0].type if is_whole else shape.type))
     if not fields:
-        raise SourceError(f"the sample has no field that can be a column. {'. '.join(notes)}")
+        empty = "Its records are empty objects: write records with fields, or pass another --sample"
+        raise SourceError(
+            f"the sample has no field that can be a column. {'. '.join(notes) or empty}"
+        )
     own = _of_envelope(changes) if changes else []
     named = _named([*own, *columns])
     return Payload(tuple(fields), (*named[len(own) :], *named[: len(own)]), tuple(notes))
@@ -369,7 +371,7 @@ def _of_times(column: Column, given: FieldType | None) -> Column:
     is_number = clock is not None and clock.words.startswith(EPOCH_UNITS)
     if clock is None or (is_number and not is_epoch(column.path[-1], clock.words)):
         return column
-    if given is not None and kind.kind not in _TIME_KINDS | {clock.type.kind}:
+    if given is not None and kind.kind not in TIME_KINDS | {clock.type.kind}:
         return column
     if given is not None and kind.kind == "timestamp_ntz":
         clock = replace(clock, sql="CAST({0} AS TIMESTAMP)")
@@ -381,9 +383,8 @@ def _of_times(column: Column, given: FieldType | None) -> Column:
         exact = "if({0} != CAST({0} AS DECIMAL(20,6)), 1e30, {0})"
         sql = f"timestamp_seconds(CAST({exact} AS DECIMAL(20,6)))"
         clock = replace(clock, sql=sql, type=kind)
-    # A text of another format fails, so that its row is quarantined; only as the event time, which
-    # may not be missing, it may be null.
-    sql = clock.sql.replace("try_", "") if clock.has_time else "{0}"
+    # Only as the event time, which may not be missing, a text of another format may be null.
+    sql = clock.failing_sql
     notes = (*column.notes, *(() if sql == "{0}" else (clock.words,)))
     if clock.note and clock.note not in notes:
         notes = (*notes, clock.note)
@@ -434,13 +435,16 @@ def _with_comma(values: Sequence[object]) -> tuple[Decimal | None, ...] | None:
 def _named(columns: Sequence[Column]) -> tuple[Column, ...]:
     """Give each column a valid and unique name in silver."""
     reserved = {*SILVER_RESERVED, *LATE_COLUMNS} - {"event_id", "event_time"}
+    fields = {column.shown.lower() for column in columns}
     named: dict[str, Column] = {}
     for column in columns:
         plain = re.sub(r"[^A-Za-z0-9_]+", "_", "_".join(column.path)).strip("_") or "field"
         plain = (plain if plain[0].isalpha() else f"field_{plain}")[:60]
         name = f"payload_{plain}"[:60] if plain.lower() in reserved else plain
         number = 2
-        while name.lower() in reserved | named.keys() or not is_column_name(name):
+        # A name that is given to one field, such as `id` to `_id`, is not that of another.
+        taken = reserved | named.keys() | (fields - {column.shown.lower()})
+        while name.lower() in taken or not is_column_name(name):
             name = f"{plain[:56]}_{number}"
             number += 1
         named[name.lower()] = replace(column, name=name)

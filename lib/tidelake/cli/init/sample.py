@@ -36,6 +36,9 @@ _FILES = 50
 _COMMITS = 1_000
 # What a file begins with.
 _MAGIC: dict[bytes, FileFormat] = {b"PAR1": "parquet", b"Obj\x01": "avro"}
+_GZIP = b"\x1f\x8b"
+# What a sender that cuts texts leaves of a pair of surrogates.
+_HALF = "half of a character"
 _SUFFIXES: dict[str, FileFormat] = {
     **dict.fromkeys((".json", ".jsonl", ".ndjson"), "json"),
     **dict.fromkeys((".csv", ".tsv", ".psv"), "csv"),
@@ -145,7 +148,7 @@ def _sorted_out(parsed: Iterable[tuple[Record, dict[str, Any] | str]], empty: Sa
             remedy = "Write the pipeline file by hand, with the dialect under source.csv."
             raise SourceError(f"{first.place}: {why} ({share} are not CSV of one kind). {remedy}")
         raise SourceError(
-            f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first)}"
+            f"{first.place}: {why} ({share} are not one JSON object). {_remedy(first, why)}"
         )
     records, values = tuple(one for one, _ in sound), tuple(found for _, found in sound)
     return replace(empty, records=records, values=values, broken=tuple(broken))
@@ -344,6 +347,10 @@ def _opened(path: str) -> Iterator[IO[bytes]]:
     """Open a file, decompressed; errors of the block name it."""
     with _raw(path) as stream:
         open_compressed = OPENERS.get(PurePosixPath(path).suffix)
+        if open_compressed is None and cast(io.BufferedReader, stream).peek(2)[:2] == _GZIP:
+            raise SourceError(
+                f"{path} is compressed with gzip: let its name end in .gz, by which Spark knows it"
+            )
         yield stream if open_compressed is None else open_compressed(stream)
 
 
@@ -415,8 +422,12 @@ def parse_object(payload: bytes) -> dict[str, Any] | str:
     try:
         text = payload.decode("utf-8")
         value = json.loads(text, parse_float=_number, parse_constant=_no_constant)
+        if "\\ud" in text.lower():
+            json.dumps(value, ensure_ascii=False, default=str).encode()
     except UnicodeDecodeError:
         return "not UTF-8 text"
+    except UnicodeEncodeError as error:
+        return rf"not JSON: {_HALF}, \u{ord(error.object[error.start]):04x}"
     except json.JSONDecodeError as error:
         return f"not JSON: {error.msg} at character {error.pos + 1}: {shortened(text, _SHOWN)}"
     except (ValueError, RecursionError) as error:
@@ -439,8 +450,10 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _remedy(record: Record) -> str:
+def _remedy(record: Record, why: str) -> str:
     payload = record.payload
+    if _HALF in why:
+        return "The sender cuts texts within a character: mend it there, or use other records."
     if payload.startswith(b"\0"):
         return (
             "It begins as Avro with the id of its schema: pass --registry URL of the schema "

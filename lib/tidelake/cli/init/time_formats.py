@@ -54,6 +54,9 @@ _NANOS = rf"{DATE}T[0-9]{{2}}:[0-9]{{2}}:[0-9]{{2}}(?:\.[0-9]{{1,9}})?"
 _NANOS_IN_SPARK = "yyyy-MM-dd'T'HH:mm:ss[.SSSSSSSSS]"
 
 
+TIME_KINDS = {"date", "timestamp", "timestamp_ntz"}
+
+
 @dataclass(frozen=True)
 class Clock:
     """A time format of a field, of the type it has in the schema; ``words`` describes it.
@@ -68,6 +71,14 @@ class Clock:
     read: Callable[[object], datetime | None]
     note: str = ""
     has_time: bool = True
+
+    @property
+    def failing_sql(self) -> str:
+        """Like ``sql``, but to a DATE if there is no time; fails on a text of another format."""
+        sql = self.sql.replace("try_", "")
+        if self.has_time:
+            return sql
+        return "{0}" if self.type.kind in TIME_KINDS else sql.replace("to_timestamp", "to_date")
 
 
 def clock_of(values: Iterable[object]) -> Clock | None:
@@ -92,11 +103,13 @@ def _clocks(values: Sequence[object]) -> Iterator[Clock]:
         read_nanos = partial(_read_nanos, _NANOS + zone)
         yield Clock(_STRING, _parsed(spark), "nanoseconds, cut to microseconds", read_nanos, note)
         for python, spark, words in _PATTERNS:
-            note = "" if python.endswith(("z", "UTC", "Z")) else _NO_ZONE
+            read, has_time = partial(_read_pattern, python), "%H" in python
+            has_zone = python.endswith(("z", "UTC", "Z"))
+            found = [_NO_ZONE] if has_time and not has_zone else []
             month_first = python.replace(_DAY_FIRST, _MONTH_FIRST)
             if month_first != python and all(map(partial(_read_pattern, month_first), texts)):
-                note += "; ambiguous order of day and month, read as day first"
-            read, has_time = partial(_read_pattern, python), "%H" in python
+                found.append("ambiguous order of day and month, read as day first")
+            note = "; ".join(found)
             yield Clock(_STRING, _parsed(spark), f"{spark} ({words})", read, note, has_time)
         for scale, sql, words in _EPOCHS:
             of_text = sql.format("try_cast({0} AS BIGINT)")

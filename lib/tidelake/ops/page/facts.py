@@ -23,8 +23,8 @@ from tidelake.delta.locks import writer
 from tidelake.delta.log import batch_reached, commits, last_commit
 from tidelake.delta.positions import added_between, slowest_of
 from tidelake.delta.tables import HOPS, Lake
-from tidelake.errors import TidelakeError
-from tidelake.ledger.history import BacklogReader, rate_of
+from tidelake.errors import TidelakeError, UsageError
+from tidelake.ledger.history import BacklogReader
 from tidelake.ledger.query import ask
 from tidelake.ledger.side_tables import LateDay, ReasonGroup, list_late, list_quarantine
 from tidelake.ledger.terms import Ledger
@@ -50,6 +50,16 @@ _COMBINED_BY = {"count": "sum", "count_if": "sum", "sum": "sum", "min": "min", "
 _ADDED = ("sum(", "count(")
 # A common step is at most so many times as long as the shortest that fits.
 _COARSEST = 5
+# What a part is called, and the command that says more of one that cannot be read.
+PARTS = {
+    "definition": ("the definition", "check"),
+    "fingerprint": ("the tables", "status"),
+    "flow": ("the flow", "status"),
+    "alerts": ("the alerts", "alerts"),
+    "sides": ("quarantine and late rows", "quarantine list"),
+    "plots": ("the gold tables", "status"),
+    "books": ("the ledger", "ledger"),
+}
 # DuckDB's types of numbers that a Delta table can have.
 _NUMERIC = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "FLOAT", "DOUBLE", "DECIMAL")
 _KINDS = {
@@ -73,7 +83,6 @@ class HopFacts:
 
     Attributes:
         sizes: Rows of its newest batches, oldest first.
-        rows_per_second: Since the last pause between batches; None for a single batch.
         lag_seconds: Age of the oldest input that waits, 0 for none; None if unknown.
         process: Process id of its writer on this machine; None if there is none.
         measured: Its newest row in ``ops.progress``; None if no run writes there.
@@ -81,7 +90,6 @@ class HopFacts:
 
     status: HopStatus
     sizes: tuple[int, ...]
-    rows_per_second: float | None
     lag_seconds: float | None
     process: int | None
     measured: Measured | None
@@ -124,6 +132,7 @@ class Plot:
         title: What is plotted, as shown to the user.
         step: For a line, the time between two values; None for bars.
         missing: Why nothing is shown; otherwise empty.
+        is_damaged: Whether that is because the table cannot be read.
     """
 
     table: str
@@ -133,6 +142,7 @@ class Plot:
     bars: tuple[Bar, ...] = ()
     step: timedelta | None = None
     missing: str = ""
+    is_damaged: bool = False
 
 
 class Sides(NamedTuple):
@@ -184,8 +194,11 @@ class Facts:
         found: list[Alert] = []
         # A part that cannot be read may hide other faults.
         for part, why in self.broken:
-            command = f"tidelake {'check' if part == 'definition' else 'status'} {self.argument}"
+            command = f"tidelake {PARTS[part][1]} {self.argument}"
             found.append(Alert("unreadable", self.name, None, "critical", why, None, command))
+        for table, why in ((one.table, one.missing) for one in self.plots or () if one.is_damaged):
+            command = f'tidelake sql "SELECT count(*) FROM {table}"'
+            found.append(Alert("unreadable", self.name, "gold", "critical", why, None, command))
         if self.books and (problem := self.books.first_problem):
             command = f"tidelake ledger {self.argument} --by batch"
             why = f"the ledger does not balance: {problem}"
@@ -212,12 +225,11 @@ def read_flow(
     for one in status.hops:
         table = slowest_of(lake.closing_tables(pipeline, one.hop))
         newest = list(islice(commits(table), _TREND_BATCHES)) if table else []
-        closed = [commit for commit in newest if commit.batch >= 0]
-        sizes = tuple(rows_read(commit) for commit in reversed(closed))
+        sizes = tuple(rows_read(commit) for commit in reversed(newest) if commit.batch >= 0)
         process, last = writer(lake, name, one.hop), measured.get(one.hop)
         backlog = backlogs.backlog(one.hop, table, now=now, lately=timedelta(0))
         lag = backlog.seconds(now) if backlog else None
-        hops.append(HopFacts(one, sizes, rate_of(closed), lag, process, last))
+        hops.append(HopFacts(one, sizes, lag, process, last))
     requeue = lake.requeue(name)
     reached = position(last_commit(lake.silver(name)), "requeue")
     return Flow(
@@ -261,7 +273,9 @@ def _plot(lake: Lake, target: Target) -> Plot:
             filled = _filled(lake, blank, gold)
         return replace(filled, rows=rows)
     except TidelakeError as error:
-        return replace(blank, missing=str(error).splitlines()[0])
+        # An edited definition does not fit the table before its backfill.
+        is_damaged = not isinstance(error, UsageError)
+        return replace(blank, missing=str(error).splitlines()[0], is_damaged=is_damaged)
 
 
 def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
@@ -287,9 +301,9 @@ def _filled(lake: Lake, blank: Plot, gold: GoldTable | None) -> Plot:
     if window.kind == "global":
         keys = [f'"{one}"' for one in gold.keys]
         # concat_ws skips nulls: keys that differ would have the same label.
-        shown = [f"coalesce(CAST({key} AS VARCHAR), 'null')" for key in keys] or ["'all'"]
+        shown = [f"coalesce(CAST({key} AS VARCHAR), 'null')" for key in keys]
         label, group = f"concat_ws(' · ', {', '.join(shown)})", ", ".join(keys)
-        return _bars(lake, blank, label, greatest, title, group=group or "1")
+        return _bars(lake, blank, label, greatest, title, group=group)
     kept = "true"
     if window.kind == "hopping" and window.size % window.slide:
         # No windows are adjacent: draw all, so that a step without one had no events.

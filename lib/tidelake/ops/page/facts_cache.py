@@ -26,8 +26,8 @@ from tidelake.folders import Folder, list_folder, list_matching
 from tidelake.instants import now
 from tidelake.ledger.history import BacklogReader, offered_files
 from tidelake.ledger.terms import read_ledger
-from tidelake.ops.alerts import alerts_of, erases_or_swaps
-from tidelake.ops.page.facts import Facts, read_flow, read_plots, read_sides
+from tidelake.ops.alerts import MEASURED, AlertContext, alerts_of, erases_or_swaps, judge
+from tidelake.ops.page.facts import PARTS, Facts, read_flow, read_plots, read_sides
 from tidelake.runtime.checkpoints import has_batches
 from tidelake.typed import Typed
 from tidelake.visible import kind_of
@@ -39,6 +39,8 @@ _CHECK_SECONDS, _CHECK_PAUSE, _READ_PAUSE = 2.0, 50, 5
 # parts, and the pause as a multiple of the cost.
 _AGING_SECONDS, _AGING_PAUSE = 30.0, 100
 _AGING_PARTS = ("flow", "alerts")
+# The parts that are read from the pipeline's tables alone.
+_OF_TABLES = ("flow", "sides", "plots", "books")
 # The page counts as viewed for this many seconds after a request.
 _VIEWED_SECONDS = 10.0
 
@@ -149,10 +151,13 @@ class FactsCache:
             has_run = max(versions[:-1]) >= 0 or has_batches(
                 self._lake.checkpoints(pipeline.name, "bronze")
             )
-            self._publish(
-                name, {"definition": "", "fingerprint": ""}, pipeline=pipeline, has_run=has_run
-            )
-            for part, read in self._readers(name, pipeline).items() if has_run else ():
+            # Of tables that were deleted nothing stays.
+            gone: dict[str, None] = {} if has_run else dict.fromkeys(_OF_TABLES)
+            for part in gone:
+                watch.parts.pop(part, None)
+            reasons = {"definition": "", "fingerprint": "", **dict.fromkeys(gone, "")}
+            self._publish(name, reasons, pipeline=pipeline, has_run=has_run, **gone)
+            for part, read in self._readers(name, pipeline, has_run=has_run).items():
                 if part == "books" and erases_or_swaps(self._lake, pipeline.name):
                     continue
                 # The flow and the alerts depend on more than the tables.
@@ -172,12 +177,20 @@ class FactsCache:
         watch.parts.clear()
         return found
 
-    def _readers(self, name: str, pipeline: Pipeline) -> dict[str, Callable[[], object]]:
-        """Return a reader of each part of the facts, the fast ones first."""
+    def _readers(
+        self, name: str, pipeline: Pipeline, *, has_run: bool
+    ) -> dict[str, Callable[[], object]]:
+        """Return a reader of each part of the facts, the fast ones first.
+
+        Before the first table only the metrics can show that a run has failed.
+        """
         # A file may be called otherwise than its pipeline, and be renamed while the page is served.
         lake, typed = self._lake, Typed(called=self._called[name])
         # Both parts need bronze's files, which are read once.
         backlogs = BacklogReader(lake, pipeline)
+        if not has_run:
+            context = AlertContext(lake, pipeline, now(), None, backlogs, typed, self._publishes)
+            return {"alerts": lambda: judge(context, MEASURED)}
         return {
             "flow": lambda: read_flow(lake, pipeline, now=now(), backlogs=backlogs),
             "alerts": lambda: alerts_of(
@@ -198,14 +211,19 @@ class FactsCache:
         """Read a part, if its fingerprint changed or is too old, and its pause is over."""
         known = self._watches[name].parts.setdefault(part, _Part())
         began = self._clock()
-        is_old = part in _AGING_PARTS and began >= known.ages_at
+        # A file of a table that is restored makes no commit.
+        ages = part in _AGING_PARTS or any(
+            alert.rule == "unreadable" for alert in self._facts[name].open
+        )
+        is_old = ages and began >= known.ages_at
         if began < known.paused_until or (known.key == key and not is_old):
             return
         try:
             self._publish(name, {part: ""}, **{part: read()})
         except Exception as error:
             # Catch any error, as above: a damaged table may raise any.
-            self._publish(name, {part: f"{part} cannot be read: {_reason(error)}"})
+            why = f"{PARTS[part][0]} cannot be read: {_reason(error)}"
+            self._publish(name, {part: why}, **{part: None})
         ended = self._clock()
         known.key, cost = key, ended - began
         known.paused_until = ended + _READ_PAUSE * cost

@@ -37,7 +37,7 @@ from tidelake.ops.alerts import Alert
 from tidelake.ops.page.facts import Facts
 from tidelake.ops.page.facts_cache import FactsCache
 from tidelake.typed import Typed, first_command
-from tidelake.visible import shortened, visible
+from tidelake.visible import shortened, some, visible
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -49,6 +49,7 @@ _STATIC = {
 }
 # Maximum characters of a payload or an error, and of an excerpt.
 _LONGEST, _EXCERPT = 4000, 160
+_SMALL, _LARGE = 0.01, 1e15
 _BIG = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e4, "k"))
 WIDTH, HEIGHT = 1000.0, 100.0
 # Minimum size of a value that is not zero, so that it is visible.
@@ -154,14 +155,15 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
     """Return the combined verdict on some pipelines."""
     found = [alert for facts in all_facts for alert in facts.open]
     alerts = tuple(sorted(found, key=lambda alert: alert.severity != "critical"))
-    critical = sum(alert.severity == "critical" for alert in alerts)
-    warnings = len(alerts) - critical
+    # A damaged table opens all rules that read it, with one message: of those the first counts.
+    told = {(one.pipeline, one.hop, one.message): one.severity for one in reversed(alerts)}
+    critical = sum(severity == "critical" for severity in told.values())
+    warnings = len(told) - critical
     if critical:
         more = f", and {warnings} to look at today" if warnings else ""
-        verb = "is" if critical == 1 else "are"
-        return Verdict("critical", f"{some(critical, 'thing')} {verb} wrong{more}", alerts)
+        return Verdict("critical", f"{some(critical, 'things', 'wrong')}{more}", alerts)
     if warnings:
-        return Verdict("warning", f"{some(warnings, 'thing')} to look at today", alerts)
+        return Verdict("warning", f"{some(warnings, 'things')} to look at today", alerts)
     if any(facts.looked_at is None for facts in all_facts):
         return Verdict("unknown", "The tables are being read", alerts)
     if not any(facts.has_run for facts in all_facts):
@@ -172,9 +174,14 @@ def verdict_of(all_facts: Sequence[Facts]) -> Verdict:
 
 
 def number(value: float | None) -> str:
-    """Format a number with thousands separators and at most two decimals."""
+    """Format a number with thousands separators and at most two decimals.
+
+    Of one that would be ``0.00``, or too long for a phone, three significant digits are shown.
+    """
     if value is None:
         return "-"
+    if value and not _SMALL <= abs(value) < _LARGE:
+        return f"{value:.3g}"
     if float(value).is_integer():
         return f"{int(value):,}"
     return f"{value:,.1f}" if abs(value) >= 10 else f"{value:,.2f}"
@@ -209,11 +216,6 @@ def plain(payload: bytes | str) -> str:
 def excerpt(payload: bytes | str) -> str:
     """Return the beginning of a payload, about two lines."""
     return shortened(" ".join(plain(payload).split()), _EXCERPT)
-
-
-def some(count: int, thing: str) -> str:
-    """Format a count with its noun."""
-    return f"{count:,} {thing}" if count == 1 else f"{count:,} {thing}s"
 
 
 def columns(values: Sequence[float], *, top: float | None = None) -> tuple[Box, ...]:

@@ -131,6 +131,9 @@ document.addEventListener("click", async (event) => {
     said.textContent = "Selected: copy it manually";
   }
 });
+const here = document.querySelector("nav [aria-current]");
+const nav = here?.closest("nav");
+if (nav) nav.scrollLeft = here.offsetLeft - nav.offsetLeft - 40;
 shown = document.querySelector("#verdict h1")?.textContent.trim() ?? "";
 updateTimes();
 timer = setTimeout(turn, 250);
