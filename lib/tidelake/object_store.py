@@ -130,8 +130,8 @@ def client() -> Any:
     return _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_SHORT_SECONDS, retries=twice)
 
 
-def refuse_unreachable_bucket(bucket: str, prefix: str, *, what: str) -> None:
-    """Check in one request, without a retry, that a prefix can be listed; errors name ``what``.
+def refuse_unreachable_bucket(folder: str, *, what: str) -> None:
+    """Check in one request, without a retry, that a folder can be listed; errors name ``what``.
 
     Raises:
         UsageError: There is no such bucket.
@@ -140,7 +140,8 @@ def refuse_unreachable_bucket(bucket: str, prefix: str, *, what: str) -> None:
     with translating_errors(what):
         once = {"total_max_attempts": 1, "mode": "standard"}
         found = _client(connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries=once)
-        found.list_objects_v2(Bucket=bucket, Prefix=prefix, MaxKeys=1)
+        bucket, _, prefix = folder.removeprefix("s3://").partition("/")
+        found.list_objects_v2(Bucket=bucket, Prefix=f"{prefix}/", MaxKeys=1)
 
 
 def store_error(error: BaseException, what: str) -> TidelakeError | None:

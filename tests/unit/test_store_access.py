@@ -91,7 +91,7 @@ def test_missing_credentials_are_named(anew: Callable[..., None]) -> None:
     )
 
     with pytest.raises(MachineError, match=r"no credentials.*AWS_ACCESS_KEY_ID"):
-        refuse_unreachable_bucket("bucket", "lake/", what="the root")
+        refuse_unreachable_bucket("s3://bucket/lake", what="the root")
     with pytest.raises(MachineError, match="no credentials"):
         duckdb_secret()
 

@@ -342,34 +342,20 @@ class Ignores:
         return getattr(client(), name)
 
 
-def test_a_store_that_ignores_the_condition_of_a_new_lock_is_refused(
-    place: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "client", lambda: Ignores("IfNoneMatch"))
-
-    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
-        pass
-
-
-@pytest.mark.parametrize("is_new", [True, False])
-def test_a_store_that_ignores_the_condition_of_a_takeover_is_refused(
-    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch, is_new: bool
+@pytest.mark.parametrize(
+    ("ignored", "is_new"), [("IfNoneMatch", True), ("IfMatch", True), ("IfMatch", False)]
+)
+def test_a_store_that_ignores_a_condition_is_refused_and_nobody_holds_the_lock(
+    s3: Store, place: Folder, monkeypatch: pytest.MonkeyPatch, ignored: str, is_new: bool
 ) -> None:
     if not is_new:
         left_behind(s3, place, process=99999999)
-    monkeypatch.setattr(module, "client", lambda: Ignores("IfMatch"))
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "client", lambda: Ignores(ignored))
+        refused = pytest.raises(MachineError, match="does not support conditional writes")
+        with refused, hold(place, "s"):
+            pass
 
-    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
-        pass
-
-
-def test_a_lock_that_is_refused_is_held_by_nobody(
-    place: Folder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "client", lambda: Ignores("IfMatch"))
-    with pytest.raises(MachineError, match="does not support conditional writes"), hold(place, "s"):
-        pass
-    monkeypatch.setattr(module, "client", client)
     (lock,) = place.iterdir() if place.is_dir() else [place]
     assert json.loads(lock.read_bytes())["free"] is True
 

@@ -18,7 +18,7 @@ from tidelake.config import DeltaSource, Environment, Pipeline, load_pipeline
 from tidelake.config.locations import pipeline_names
 from tidelake.delta.store import Catalog, CatalogTable, FolderTable
 from tidelake.errors import UsageError
-from tidelake.folders import SCHEME, Folder, absolute, is_stored, list_matching
+from tidelake.folders import Folder, absolute, is_stored, list_matching
 from tidelake.names import BACKFILL_INFIX, LAYERS, is_logical_name, logical_name, quoted, split_name
 from tidelake.object_store import refuse_unreachable_bucket
 from tidelake.spark.session import build_session
@@ -233,8 +233,7 @@ def refuse_unusable(root: Folder) -> None:
         MachineError: The object store does not answer, or refuses access.
     """
     if is_stored(root):
-        bucket, _, prefix = str(root).removeprefix(SCHEME).partition("/")
-        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the root {root}")
+        refuse_unreachable_bucket(str(root), what=f"the root {root}")
         return
     for place in (root, *root.parents):
         try:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
 from tidelake.errors import UsageError
-from tidelake.folders import SCHEME, VOLUMES, Folder
+from tidelake.folders import VOLUMES, Folder
 from tidelake.object_store import refuse_unreachable_bucket
 
 _T = TypeVar("_T")
@@ -110,8 +110,7 @@ def land(to: Folder, files: Mapping[str, bytes], kinds: dict[str, int], progress
         MachineError: The object store does not answer, or refuses access.
     """
     if not isinstance(to, Path):
-        bucket, _, prefix = str(to).removeprefix(SCHEME).partition("/")
-        refuse_unreachable_bucket(bucket, f"{prefix}/", what=f"the folder {to}")
+        refuse_unreachable_bucket(str(to), what=f"the folder {to}")
     missing = missing_in(to, files)
     if isinstance(to, Path):
         to.mkdir(parents=True, exist_ok=True)

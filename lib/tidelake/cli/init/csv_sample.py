@@ -311,7 +311,8 @@ def _blanks_around(records: _Records, dialect: Dialect, nulls: Sequence[str]) ->
         trimmed = [text.strip(" ") for text in texts]
         if texts and _kind(texts) == "text" and _kind(trimmed) != "text":
             found[name] = trimmed
-    for name, trimmed in islice(found.items(), 1):
+    if found:
+        name, trimmed = next(iter(found.items()))
         values, sql = _typed(trimmed), f"trim({quoted(name)})"
         kind, clock = value_shape("", values).type, clock_of(values)
         told = f"CAST({sql} AS {kind.sql})"
